@@ -1,0 +1,3 @@
+//! zorb: a self-hosted content-addressed store for the Xet protocol.
+
+pub mod format;

@@ -1,0 +1,3 @@
+//! The `zorb` binary.
+
+fn main() {}

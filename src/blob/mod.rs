@@ -1,0 +1,144 @@
+//! Blobs: the bytes of xorbs, stored whole under a key and read in ranges.
+//!
+//! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a test suite. The
+//! store knows keys, byte ranges and durability. It does not know what is in a blob, and it keeps no list of what
+//! ought to exist: that is the index.
+//!
+//! * A blob is either wholly there or not there. Bytes become visible under a key only in [`Draft::publish`].
+//! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not be there.
+//! * Publishing to a key that exists replaces the blob in one step; readers that have begun keep the old bytes.
+//!   Whether that may happen is for the caller to decide.
+//! * A read gives exactly the bytes asked for or ends in an error, never short.
+//! * Deleting what is not there is a success.
+
+#[cfg(test)]
+mod conformance;
+mod durable;
+pub mod fs;
+pub mod memory;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use thiserror::Error;
+
+use crate::format::{ByteRange, XorbHash};
+
+/// Where blobs are kept.
+pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
+    /// Begins a blob that has no key yet. Blocks; to be called on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot take data now.
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError>;
+
+    /// Opens a blob and streams the bytes of `range` in pieces of about 1 MiB; `None` where there is no such blob.
+    ///
+    /// A blob that ends before `range` does makes the stream end with an error of kind [`BlobErrorKind::Corrupt`].
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
+
+    /// Length of a blob in bytes; `None` where there is no such blob.
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
+
+    /// Removes a blob, durably. Returns whether there was one.
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>>;
+
+    /// Every key there is, in no order.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>>;
+
+    /// Removes what drafts of a process that died have left. Only for the start, when there are no drafts.
+    /// Returns how many there were.
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>>;
+
+    /// Proves that the store takes data: writes a little and removes it again.
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
+}
+
+/// A blob in the making. Dropped unpublished, it goes away.
+pub trait Draft: fmt::Debug + Send + 'static {
+    /// Appends bytes. Blocks; to be called on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// The bytes could not be written; the draft must be dropped.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
+
+    /// Makes the blob durable and visible under `key`.
+    fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;
+}
+
+/// Pieces of a blob, in order.
+pub type BlobStream = BoxStream<'static, Result<Bytes, BlobError>>;
+
+/// The name of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlobKey(XorbHash);
+
+impl BlobKey {
+    /// The key of a xorb's blob.
+    #[must_use]
+    pub const fn xorb(hash: XorbHash) -> Self {
+        Self(hash)
+    }
+
+    /// The xorb whose blob this is.
+    #[must_use]
+    pub const fn xorb_hash(&self) -> XorbHash {
+        self.0
+    }
+}
+
+/// An operation on the store that failed: what was done to what, and why it did not work.
+#[derive(Debug, Error)]
+#[error("blob store: cannot {op}{}", .key.map(|key| format!(" xorb {}", key.xorb_hash())).unwrap_or_default())]
+pub struct BlobError {
+    /// What was being done, as an infinitive.
+    pub op: &'static str,
+    /// What it was done to, where there is a key.
+    pub key: Option<BlobKey>,
+    /// What the caller may want to do about it.
+    pub kind: BlobErrorKind,
+    /// What went wrong below.
+    #[source]
+    pub source: Box<dyn StdError + Send + Sync>,
+}
+
+/// What a caller may want to do about a failed operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobErrorKind {
+    /// No room: the operator has to act.
+    NoSpace,
+    /// The stored bytes are not what they were.
+    Corrupt,
+    /// Anything else; trying again may help.
+    Other,
+}
+
+impl BlobError {
+    fn io(op: &'static str, key: Option<BlobKey>, source: io::Error) -> Self {
+        let kind = match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlobErrorKind::NoSpace,
+            io::ErrorKind::UnexpectedEof => BlobErrorKind::Corrupt,
+            _ => BlobErrorKind::Other,
+        };
+        Self { op, key, kind, source: Box::new(source) }
+    }
+
+    fn short(key: BlobKey, range: ByteRange, at: u64) -> Self {
+        let missing = ShortBlob { range, at };
+        Self { op: "read", key: Some(key), kind: BlobErrorKind::Corrupt, source: Box::new(missing) }
+    }
+}
+
+/// A blob that ends within the bytes that the index says it has.
+#[derive(Debug, Error)]
+#[error("the blob ends at byte {at}, bytes {range} were asked for")]
+struct ShortBlob {
+    range: ByteRange,
+    at: u64,
+}

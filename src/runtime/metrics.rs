@@ -1,0 +1,121 @@
+//! What the process counts, in the form that Prometheus reads.
+//!
+//! The handles are plain counters: incrementing one is an atomic add, and code that counts does not know the registry.
+
+use std::fmt;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Every metric of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Requests answered, by route, method and status.
+    pub requests: Family<RequestLabels, Counter>,
+    /// Time from the request's head to the response's head.
+    pub request_seconds: Family<RouteLabels, Histogram>,
+    /// Requests being answered.
+    pub requests_in_flight: Gauge,
+    /// Connections being held.
+    pub connections: Gauge,
+    /// Body bytes received.
+    pub received_bytes: Counter,
+    /// Body bytes sent.
+    pub sent_bytes: Counter,
+    /// Uploads being received or stored.
+    pub uploads_in_flight: Gauge,
+    /// Time that workers spent on verifying one upload.
+    pub verify_seconds: Histogram,
+    /// Layouts found in memory.
+    pub layout_hits: Counter,
+    /// Layouts read from the index.
+    pub layout_misses: Counter,
+    /// Xorbs in the store, as of the last scrape.
+    pub store_xorbs: Gauge,
+    /// Serialized bytes in the store, as of the last scrape.
+    pub store_bytes: Gauge,
+}
+
+/// What tells requests apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    /// The route's pattern, never the path itself.
+    pub route: String,
+    /// The method; unknown ones are `OTHER`.
+    pub method: &'static str,
+    /// The status of the answer.
+    pub status: u16,
+}
+
+/// What tells durations apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RouteLabels {
+    /// The route's pattern, never the path itself.
+    pub route: String,
+}
+
+impl Metrics {
+    /// A registry with every metric at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("zorb"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 18))),
+            requests_in_flight: Gauge::default(),
+            connections: Gauge::default(),
+            received_bytes: Counter::default(),
+            sent_bytes: Counter::default(),
+            uploads_in_flight: Gauge::default(),
+            verify_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            layout_hits: Counter::default(),
+            layout_misses: Counter::default(),
+            store_xorbs: Gauge::default(),
+            store_bytes: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    /// The text that `/metrics` answers.
+    ///
+    /// # Errors
+    ///
+    /// None that happen: the text goes to memory.
+    pub fn render(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("http_requests", "Requests answered", self.requests.clone());
+        let help = "Time from the request's head to the response's head";
+        registry.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
+        registry.register("http_requests_in_flight", "Requests being answered", self.requests_in_flight.clone());
+        registry.register("http_connections", "Connections being held", self.connections.clone());
+        registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());
+        registry.register_with_unit("sent", "Body bytes sent", Unit::Bytes, self.sent_bytes.clone());
+        let help = "Uploads being received or stored";
+        registry.register("uploads_in_flight", help, self.uploads_in_flight.clone());
+        let help = "Time that workers spent on verifying one upload";
+        registry.register_with_unit("verify", help, Unit::Seconds, self.verify_seconds.clone());
+        registry.register("layout_cache_hits", "Layouts found in memory", self.layout_hits.clone());
+        registry.register("layout_cache_misses", "Layouts read from the index", self.layout_misses.clone());
+        registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
+        registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,172 @@
+//! The contract of [`Index`] as a suite; every database runs all of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::migrate::SQLITE;
+use super::sqlite::SqliteIndex;
+use super::{Index, IndexErrorKind, NewXorb, Staging, Ticket, Totals, XorbState};
+use crate::format::compression::Scheme;
+use crate::format::xorb::LayoutBuilder;
+use crate::format::{ChunkHash, XorbHash};
+use crate::runtime::clock::Timestamp;
+
+type Db = Arc<dyn Index>;
+
+/// Runs every case on a fresh database each.
+macro_rules! suite {
+    ($($case:ident)*) => {
+        mod sqlite {
+            $(#[tokio::test] async fn $case() {
+                let folder = tempfile::tempdir().unwrap();
+                let index = super::SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+                super::$case(super::Arc::new(index.clone())).await;
+                index.close().await;
+            })*
+        }
+    };
+}
+
+suite! {
+    a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal
+    staging_twice_gives_the_row_to_the_second_and_the_first_cannot_publish
+    staging_a_live_xorb_finds_it_and_changes_nothing_that_a_reader_sees
+    a_deleting_row_has_no_way_back
+    only_a_staged_row_can_be_abandoned_and_only_a_deleting_one_forgotten
+    publishing_what_was_never_staged_is_lost
+    totals_count_what_readers_see
+}
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
+    let mut layout = LayoutBuilder::new();
+    for chunk in 1..=chunk_count {
+        layout.push(8 + u32::from(chunk), u32::from(chunk) * 2).unwrap();
+    }
+    NewXorb {
+        hash: hash(byte),
+        crc64: u64::MAX - u64::from(byte),
+        layout: layout.finish().unwrap(),
+        chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
+        schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
+    }
+}
+
+fn hash(byte: u8) -> XorbHash {
+    XorbHash::from_bytes([byte; 32])
+}
+
+async fn put(db: &Db, xorb: NewXorb) {
+    let ticket = Ticket::random();
+    assert_eq!(db.stage_xorb(xorb.hash, ticket, NOW).await.unwrap(), Staging::Staged);
+    db.publish_xorb(xorb, ticket, NOW).await.unwrap();
+}
+
+async fn a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal(db: Db) {
+    let (expected, ticket) = (xorb(1, 7), Ticket::random());
+    assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Staged);
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap(), None);
+    assert_eq!(db.find_chunks(hash(1)).await.unwrap(), None);
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(1), XorbState::Staged)]);
+
+    db.publish_xorb(expected.clone(), ticket, NOW).await.unwrap();
+    let found = db.find_xorb(hash(1)).await.unwrap().unwrap();
+    assert_eq!((found.hash, found.crc64, found.layout), (hash(1), expected.crc64, expected.layout));
+    let chunks = db.find_chunks(hash(1)).await.unwrap().unwrap();
+    assert_eq!((chunks.hashes, chunks.schemes), (expected.chunk_hashes, expected.schemes));
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), []);
+    assert_eq!(db.list_xorbs().await.unwrap(), [hash(1)]);
+    assert_eq!(db.find_xorb(hash(2)).await.unwrap(), None);
+}
+
+async fn staging_twice_gives_the_row_to_the_second_and_the_first_cannot_publish(db: Db) {
+    let (first, second) = (Ticket::random(), Ticket::random());
+    assert_eq!(db.stage_xorb(hash(1), first, NOW).await.unwrap(), Staging::Staged);
+    assert_eq!(db.stage_xorb(hash(1), second, NOW).await.unwrap(), Staging::Staged);
+    let lost = db.publish_xorb(xorb(1, 1), first, NOW).await.unwrap_err();
+    assert_eq!(lost.kind, IndexErrorKind::Lost);
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap(), None);
+    db.publish_xorb(xorb(1, 2), second, NOW).await.unwrap();
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().layout.chunk_count(), 2);
+}
+
+async fn staging_a_live_xorb_finds_it_and_changes_nothing_that_a_reader_sees(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let before = db.find_xorb(hash(1)).await.unwrap();
+    let ticket = Ticket::random();
+    assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Live);
+    let lost = db.publish_xorb(xorb(1, 5), ticket, NOW).await.unwrap_err();
+    assert_eq!(lost.kind, IndexErrorKind::Lost);
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap(), before);
+}
+
+async fn a_deleting_row_has_no_way_back(db: Db) {
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    assert!(db.abandon_xorb(hash(1), NOW).await.unwrap());
+    assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Deleting);
+    let lost = db.publish_xorb(xorb(1, 1), ticket, NOW).await.unwrap_err();
+    assert_eq!(lost.kind, IndexErrorKind::Lost);
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(1), XorbState::Deleting)]);
+    assert!(db.forget_xorb(hash(1)).await.unwrap());
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), []);
+    put(&db, xorb(1, 1)).await;
+}
+
+async fn only_a_staged_row_can_be_abandoned_and_only_a_deleting_one_forgotten(db: Db) {
+    assert!(!db.abandon_xorb(hash(1), NOW).await.unwrap());
+    assert!(!db.forget_xorb(hash(1)).await.unwrap());
+    put(&db, xorb(1, 1)).await;
+    assert!(!db.abandon_xorb(hash(1), NOW).await.unwrap());
+    assert!(!db.forget_xorb(hash(1)).await.unwrap());
+    assert!(db.find_xorb(hash(1)).await.unwrap().is_some());
+}
+
+async fn publishing_what_was_never_staged_is_lost(db: Db) {
+    let lost = db.publish_xorb(xorb(1, 1), Ticket::random(), NOW).await.unwrap_err();
+    assert_eq!(lost.kind, IndexErrorKind::Lost);
+    assert_eq!(db.totals().await.unwrap(), Totals::default());
+}
+
+async fn totals_count_what_readers_see(db: Db) {
+    assert_eq!(db.totals().await.unwrap(), Totals::default());
+    put(&db, xorb(1, 1)).await;
+    put(&db, xorb(2, 3)).await;
+    db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    // Records of 9, and of 9, 10 and 11 bytes; raw lengths of 2, and of 2, 4 and 6.
+    assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 2, serialized_len: 39, raw_len: 14 });
+}
+
+#[tokio::test]
+async fn an_index_is_still_there_after_it_was_closed_and_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let index = SqliteIndex::open(&path).await.unwrap();
+    let db: Db = Arc::new(index.clone());
+    put(&db, xorb(1, 3)).await;
+    index.close().await;
+    let db: Db = Arc::new(SqliteIndex::open(&path).await.unwrap());
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().layout, xorb(1, 3).layout);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let contents = [b'x'; 4096];
+    #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
+    std::fs::write(&path, contents).unwrap();
+    assert!(SqliteIndex::open(&path).await.is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), contents);
+}
+
+#[test]
+fn every_migration_of_the_folder_is_built_in_under_its_number_and_name() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
+    let mut files: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    let built_in: Vec<_> = SQLITE.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect();
+    assert_eq!(files, built_in);
+}

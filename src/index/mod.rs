@@ -1,0 +1,149 @@
+//! The index: which xorbs there are, in which state, and where their chunks lie.
+//!
+//! Three sentences hold at every moment, also after a crash:
+//!
+//! * **A live row implies a durable blob.** The row goes live only after the blob was published.
+//! * **A blob is deleted only under a committed `Deleting` row.**
+//! * **Nothing moves a `Deleting` row back.**
+//!
+//! Each method is one whole transaction, durable when it returns `Ok`. Every change of state is one conditional
+//! statement whose row count is checked, so the database decides races, not our code. Blobs are somebody else's
+//! matter: the index does not know where they are.
+
+#[cfg(test)]
+mod conformance;
+mod error;
+mod migrate;
+mod rows;
+pub mod sqlite;
+
+use std::fmt::Debug;
+
+use futures_util::future::BoxFuture;
+
+pub use self::error::{IndexError, IndexErrorKind};
+use crate::format::compression::Scheme;
+use crate::format::xorb::Layout;
+use crate::format::{ChunkHash, XorbHash};
+use crate::runtime::clock::Timestamp;
+
+/// The life of a xorb's row.
+///
+/// | state | meaning | readers see | leaves by |
+/// |---|---|---|---|
+/// | `Staged` | an upload was verified and is being published; the blob may or may not exist | nothing | blob durable → `Live`; upload failed or process died → `Deleting` |
+/// | `Live` | the blob is durable and verified | it | unreferenced for too long → `Condemned` |
+/// | `Condemned` | unreferenced, in its grace period | it | referenced or uploaded again → `Live`; grace over → `Deleting` |
+/// | `Deleting` | the blob is going away; no way back | nothing | blob deleted → row deleted |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XorbState {
+    /// An upload is being published.
+    Staged,
+    /// Readable.
+    Live,
+    /// Readable, but about to go.
+    Condemned,
+    /// Gone, except for the last traces.
+    Deleting,
+}
+
+/// A xorb that readers may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XorbRow {
+    /// Which one.
+    pub hash: XorbHash,
+    /// CRC-64/NVME of the blob. Tells apart two serializations of one xorb.
+    pub crc64: u64,
+    /// Where its chunks are.
+    pub layout: Layout,
+}
+
+/// What a verified upload adds to its row when it goes live.
+#[derive(Clone, Debug)]
+pub struct NewXorb {
+    /// Which one.
+    pub hash: XorbHash,
+    /// CRC-64/NVME of the blob.
+    pub crc64: u64,
+    /// Where its chunks are.
+    pub layout: Layout,
+    /// The chunks' hashes, as many as the layout has chunks.
+    pub chunk_hashes: Vec<ChunkHash>,
+    /// The chunks' compression, as many as the layout has chunks.
+    pub schemes: Vec<Scheme>,
+}
+
+/// What is known of a xorb's chunks beside their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkColumns {
+    /// Their hashes, in order.
+    pub hashes: Vec<ChunkHash>,
+    /// Their compression, in order.
+    pub schemes: Vec<Scheme>,
+}
+
+/// Which upload staged a row. Random, so that two uploads never hold the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(i64);
+
+impl Ticket {
+    /// A ticket that nobody else has.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+/// What staging a xorb found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staging {
+    /// The row is staged under the ticket given: publish the blob, then [`Index::publish_xorb`].
+    Staged,
+    /// The xorb is there already. Its row is live, and fresh for the garbage collection.
+    Live,
+    /// The xorb is being deleted; try again when that is over.
+    Deleting,
+}
+
+/// Sums over everything that readers may see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Number of xorbs.
+    pub xorb_count: u64,
+    /// Bytes of their blobs.
+    pub serialized_len: u64,
+    /// Bytes of their chunks.
+    pub raw_len: u64,
+}
+
+/// The database. Each method is one transaction; see the module for what always holds.
+pub trait Index: Debug + Send + Sync + 'static {
+    /// The xorb, if readers may see it. One indexed read.
+    fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
+
+    /// Hashes and compression of its chunks, if readers may see it.
+    fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>>;
+
+    /// Claims a row for an upload before its blob is published. A row that is already staged changes hands: its
+    /// former holder can no longer make it live.
+    fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>>;
+
+    /// Makes a staged row live, after its blob was published. An error of kind [`IndexErrorKind::Lost`] where the row
+    /// is not staged under this ticket any more; nothing is changed then.
+    fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
+    fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Forgets a row in `Deleting`, after its blob was deleted. Returns whether there was one.
+    fn forget_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Every row in `Staged` or `Deleting`: what a process that died has left.
+    fn unfinished_xorbs(&self) -> BoxFuture<'_, Result<Vec<(XorbHash, XorbState)>, IndexError>>;
+
+    /// Sums over everything that readers may see. Costs one row, whatever is stored.
+    fn totals(&self) -> BoxFuture<'_, Result<Totals, IndexError>>;
+
+    /// Every xorb that readers may see, in no order. Reads the whole table: for checks, not for requests.
+    fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
+}

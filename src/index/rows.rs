@@ -1,0 +1,61 @@
+//! Rows to values. A row that does not parse is an [`Inconsistent`], never a panic and never a guess.
+
+use super::error::Inconsistent;
+use super::{ChunkColumns, XorbRow, XorbState};
+use crate::format::compression::Scheme;
+use crate::format::xorb::Layout;
+use crate::format::{ChunkHash, XorbHash};
+
+pub(super) fn xorb_hash(bytes: &[u8]) -> Result<XorbHash, Inconsistent> {
+    let bytes = bytes.try_into().map_err(|_| Inconsistent {
+        table: "xorbs",
+        column: "hash",
+        key: "a row".to_owned(),
+        reason: format!("{} bytes, not 32", bytes.len()),
+    })?;
+    Ok(XorbHash::from_bytes(bytes))
+}
+
+pub(super) const fn state_to_sql(state: XorbState) -> i64 {
+    match state {
+        XorbState::Staged => 0,
+        XorbState::Live => 1,
+        XorbState::Condemned => 2,
+        XorbState::Deleting => 3,
+    }
+}
+
+pub(super) fn state(hash: &XorbHash, value: i64) -> Result<XorbState, Inconsistent> {
+    match value {
+        0 => Ok(XorbState::Staged),
+        1 => Ok(XorbState::Live),
+        2 => Ok(XorbState::Condemned),
+        3 => Ok(XorbState::Deleting),
+        _ => Err(invalid("xorbs", "state", hash, format!("{value} is no state"))),
+    }
+}
+
+pub(super) fn xorb(hash: XorbHash, crc64: i64, layout: &[u8]) -> Result<XorbRow, Inconsistent> {
+    let layout = Layout::parse(layout).map_err(|error| invalid("xorbs", "layout", &hash, error.to_string()))?;
+    Ok(XorbRow { hash, crc64: crc64.cast_unsigned(), layout })
+}
+
+pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> Result<ChunkColumns, Inconsistent> {
+    let (hashes, rest) = hashes.as_chunks::<32>();
+    if !rest.is_empty() || hashes.len() != schemes.len() {
+        let reason = format!("{} whole hashes and {} bytes for {} chunks", hashes.len(), rest.len(), schemes.len());
+        return Err(invalid("xorb_chunks", "hashes", hash, reason));
+    }
+    let schemes = schemes.iter().map(|byte| {
+        Scheme::from_byte(*byte)
+            .ok_or_else(|| invalid("xorb_chunks", "schemes", hash, format!("{byte} is no compression scheme")))
+    });
+    Ok(ChunkColumns {
+        hashes: hashes.iter().copied().map(ChunkHash::from_bytes).collect(),
+        schemes: schemes.collect::<Result<_, _>>()?,
+    })
+}
+
+fn invalid(table: &'static str, column: &'static str, hash: &XorbHash, reason: String) -> Inconsistent {
+    Inconsistent { table, column, key: format!("xorb {hash}"), reason }
+}

@@ -1,0 +1,279 @@
+//! The index in one SQLite file.
+//!
+//! Write-ahead log with `synchronous=FULL`: a transaction that was committed survives a power cut. One connection
+//! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
+use sqlx::{Row, SqlitePool};
+
+use super::error::{IndexError, IndexErrorKind};
+use super::rows::{self, state_to_sql};
+use super::{ChunkColumns, Index, NewXorb, Staging, Ticket, Totals, XorbRow, XorbState, migrate};
+use crate::format::XorbHash;
+use crate::runtime::clock::Timestamp;
+
+/// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
+const READER_COUNT: u32 = 4;
+
+/// How long a request waits for a connection before it is told that the index is unavailable.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A SQLite file as an [`Index`].
+#[derive(Clone, Debug)]
+pub struct SqliteIndex {
+    writer: SqlitePool,
+    readers: SqlitePool,
+}
+
+impl SqliteIndex {
+    /// Opens the file, creating it where needed, and brings its schema up to date.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, is no index, or is one of a newer program.
+    pub async fn open(path: &Path) -> Result<Self, IndexError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(5));
+        let op = "open the database";
+        let writer = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
+        let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
+        migrate::run(&writer).await.map_err(|error| IndexError {
+            op: "bring the schema up to date",
+            kind: IndexErrorKind::Other,
+            source: Box::new(error),
+        })?;
+        sync_parent(path)?;
+        let readers = SqlitePoolOptions::new().max_connections(READER_COUNT).acquire_timeout(ACQUIRE_TIMEOUT);
+        let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
+        Ok(Self { writer, readers })
+    }
+
+    /// Closes every connection; the log is folded into the file by the last one.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+/// Makes the file's name durable. SQLite syncs the file and its log, but not the folder of a file that it created.
+fn sync_parent(path: &Path) -> Result<(), IndexError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| IndexError {
+        op: "sync the folder of the database",
+        kind: IndexErrorKind::Other,
+        source: Box::new(error),
+    })
+}
+
+impl Index for SqliteIndex {
+    fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
+        let op = "find a xorb";
+        async move {
+            let row = sqlx::query("SELECT crc64, layout FROM xorbs WHERE hash = ? AND state IN (1, 2)")
+                .bind(hash.as_bytes().as_slice())
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let Some(row) = row else { return Ok(None) };
+            let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
+            rows::xorb(hash, crc64, layout).map(Some).map_err(|error| IndexError::inconsistent(op, error))
+        }
+        .boxed()
+    }
+
+    fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>> {
+        const SQL: &str = "SELECT hashes, schemes FROM xorb_chunks JOIN xorbs ON id = xorb_id \
+             WHERE hash = ? AND state IN (1, 2)";
+        let op = "find the chunks of a xorb";
+        async move {
+            let row = sqlx::query(SQL)
+                .bind(hash.as_bytes().as_slice())
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let Some(row) = row else { return Ok(None) };
+            let columns = rows::chunk_columns(&hash, get(op, &row, 0)?, get(op, &row, 1)?);
+            columns.map(Some).map_err(|error| IndexError::inconsistent(op, error))
+        }
+        .boxed()
+    }
+
+    fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
+        // One statement decides: a new row and a staged one end as staged, a visible one as live, and a row that is
+        // being deleted is not touched, so that nothing is returned.
+        const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
+             ON CONFLICT (hash) DO UPDATE SET \
+                 state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = excluded.since, ticket = excluded.ticket \
+             WHERE state IN (0, 1, 2) RETURNING state";
+        let op = "stage a xorb";
+        async move {
+            let row = sqlx::query(SQL)
+                .bind(hash.as_bytes().as_slice())
+                .bind(millis(now))
+                .bind(ticket.0)
+                .fetch_optional(&self.writer)
+                .await
+                .map_err(|error| map(op, error))?;
+            let Some(row) = row else { return Ok(Staging::Deleting) };
+            let state = rows::state(&hash, get(op, &row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
+            Ok(if state == XorbState::Staged { Staging::Staged } else { Staging::Live })
+        }
+        .boxed()
+    }
+
+    fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.publish(xorb, ticket, now).boxed()
+    }
+
+    fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        async move {
+            let result = sqlx::query("UPDATE xorbs SET state = ?, since = ? WHERE hash = ? AND state = ?")
+                .bind(state_to_sql(XorbState::Deleting))
+                .bind(millis(now))
+                .bind(hash.as_bytes().as_slice())
+                .bind(state_to_sql(XorbState::Staged))
+                .execute(&self.writer)
+                .await
+                .map_err(|error| map("give up a staged xorb", error))?;
+            Ok(result.rows_affected() == 1)
+        }
+        .boxed()
+    }
+
+    fn forget_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<bool, IndexError>> {
+        async move {
+            let result = sqlx::query("DELETE FROM xorbs WHERE hash = ? AND state = ?")
+                .bind(hash.as_bytes().as_slice())
+                .bind(state_to_sql(XorbState::Deleting))
+                .execute(&self.writer)
+                .await
+                .map_err(|error| map("forget a deleted xorb", error))?;
+            Ok(result.rows_affected() == 1)
+        }
+        .boxed()
+    }
+
+    fn unfinished_xorbs(&self) -> BoxFuture<'_, Result<Vec<(XorbHash, XorbState)>, IndexError>> {
+        let op = "list unfinished xorbs";
+        async move {
+            let rows = sqlx::query("SELECT hash, state FROM xorbs WHERE state IN (0, 3)")
+                .fetch_all(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let parse = |row: &SqliteRow| {
+                let hash = rows::xorb_hash(get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
+                let state = rows::state(&hash, get(op, row, 1)?);
+                Ok((hash, state.map_err(|error| IndexError::inconsistent(op, error))?))
+            };
+            rows.iter().map(parse).collect()
+        }
+        .boxed()
+    }
+
+    fn totals(&self) -> BoxFuture<'_, Result<Totals, IndexError>> {
+        let op = "read the totals";
+        async move {
+            let row = sqlx::query("SELECT xorb_count, serialized_len, raw_len FROM totals")
+                .fetch_one(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let column = |index: usize| get::<i64>(op, &row, index).map(i64::cast_unsigned);
+            Ok(Totals { xorb_count: column(0)?, serialized_len: column(1)?, raw_len: column(2)? })
+        }
+        .boxed()
+    }
+
+    fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let op = "list xorbs";
+        async move {
+            let rows = sqlx::query("SELECT hash FROM xorbs WHERE state IN (1, 2)")
+                .fetch_all(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let parse = |row: &SqliteRow| {
+                rows::xorb_hash(get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))
+            };
+            rows.iter().map(parse).collect()
+        }
+        .boxed()
+    }
+}
+
+impl SqliteIndex {
+    async fn publish(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Result<(), IndexError> {
+        const GO_LIVE: &str = "UPDATE xorbs \
+             SET state = 1, since = ?, serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
+             WHERE hash = ? AND state = 0 AND ticket = ? RETURNING id";
+        const ADD: &str = "UPDATE totals \
+             SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
+        let op = "make a xorb live";
+        let failed = |error| map(op, error);
+        let (serialized_len, raw_len) =
+            (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
+        let mut transaction = self.writer.begin().await.map_err(failed)?;
+        let row = sqlx::query(GO_LIVE)
+            .bind(millis(now))
+            .bind(serialized_len)
+            .bind(raw_len)
+            .bind(xorb.crc64.cast_signed())
+            .bind(xorb.layout.pack())
+            .bind(xorb.hash.as_bytes().as_slice())
+            .bind(ticket.0)
+            .fetch_optional(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
+        let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
+        let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
+        sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
+            .bind(get::<i64>(op, &row, 0)?)
+            .bind(hashes)
+            .bind(schemes)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
+        transaction.commit().await.map_err(failed)
+    }
+}
+
+fn millis(timestamp: Timestamp) -> i64 {
+    timestamp.as_millis().cast_signed()
+}
+
+fn get<'r, T>(op: &'static str, row: &'r SqliteRow, index: usize) -> Result<T, IndexError>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(index).map_err(|error| map(op, error))
+}
+
+/// The one place that reads sqlx's errors.
+fn map(op: &'static str, error: sqlx::Error) -> IndexError {
+    // SQLite's primary result codes: https://www.sqlite.org/rescode.html
+    const BUSY: i64 = 5;
+    const FULL: i64 = 13;
+    let code = match &error {
+        sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
+        _ => None,
+    };
+    let kind = match (&error, code.map(|code| code & 0xff)) {
+        (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed, _) | (_, Some(BUSY)) => IndexErrorKind::Unavailable,
+        (_, Some(FULL)) => IndexErrorKind::NoSpace,
+        (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => IndexErrorKind::Inconsistent,
+        _ => IndexErrorKind::Other,
+    };
+    IndexError { op, kind, source: Box::new(error) }
+}

@@ -5,11 +5,19 @@
 //! Nothing here knows that files, sockets, threads, clocks or logs exist.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+mod bg4;
+pub mod chunk;
+pub mod chunker;
 pub mod compression;
+mod cursor;
+mod gear_table;
 mod hash;
 pub mod limits;
+mod lz4_frame;
 pub mod merkle;
 mod range;
+#[cfg(test)]
+mod tests;
 pub mod xorb;
 
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};

@@ -1,0 +1,17 @@
+//! Tests of the formats below the xorb. The vectors are those of the specification's appendix C.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test that panics has failed, which is what it is for"
+)]
+
+mod chunk;
+mod chunker;
+mod compression;
+mod hashes;
+mod reference_files;
+mod samples;
+
+pub(in crate::format) use samples::{Kind, Noise};

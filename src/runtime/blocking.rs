@@ -4,8 +4,11 @@
 //! holds its buffers) and keeps a slow disk from taking every thread. The permit travels *into* the closure: when a
 //! client hangs up, the future that waits is dropped, but the closure runs to its end and pays until then.
 
+use std::future::Future;
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -18,6 +21,7 @@ pub struct Pool {
 
 /// Work that was started; dropping it does not stop the work.
 #[derive(Debug)]
+#[must_use = "the result of the work is here"]
 pub struct Running<T> {
     handle: JoinHandle<T>,
 }
@@ -52,21 +56,23 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        self.start(work).await.join().await
+        self.start(work).await.await
     }
 }
 
-impl<T> Running<T> {
+impl<T> Future for Running<T> {
+    type Output = T;
+
     /// Waits for the end of the work. A panic in there continues here.
     ///
     /// The work is never cancelled: tokio drops closures only when the whole runtime goes away, and then nobody
     /// polls this.
-    pub async fn join(self) -> T {
-        match self.handle.await {
-            Ok(result) => result,
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match ready!(Pin::new(&mut self.handle).poll(context)) {
+            Ok(result) => Poll::Ready(result),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(_) => std::future::pending().await,
+                Err(_) => Poll::Pending,
             },
         }
     }

@@ -126,10 +126,10 @@ impl Layout {
         self.ends.last().map_or(0, |end| u64::from(end.raw))
     }
 
-    /// All chunks. `None` never happens: a layout has at least one.
+    /// All chunks.
     #[must_use]
-    pub fn whole(&self) -> Option<ChunkRange> {
-        ChunkRange::new(0, self.chunk_count())
+    pub fn whole(&self) -> ChunkRange {
+        ChunkRange::new(0, self.chunk_count()).expect("a layout has at least one chunk")
     }
 
     /// Bytes of these chunks' records in the serialized xorb; `None` where the range goes past the last chunk.

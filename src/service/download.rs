@@ -1,0 +1,211 @@
+//! Downloads: ranges of a stored xorb, as it was uploaded or decoded.
+//!
+//! Stored bytes stream through in pieces of about 1 MiB and are never held whole. A stream gives exactly the bytes
+//! asked for or ends in an error.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+
+use super::Cas;
+use super::error::{ReadError, StoreError};
+use crate::blob::{BlobKey, BlobStream};
+use crate::format::compression::{Decoder, Scheme};
+use crate::format::xorb::{ChunkPlace, Layout, Splitter, XorbError, XorbErrorKind};
+use crate::format::{ByteRange, ChunkHash, XorbHash};
+use crate::index::{ChunkColumns, XorbRow};
+use crate::runtime::blocking::Pool;
+
+/// Raw bytes that one hop to the workers makes, about: a little input can be a lot of output, and it is not to pile up.
+const RAW_PIECE_LEN: usize = 1 << 20;
+
+/// Bytes of a xorb, in order.
+pub type ReadStream = BoxStream<'static, Result<Bytes, ReadError>>;
+
+/// In which form bytes are wanted; also what byte ranges count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As uploaded: chunk headers and payloads.
+    Serialized,
+    /// The contents of the chunks, decompressed.
+    Raw,
+}
+
+/// A xorb that can be read.
+#[derive(Debug)]
+pub struct StoredXorb {
+    row: XorbRow,
+}
+
+/// What is known of one chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkInfo {
+    /// Where it is.
+    pub place: ChunkPlace,
+    /// Its hash.
+    pub hash: ChunkHash,
+    /// How it is compressed.
+    pub scheme: Scheme,
+}
+
+impl StoredXorb {
+    /// Which one.
+    #[must_use]
+    pub const fn hash(&self) -> XorbHash {
+        self.row.hash
+    }
+
+    /// CRC-64/NVME of the serialized bytes: what tells apart two serializations of one xorb.
+    #[must_use]
+    pub const fn crc64(&self) -> u64 {
+        self.row.crc64
+    }
+
+    /// Where its chunks are.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.row.layout
+    }
+
+    /// Bytes that it takes in memory.
+    pub(super) fn weight(&self) -> u32 {
+        self.row.layout.chunk_count().saturating_mul(8).saturating_add(128)
+    }
+}
+
+impl Cas {
+    /// The xorb, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn find(&self, hash: XorbHash) -> Result<Option<Arc<StoredXorb>>, StoreError> {
+        if let Some(xorb) = self.xorbs.get(&hash) {
+            self.metrics.layout_hits.inc();
+            return Ok(Some(xorb));
+        }
+        self.metrics.layout_misses.inc();
+        let Some(row) = self.index.find_xorb(hash).await? else { return Ok(None) };
+        let xorb = Arc::new(StoredXorb { row });
+        self.xorbs.insert(hash, Arc::clone(&xorb));
+        Ok(Some(xorb))
+    }
+
+    /// Every chunk of a xorb, in order; `None` where there is no such xorb.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer, or contradicts itself.
+    pub async fn chunks(&self, hash: XorbHash) -> Result<Option<Vec<ChunkInfo>>, StoreError> {
+        let Some(xorb) = self.find(hash).await? else { return Ok(None) };
+        let Some(ChunkColumns { hashes, schemes }) = self.index.find_chunks(hash).await? else { return Ok(None) };
+        let chunks = xorb.layout().chunks().zip(hashes).zip(schemes);
+        Ok(Some(chunks.map(|((place, hash), scheme)| ChunkInfo { place, hash, scheme }).collect()))
+    }
+
+    /// Streams bytes of a xorb. The range counts bytes of the form, and must lie within it.
+    ///
+    /// # Errors
+    ///
+    /// The blob cannot be opened; later failures end the stream.
+    pub async fn read(&self, xorb: &StoredXorb, form: Form, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        match form {
+            Form::Serialized => {
+                let blob = self.open(xorb.hash(), bytes).await?;
+                Ok(blob.map_err(|error| ReadError::Store(error.into())).boxed())
+            }
+            Form::Raw => self.read_raw(xorb, bytes).await,
+        }
+    }
+
+    async fn read_raw(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        let layout = xorb.layout();
+        let chunks = layout.chunks_of_raw(bytes).expect("callers take their ranges from the layout");
+        let (serialized, raw) = (layout.serialized_range(chunks), layout.raw_range(chunks));
+        let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
+        let decoding = Decoding {
+            hash: xorb.hash(),
+            blob: self.open(xorb.hash(), serialized).await?,
+            input: Bytes::new(),
+            splitter: Splitter::new(serialized.byte_len()),
+            decoder: Decoder::new(),
+            skip: bytes.start() - raw.start(),
+            left: bytes.byte_len(),
+        };
+        Ok(decoding.stream(self.verify_pool.clone()))
+    }
+
+    async fn open(&self, hash: XorbHash, bytes: ByteRange) -> Result<BlobStream, ReadError> {
+        let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
+        blob.ok_or(ReadError::Missing { hash })
+    }
+}
+
+/// A run of stored chunks that is being decoded.
+struct Decoding {
+    hash: XorbHash,
+    blob: BlobStream,
+    /// Stored bytes that were read and not yet decoded.
+    input: Bytes,
+    splitter: Splitter,
+    decoder: Decoder,
+    /// Raw bytes of the first chunks that were not asked for.
+    skip: u64,
+    /// Raw bytes that are still to be given.
+    left: u64,
+}
+
+impl fmt::Debug for Decoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoding").field("hash", &self.hash).field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+impl Decoding {
+    fn stream(self, pool: Pool) -> ReadStream {
+        try_unfold((self, pool), |(mut decoding, pool)| async move {
+            while decoding.left > 0 {
+                if decoding.input.is_empty() {
+                    // The layout says that the chunks of these bytes make up what is asked for. If they do not, the
+                    // blob ends first, and says so.
+                    let piece = decoding.blob.try_next().await.map_err(StoreError::from)?;
+                    decoding.input = piece.ok_or(ReadError::Missing { hash: decoding.hash })?;
+                }
+                let (piece, same) = pool.run(move || (decoding.next_piece(), decoding)).await;
+                decoding = same;
+                let piece = piece?;
+                if !piece.is_empty() {
+                    return Ok(Some((piece, (decoding, pool))));
+                }
+            }
+            Ok(None)
+        })
+        .boxed()
+    }
+
+    /// Decodes frames of the input until there is a good piece of output or no whole frame left. Blocks.
+    fn next_piece(&mut self) -> Result<Bytes, ReadError> {
+        let damaged = |source| ReadError::Damaged { hash: self.hash, source };
+        let mut output = Vec::new();
+        let mut rest = &self.input[..];
+        while output.len() < RAW_PIECE_LEN && self.left > 0 {
+            let Some(frame) = self.splitter.next_frame(&mut rest).map_err(damaged)? else { break };
+            let raw = self.decoder.decode(&frame.header, frame.payload()).map_err(|kind| {
+                let (offset, chunk) = (frame.offset, Some(frame.index));
+                damaged(XorbError { offset, chunk, kind: XorbErrorKind::Payload(kind) })
+            })?;
+            let skipped = self.skip.min(raw.len() as u64);
+            let taken = self.left.min(raw.len() as u64 - skipped);
+            let start = usize::try_from(skipped).expect("at most a chunk");
+            let end = usize::try_from(skipped + taken).expect("at most a chunk");
+            output.extend_from_slice(&raw[start..end]);
+            self.skip -= skipped;
+            self.left -= taken;
+        }
+        let used = self.input.len() - rest.len();
+        self.input.advance(used);
+        Ok(output.into())
+    }
+}

@@ -1,0 +1,116 @@
+//! What callers branch on, one enum per verb.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::blob::{BlobError, BlobErrorKind};
+use crate::format::XorbHash;
+use crate::format::xorb::XorbError;
+use crate::index::{IndexError, IndexErrorKind};
+
+/// Why an upload was refused. Nothing of it is visible then.
+#[derive(Debug, Error)]
+pub enum UploadError {
+    /// Too many uploads are under way.
+    #[error("too many uploads are under way")]
+    Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The body is longer than this endpoint takes.
+    #[error("the body is longer than {limit} bytes")]
+    TooLarge {
+        /// Bytes that it takes.
+        limit: u64,
+    },
+    /// The bytes are no xorb.
+    #[error(transparent)]
+    Invalid(#[from] XorbError),
+    /// The bytes are a xorb, but another one.
+    #[error("the xorb has the hash {actual}, not {claimed}")]
+    HashMismatch {
+        /// The hash in the request.
+        claimed: XorbHash,
+        /// The hash of the bytes.
+        actual: XorbHash,
+    },
+    /// The connection ended, or the request did, before the body was over.
+    #[error("the body ended early")]
+    Aborted(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The client stopped sending, or sends too slowly.
+    #[error("the body does not make progress")]
+    Stalled,
+    /// This xorb is being deleted at the moment.
+    #[error("the xorb is being deleted")]
+    BeingDeleted {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The store failed.
+    #[error("the upload could not be stored")]
+    Store(#[from] StoreError),
+}
+
+/// Why stored bytes could not be read.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The index has a xorb whose blob is not there.
+    #[error("xorb {hash} is in the index, but its blob is not in the store")]
+    Missing {
+        /// Which xorb.
+        hash: XorbHash,
+    },
+    /// The stored bytes do not decode.
+    #[error("the blob of xorb {hash} is damaged")]
+    Damaged {
+        /// Which xorb.
+        hash: XorbHash,
+        /// What is wrong with them.
+        #[source]
+        source: XorbError,
+    },
+    /// The store failed.
+    #[error("the xorb could not be read")]
+    Store(#[from] StoreError),
+}
+
+/// A failure of the store itself; opaque to clients.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Of the blobs.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// Of the index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// What to tell a client about a failure of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreErrorKind {
+    /// There is no room.
+    NoSpace,
+    /// Trying again may help.
+    Unavailable,
+    /// Something is broken.
+    Broken,
+}
+
+impl StoreError {
+    /// What to tell a client.
+    #[must_use]
+    pub fn kind(&self) -> StoreErrorKind {
+        match self {
+            Self::Blob(error) => match error.kind {
+                BlobErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                BlobErrorKind::Corrupt | BlobErrorKind::Other => StoreErrorKind::Broken,
+            },
+            Self::Index(error) => match error.kind {
+                IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,
+                IndexErrorKind::Inconsistent | IndexErrorKind::Other => StoreErrorKind::Broken,
+            },
+        }
+    }
+}

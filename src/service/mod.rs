@@ -1,0 +1,112 @@
+//! The rules of the store: what an upload must prove, in which order it becomes visible, what a reader gets.
+//!
+//! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
+
+mod download;
+mod error;
+mod recover;
+mod upload;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::sync::{Mutex, Semaphore};
+
+pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
+pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
+pub use self::recover::Recovered;
+pub use self::upload::{BodyError, Upload, Uploaded};
+use crate::blob::BlobStore;
+use crate::format::XorbHash;
+use crate::index::Index;
+pub use crate::index::Totals;
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::Clock;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::task::TaskGroup;
+
+/// Locks against two uploads of one xorb being published at once. Different xorbs that share one wait for each other
+/// for the length of an fsync; with this many that is rare.
+const PUBLISH_LOCK_COUNT: usize = 1024;
+
+/// What a client is told to wait when there is no slot for its upload. Stock clients wait longer by themselves.
+const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// The store. Cloning it is cheap and gives the same store.
+#[derive(Clone, Debug)]
+pub struct Cas {
+    blobs: Arc<dyn BlobStore>,
+    index: Arc<dyn Index>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    verify_pool: Pool,
+    upload_slots: Arc<Semaphore>,
+    /// Publishing runs here, so that it ends even when the client has gone.
+    publishing: TaskGroup,
+    publish_locks: Arc<[Mutex<()>]>,
+    xorbs: Cache<XorbHash, Arc<StoredXorb>>,
+}
+
+/// How much of the machine the store may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Uploads that may be under way at once.
+    pub upload_count: usize,
+    /// Threads that verify and decode.
+    pub verify_worker_count: usize,
+    /// Bytes of layouts to keep in memory.
+    pub layout_cache_len: u64,
+}
+
+impl Cas {
+    /// A store over these parts.
+    #[must_use]
+    pub fn new(
+        blobs: Arc<dyn BlobStore>,
+        index: Arc<dyn Index>,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+        budget: Budget,
+    ) -> Self {
+        Self {
+            blobs,
+            index,
+            clock,
+            metrics,
+            verify_pool: Pool::new(budget.verify_worker_count),
+            upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
+            publishing: TaskGroup::new(),
+            publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
+            xorbs: Cache::builder()
+                .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
+                .max_capacity(budget.layout_cache_len)
+                .build(),
+        }
+    }
+
+    /// Proves that the store takes data and that the index answers.
+    ///
+    /// # Errors
+    ///
+    /// One of them does not.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        self.blobs.probe().await?;
+        self.index.totals().await?;
+        Ok(())
+    }
+
+    /// Sums over everything that is stored.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn totals(&self) -> Result<Totals, StoreError> {
+        Ok(self.index.totals().await?)
+    }
+
+    /// Waits until every upload that was verified is published or has failed.
+    pub async fn finish(&self) {
+        self.publishing.join().await;
+    }
+}

@@ -1,0 +1,106 @@
+//! Request bodies that have to make progress.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::http::HeaderMap;
+use axum::http::header::EXPECT;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use super::{AppState, Pace};
+use crate::format::limits::MAX_XORB_BODY_LEN;
+use crate::runtime::metrics::Metrics;
+use crate::service::BodyError;
+
+/// How long the rest of a refused body is read for. A client that gets an answer while it still sends, on a connection
+/// that is then closed, may see a reset and never the answer.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
+///
+/// Only the time that is spent waiting for the client counts: a server that is busy does not blame the client.
+pub(super) struct PacedBody {
+    body: BodyDataStream,
+    pace: Pace,
+    metrics: Arc<Metrics>,
+    /// Whether the client waits for a "100 Continue", which the first poll of the body sends.
+    awaits_continue: bool,
+    received_len: u64,
+    waited: Duration,
+    wait: Option<Wait>,
+}
+
+/// The client is being waited for.
+struct Wait {
+    since: Instant,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl PacedBody {
+    pub(super) fn new(body: Body, headers: &HeaderMap, state: &AppState) -> Self {
+        Self {
+            body: body.into_data_stream(),
+            pace: state.pace,
+            metrics: Arc::clone(&state.metrics),
+            awaits_continue: headers.contains_key(EXPECT),
+            received_len: 0,
+            waited: Duration::ZERO,
+            wait: None,
+        }
+    }
+
+    /// Reads on to the end of a body that was refused, within reason, so that the client gets to read why.
+    pub(super) async fn drain(mut self) {
+        if self.awaits_continue {
+            return;
+        }
+        let rest = async {
+            while let Some(Ok(_)) = self.next().await {
+                if self.received_len > MAX_XORB_BODY_LEN {
+                    break;
+                }
+            }
+        };
+        // Running out of time is as good as reaching the end: the answer is sent either way.
+        let _ = timeout(DRAIN_TIMEOUT, rest).await;
+    }
+
+    /// How much longer the client may take until its next piece.
+    fn patience(&self) -> Duration {
+        let earned = Duration::from_secs(self.received_len / self.pace.min_bytes_per_sec.max(1));
+        let left = (self.pace.idle + earned).saturating_sub(self.waited);
+        left.min(self.pace.idle)
+    }
+}
+
+impl Stream for PacedBody {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.awaits_continue = false;
+        if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
+            if let Some(wait) = self.wait.take() {
+                self.waited += wait.since.elapsed();
+            }
+            return Poll::Ready(piece.map(|piece| {
+                let piece = piece.map_err(|error| BodyError::Aborted(error.into_inner()))?;
+                self.received_len += piece.len() as u64;
+                self.metrics.received_bytes.inc_by(piece.len() as u64);
+                Ok(piece)
+            }));
+        }
+        if self.wait.is_none() {
+            let since = Instant::now();
+            self.wait = Some(Wait { since, deadline: Box::pin(sleep_until(since + self.patience())) });
+        }
+        if let Some(wait) = &mut self.wait {
+            ready!(wait.deadline.as_mut().poll(context));
+        }
+        Poll::Ready(Some(Err(BodyError::Stalled)))
+    }
+}

@@ -1,0 +1,310 @@
+//! Failures as RFC 9457 problem JSON: the only file that knows which status a failure has.
+//!
+//! A client gets a stable code, one sentence, and the fields that a program can act on; never a path, SQL, or the text
+//! of an error from below. The log gets the chain, once, here. `docs/errors.md` lists every [`Code`]; a test compares.
+
+use std::any::Any;
+use std::error::Error as StdError;
+use std::fmt::Write;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use crate::format::ParseHashError;
+use crate::format::xorb::XorbErrorClass;
+use crate::service::{ReadError, StoreError, StoreErrorKind, UploadError};
+
+/// How long a client is asked to wait when the index does not answer in time.
+const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The failures that a client can tell apart. Names never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The hash in the path is not 64 hex digits.
+    InvalidHash,
+    /// A `range` or `format` parameter, or a `Range` header, is not of its form.
+    InvalidRange,
+    /// The body is no xorb, from byte `offset` on.
+    MalformedXorb,
+    /// A chunk or footer has a version that nobody knows.
+    UnsupportedVersion,
+    /// A chunk has a compression scheme that nobody knows.
+    UnsupportedCompression,
+    /// The body is the xorb `actual`, not `claimed`.
+    HashMismatch,
+    /// The body, or what it decompresses to, is beyond the limit.
+    TooLarge,
+    /// The xorb has more chunks than a xorb may have.
+    TooManyChunks,
+    /// The body ended within a chunk, or the connection within the body.
+    IncompleteBody,
+    /// The body makes no progress.
+    BodyTimeout,
+    /// There is nothing in the range.
+    RangeNotSatisfiable,
+    /// A condition of the request does not hold.
+    PreconditionFailed,
+    /// There is no such thing, or no such route.
+    NotFound,
+    /// Too much is under way, or in the way; try again.
+    Overloaded,
+    /// The server is not ready to serve.
+    NotReady,
+    /// The store is full.
+    OutOfSpace,
+    /// Something is broken here.
+    Internal,
+}
+
+impl Code {
+    /// Every code there is.
+    pub const ALL: &[Self] = &[
+        Self::InvalidHash,
+        Self::InvalidRange,
+        Self::MalformedXorb,
+        Self::UnsupportedVersion,
+        Self::UnsupportedCompression,
+        Self::HashMismatch,
+        Self::TooLarge,
+        Self::TooManyChunks,
+        Self::IncompleteBody,
+        Self::BodyTimeout,
+        Self::RangeNotSatisfiable,
+        Self::PreconditionFailed,
+        Self::NotFound,
+        Self::Overloaded,
+        Self::NotReady,
+        Self::OutOfSpace,
+        Self::Internal,
+    ];
+
+    /// Its name in the answer.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidHash => "invalid_hash",
+            Self::InvalidRange => "invalid_range",
+            Self::MalformedXorb => "malformed_xorb",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::UnsupportedCompression => "unsupported_compression",
+            Self::HashMismatch => "hash_mismatch",
+            Self::TooLarge => "too_large",
+            Self::TooManyChunks => "too_many_chunks",
+            Self::IncompleteBody => "incomplete_body",
+            Self::BodyTimeout => "body_timeout",
+            Self::RangeNotSatisfiable => "range_not_satisfiable",
+            Self::PreconditionFailed => "precondition_failed",
+            Self::NotFound => "not_found",
+            Self::Overloaded => "overloaded",
+            Self::NotReady => "not_ready",
+            Self::OutOfSpace => "out_of_space",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidHash
+            | Self::InvalidRange
+            | Self::MalformedXorb
+            | Self::UnsupportedVersion
+            | Self::UnsupportedCompression
+            | Self::HashMismatch
+            | Self::TooManyChunks
+            | Self::IncompleteBody => StatusCode::BAD_REQUEST,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
+        }
+    }
+}
+
+/// A failure on its way to the client.
+#[derive(Debug)]
+pub struct Problem {
+    code: Code,
+    detail: String,
+    fields: Map<String, Value>,
+    retry_after: Option<Duration>,
+    /// For 416: how many bytes there are.
+    unsatisfied_len: Option<u64>,
+}
+
+impl Problem {
+    /// A failure of this kind, and one sentence that says what to do about it.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), fields: Map::new(), retry_after: None, unsatisfied_len: None }
+    }
+
+    /// Adds a field for programs.
+    #[must_use]
+    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Says how many bytes there are to ask for, in `Content-Range` (RFC 9110, section 15.5.17).
+    pub(super) fn unsatisfied(mut self, len: u64) -> Self {
+        self.unsatisfied_len = Some(len);
+        self
+    }
+
+    fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+
+    /// Which failure it is.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        let mut problem = Map::new();
+        problem.insert("type".to_owned(), json!("about:blank"));
+        problem.insert("title".to_owned(), json!(status.canonical_reason().unwrap_or_default()));
+        problem.insert("status".to_owned(), json!(status.as_u16()));
+        problem.insert("code".to_owned(), json!(self.code.as_str()));
+        problem.insert("detail".to_owned(), json!(self.detail));
+        problem.extend(self.fields);
+        let mut response = (status, Value::Object(problem).to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(delay) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)));
+        }
+        if let Some(len) = self.unsatisfied_len {
+            let value = HeaderValue::from_str(&format!("bytes */{len}"));
+            headers.insert(CONTENT_RANGE, value.expect("digits and punctuation are valid in a header"));
+        }
+        response
+    }
+}
+
+impl From<ParseHashError> for Problem {
+    fn from(error: ParseHashError) -> Self {
+        Self::new(Code::InvalidHash, format!("The hash in the path is not valid: {error}."))
+    }
+}
+
+impl From<UploadError> for Problem {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Overloaded { retry_after } => {
+                let detail = "Too many uploads are under way; try again in a moment.";
+                Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
+            UploadError::BeingDeleted { retry_after } => {
+                let detail = "This xorb is being deleted at the moment; try again.";
+                Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
+            UploadError::TooLarge { limit } => {
+                let detail = format!("The body is longer than {limit} bytes; split the data over more xorbs.");
+                Self::new(Code::TooLarge, detail).with("limit", limit)
+            }
+            UploadError::Invalid(error) => {
+                let code = match error.class() {
+                    XorbErrorClass::Malformed => Code::MalformedXorb,
+                    XorbErrorClass::UnsupportedVersion => Code::UnsupportedVersion,
+                    XorbErrorClass::UnsupportedCompression => Code::UnsupportedCompression,
+                    XorbErrorClass::TooLarge => Code::TooLarge,
+                    XorbErrorClass::TooManyChunks => Code::TooManyChunks,
+                    XorbErrorClass::Incomplete => Code::IncompleteBody,
+                };
+                let problem = Self::new(code, format!("The xorb is not valid: {error}.")).with("offset", error.offset);
+                match error.chunk {
+                    Some(chunk) => problem.with("chunk", chunk),
+                    None => problem,
+                }
+            }
+            UploadError::HashMismatch { claimed, actual } => {
+                let detail = format!("The body is a valid xorb, but its hash is {actual}; upload it under that hash.");
+                Self::new(Code::HashMismatch, detail)
+                    .with("claimed", claimed.to_string())
+                    .with("actual", actual.to_string())
+            }
+            UploadError::Aborted(source) => {
+                tracing::debug!(error = %chain(source.as_ref()), "the client left during an upload");
+                Self::new(Code::IncompleteBody, "The request ended before its body did; send it again.")
+            }
+            UploadError::Stalled => {
+                Self::new(Code::BodyTimeout, "The body made no progress for too long; send it again.")
+            }
+            UploadError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Store(error) => error.into(),
+            ReadError::Missing { .. } | ReadError::Damaged { .. } => internal(&error),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error.kind() {
+            StoreErrorKind::NoSpace => {
+                tracing::error!(error = %chain(&error), "the store is full");
+                Self::new(Code::OutOfSpace, "The store is full; nothing was stored. Its operator has to make room.")
+            }
+            StoreErrorKind::Unavailable => {
+                tracing::warn!(error = %chain(&error), "the store does not answer");
+                let detail = "The store does not answer in time; try again in a moment.";
+                Self::new(Code::Overloaded, detail).retry_after(UNAVAILABLE_RETRY_AFTER)
+            }
+            StoreErrorKind::Broken => internal(&error),
+        }
+    }
+}
+
+/// The answer to a path or method that there is not.
+pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
+    let detail = format!("There is no {method} {}; docs/http-api.md lists what there is.", uri.path());
+    Problem::new(Code::NotFound, detail)
+}
+
+/// The answer when a handler panicked.
+pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no text)");
+    tracing::error!(panic = text, "a request panicked");
+    Problem::new(Code::Internal, INTERNAL).into_response()
+}
+
+const INTERNAL: &str = "Something is broken in the server; its log says what, under this request's id.";
+
+fn internal(error: &(dyn StdError + 'static)) -> Problem {
+    tracing::error!(error = %chain(error), "a request failed");
+    Problem::new(Code::Internal, INTERNAL)
+}
+
+/// An error and its causes, in one line. No `Display` of ours prints its own cause.
+pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a String does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,84 @@
+//! What handlers take from a request.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::request::Parts;
+
+use super::error::{Code, Problem};
+use super::range::{RangeError, parse_chunk_range};
+use crate::format::xorb::Layout;
+use crate::format::{ChunkRange, XorbHash};
+use crate::service::Form;
+
+/// The xorb that the path names: its last segment, whatever prefix comes before.
+pub(super) struct XorbPath(pub(super) XorbHash);
+
+impl<S: Send + Sync> FromRequestParts<S> for XorbPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let segments = Path::<Vec<(String, String)>>::from_request_parts(parts, state).await;
+        let not_text = |_| Problem::new(Code::InvalidHash, "The hash in the path is not text.");
+        let Path(segments) = segments.map_err(not_text)?;
+        let hash = segments.iter().find(|(name, _)| name == "hash").map_or("", |(_, value)| value);
+        Ok(Self(hash.parse()?))
+    }
+}
+
+/// Which part of a xorb, in which form: the parameters `range` and `format`.
+#[derive(Debug)]
+pub(super) struct PartQuery {
+    range: Option<String>,
+    pub(super) form: Form,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRange, "The query string is garbled.");
+        let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(garbled)?;
+        let mut query = Self { range: None, form: Form::Serialized };
+        let (mut range_count, mut form_count) = (0, 0);
+        for (name, value) in pairs {
+            match (name.as_str(), value.as_str()) {
+                ("range", _) => {
+                    range_count += 1;
+                    query.range = Some(value);
+                }
+                ("format", "raw" | "xorb") => {
+                    form_count += 1;
+                    query.form = if value == "raw" { Form::Raw } else { Form::Serialized };
+                }
+                ("format", _) => {
+                    let detail = "The parameter format is `raw` for decompressed bytes, or `xorb` for stored ones.";
+                    return Err(Problem::new(Code::InvalidRange, detail));
+                }
+                // Proxies and signers add parameters of their own.
+                _ => {}
+            }
+        }
+        if range_count > 1 || form_count > 1 {
+            return Err(Problem::new(Code::InvalidRange, "A parameter is given twice; ask for one range at a time."));
+        }
+        Ok(query)
+    }
+}
+
+impl PartQuery {
+    /// The chunks that are asked for; all of them where there is no `range`.
+    pub(super) fn chunks(&self, layout: &Layout) -> Result<ChunkRange, Problem> {
+        let count = layout.chunk_count();
+        let Some(text) = &self.range else { return Ok(layout.whole()) };
+        parse_chunk_range(text, count).map_err(|error| match error {
+            RangeError::Malformed => {
+                let detail = "The parameter range is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`.";
+                Problem::new(Code::InvalidRange, detail)
+            }
+            RangeError::NotSatisfiable => {
+                let detail = format!("The xorb has {count} chunks, numbered from 0; the range goes past them.");
+                Problem::new(Code::RangeNotSatisfiable, detail).with("chunks", count)
+            }
+        })
+    }
+}

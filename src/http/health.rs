@@ -1,0 +1,37 @@
+//! The routes of whoever runs the server.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+use super::AppState;
+use super::error::{Code, Problem, chain};
+
+/// `GET /healthz`: the process answers.
+pub(super) async fn live() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// `GET /readyz`: the store takes data and the index answers.
+pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
+    match state.cas.probe().await {
+        Ok(()) => Ok(Json(json!({ "status": "ok" }))),
+        Err(error) => {
+            tracing::error!(error = %chain(&error), "not ready");
+            Err(Problem::new(Code::NotReady, "The store or its index does not work; the log says why."))
+        }
+    }
+}
+
+/// `GET /metrics`: everything that is counted, for Prometheus.
+pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, Problem> {
+    let totals = state.cas.totals().await?;
+    state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
+    state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
+    let text = state.metrics.render().expect("writing to memory does not fail");
+    let format = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    Ok(([(CONTENT_TYPE, format)], text))
+}

@@ -1,0 +1,67 @@
+//! The HTTP face of the store: routes, headers, JSON, statuses.
+//!
+//! A handler extracts, calls one verb of [`Cas`](crate::service::Cas), renders. It knows nothing of SQL, paths or blob
+//! keys, and only `error` knows which status a failure has.
+
+mod body;
+mod error;
+mod extract;
+mod health;
+mod layers;
+mod range;
+mod representation;
+pub mod server;
+mod wire;
+mod xorbs;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use self::error::{Code, Problem};
+use crate::runtime::metrics::Metrics;
+use crate::service::Cas;
+
+/// What the handlers share.
+#[derive(Clone, Debug)]
+pub struct AppState {
+    /// The store.
+    pub cas: Cas,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// How patient the server is with a body.
+    pub pace: Pace,
+}
+
+/// The least progress that an upload has to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Longest silence between two pieces of a body.
+    pub idle: Duration,
+    /// Bytes per second that a body has to reach on average, after one `idle` of grace.
+    pub min_bytes_per_sec: u64,
+}
+
+/// Every route on one screen. What is not here is a 404 with a JSON body, whatever the method: a 405 on a path that a
+/// newer client probes would break its upload (spec 5.4.2).
+pub fn router(state: AppState) -> Router {
+    Router::new()
+        // For people and curl.
+        .route("/xorbs/{hash}", post(xorbs::upload).get(xorbs::download))
+        .route("/xorbs/{hash}/chunks", get(xorbs::list_chunks))
+        // For Xet clients; the prefix is `default` or `default-merkledb` and means nothing (spec 9, row 1).
+        .route("/v1/xorbs/{prefix}/{hash}", post(xorbs::upload_xet).get(xorbs::download))
+        // For whoever runs this.
+        .route("/healthz", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .fallback(error::unknown_route)
+        .method_not_allowed_fallback(error::unknown_route)
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(from_fn_with_state(state.clone(), layers::observe))
+        .with_state(state)
+}

@@ -1,0 +1,221 @@
+//! From "these bytes of this xorb" to a response: conditions, byte ranges, headers, the stream (RFC 9110).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE,
+    RANGE,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::stream::{StreamExt, TryStreamExt, iter, once};
+
+use super::AppState;
+use super::error::{Code, Problem, chain};
+use super::range::{RangeError, parse_byte_ranges};
+use crate::format::{ByteRange, ChunkRange};
+use crate::service::{Form, ReadError, ReadStream, StoredXorb};
+
+/// Chunks that an answer is about, half-open, as in `?range=`.
+const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
+
+/// Their bytes in the whole xorb of the form asked for, half-open.
+const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
+
+/// A xorb never changes under its hash; the `ETag` covers the rare second serialization.
+const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
+
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// A resource: some chunks of a xorb, in one form.
+#[derive(Debug)]
+pub(super) struct Representation {
+    xorb: Arc<StoredXorb>,
+    form: Form,
+    chunks: ChunkRange,
+    /// Their bytes in the whole xorb of this form.
+    bytes: ByteRange,
+    etag: String,
+}
+
+impl Representation {
+    /// The representation of these chunks, which must be chunks of the xorb.
+    pub(super) fn new(xorb: Arc<StoredXorb>, form: Form, chunks: ChunkRange) -> Self {
+        let layout = xorb.layout();
+        let bytes = match form {
+            Form::Serialized => layout.serialized_range(chunks),
+            Form::Raw => layout.raw_range(chunks),
+        };
+        let bytes = bytes.expect("the chunks were parsed against this layout");
+        let variant = match form {
+            Form::Serialized => format!("{:016x}", xorb.crc64()),
+            Form::Raw => "raw".to_owned(),
+        };
+        let part = if chunks == layout.whole() { String::new() } else { format!("-{chunks}") };
+        let etag = format!("\"{}-{variant}{part}\"", xorb.hash());
+        Self { xorb, form, chunks, bytes, etag }
+    }
+
+    /// Answers a GET or HEAD for it.
+    pub(super) async fn respond(
+        self,
+        state: &AppState,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Problem> {
+        if let Some(condition) = header(headers, &IF_MATCH)?
+            && !self.matches(condition, false)
+        {
+            return Err(Problem::new(Code::PreconditionFailed, "The ETag of this xorb is not one of If-Match."));
+        }
+        if let Some(condition) = header(headers, &IF_NONE_MATCH)?
+            && self.matches(condition, true)
+        {
+            let mut response = StatusCode::NOT_MODIFIED.into_response();
+            self.describe(response.headers_mut());
+            return Ok(response);
+        }
+        let ranges = if *method == Method::GET { self.ranges(headers)? } else { None };
+        let mut response = match ranges.as_deref() {
+            None => self.whole(state, method).await?,
+            Some([range]) => self.single(state, *range).await?,
+            Some(ranges) => self.multiple(state, ranges),
+        };
+        self.describe(response.headers_mut());
+        Ok(response)
+    }
+
+    /// The ranges of a `Range` header that is to be obeyed, counted from the start of the representation.
+    fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
+        let Some(text) = header(headers, &RANGE)? else { return Ok(None) };
+        // A date never matches: there is no Last-Modified. Nor does a weak tag (RFC 9110, section 13.1.5).
+        if header(headers, &IF_RANGE)?.is_some_and(|condition| condition.trim() != self.etag) {
+            return Ok(None);
+        }
+        let len = self.bytes.byte_len();
+        parse_byte_ranges(text, len).map_err(|error| match error {
+            RangeError::Malformed => {
+                Problem::new(Code::InvalidRange, "The Range header is not `bytes=` and a list of `A-B`, `A-` or `-N`.")
+            }
+            RangeError::NotSatisfiable => {
+                let detail = format!("There are {len} bytes; the Range header asks for none of them, or for too many.");
+                Problem::new(Code::RangeNotSatisfiable, detail)
+                    .with("chunks", self.xorb.layout().chunk_count())
+                    .unsatisfied(len)
+            }
+        })
+    }
+
+    async fn whole(&self, state: &AppState, method: &Method) -> Result<Response<Body>, Problem> {
+        let body = if *method == Method::HEAD { Body::empty() } else { self.stream(state, self.bytes).await? };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
+        response.headers_mut().insert(CONTENT_TYPE, OCTETS);
+        Ok(response)
+    }
+
+    async fn single(&self, state: &AppState, range: ByteRange) -> Result<Response<Body>, Problem> {
+        let mut response = Response::new(self.stream(state, self.absolute(range)).await?);
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, range.byte_len().into());
+        headers.insert(CONTENT_TYPE, OCTETS);
+        headers.insert(CONTENT_RANGE, value(&self.content_range(range)));
+        Ok(response)
+    }
+
+    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads.
+    fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Response<Body> {
+        // Clients find the parts by searching for the boundary, so it must not occur in the data: 256 random bits.
+        let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
+        let mut len = 0;
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let begin = if parts.is_empty() { "" } else { "\r\n" };
+            let content_range = self.content_range(*range);
+            let head = format!(
+                "{begin}--{boundary}\r\nContent-Type: application/octet-stream\r\nContent-Range: {content_range}\r\n\r\n"
+            );
+            len += head.len() as u64 + range.byte_len();
+            parts.push((Bytes::from(head), self.absolute(*range)));
+        }
+        let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
+        len += end.len() as u64;
+
+        let (cas, xorb, form) = (state.cas.clone(), Arc::clone(&self.xorb), self.form);
+        let parts = iter(parts).then(move |(head, bytes)| {
+            let (cas, xorb) = (cas.clone(), Arc::clone(&xorb));
+            async move {
+                let data = cas.read(&xorb, form, bytes).await?;
+                Ok::<_, ReadError>(once(async { Ok(head) }).chain(data))
+            }
+        });
+        let stream = parts.try_flatten().chain(once(async { Ok(end) })).boxed();
+        let mut response = Response::new(counted(state, stream));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, len.into());
+        headers.insert(CONTENT_TYPE, value(&format!("multipart/byteranges; boundary={boundary}")));
+        response
+    }
+
+    async fn stream(&self, state: &AppState, bytes: ByteRange) -> Result<Body, Problem> {
+        Ok(counted(state, state.cas.read(&self.xorb, self.form, bytes).await?))
+    }
+
+    /// The headers that every answer has, 304 included.
+    fn describe(&self, headers: &mut HeaderMap) {
+        headers.insert(ETAG, value(&self.etag));
+        headers.insert(CACHE_CONTROL, CACHE_FOREVER);
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(X_XORB_CHUNK_RANGE, value(&self.chunks.to_string()));
+        headers.insert(X_XORB_BYTE_RANGE, value(&self.bytes.to_string()));
+    }
+
+    /// Whether a list of entity tags names this representation; weak tags only where the comparison is weak.
+    fn matches(&self, condition: &str, weak: bool) -> bool {
+        condition.split(',').map(str::trim).any(|tag| {
+            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+            tag == "*" || tag == self.etag
+        })
+    }
+
+    fn content_range(&self, range: ByteRange) -> String {
+        format!("bytes {}-{}/{}", range.start(), range.last(), self.bytes.byte_len())
+    }
+
+    /// A range of the representation as a range of the whole xorb of this form.
+    fn absolute(&self, range: ByteRange) -> ByteRange {
+        let offset = self.bytes.start();
+        ByteRange::new(offset + range.start(), offset + range.end()).expect("moving a range does not empty it")
+    }
+}
+
+/// A stream as a body that is counted; a failure is logged once, here, and cuts the connection, so that no client takes
+/// a short body for a whole one.
+fn counted(state: &AppState, stream: ReadStream) -> Body {
+    let (metrics, span) = (Arc::clone(&state.metrics), tracing::Span::current());
+    Body::from_stream(stream.map(move |piece: Result<Bytes, ReadError>| match piece {
+        Ok(piece) => {
+            metrics.sent_bytes.inc_by(piece.len() as u64);
+            Ok(piece)
+        }
+        Err(error) => {
+            span.in_scope(|| tracing::error!(error = %chain(&error), "an answer was cut off"));
+            Err(error)
+        }
+    }))
+}
+
+/// A header as text; present and not text is a client's mistake.
+fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let garbled = |_| Problem::new(Code::InvalidRange, format!("The header {name} is garbled."));
+    value.to_str().map(Some).map_err(garbled)
+}
+
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("hex digits, numbers and punctuation are valid in a header")
+}

@@ -1,0 +1,124 @@
+//! Connections: accepting them, bounding them, and letting go of them at the end.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::http::uri::{PathAndQuery, Uri};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tower::ServiceExt;
+
+use crate::runtime::metrics::Metrics;
+use crate::runtime::task::TaskGroup;
+
+/// Bytes that a connection reads ahead, at most; also the longest request head. hyper's own 400 KiB, times some
+/// hundred uploads, would be most of the server's memory.
+const READ_BUFFER_LEN: usize = 64 << 10;
+
+/// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How connections are treated.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Connections held at once; further ones wait in the kernel's queue.
+    pub max_count: usize,
+    /// Longest time until a request's head is complete, counted from the end of the one before.
+    pub idle: Duration,
+    /// Longest time for which a client may take nothing of an answer.
+    pub send_stall: Duration,
+    /// How long answers in flight may take when the server is told to stop.
+    pub drain: Duration,
+}
+
+/// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time allowed, and returns.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    metrics: Arc<Metrics>,
+    limits: ConnectionLimits,
+    stop: impl Future<Output = ()> + Send,
+) {
+    let service = TowerToHyperService::new(router.map_request(normalise));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
+    let (slots, tasks, graceful) =
+        (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
+    let mut stop = pin!(stop);
+    loop {
+        let accepted = async {
+            let slot = Arc::clone(&slots).acquire_owned().await.expect("nobody closes this semaphore");
+            (slot, listener.accept().await)
+        };
+        let (slot, accepted) = tokio::select! {
+            accepted = accepted => accepted,
+            () = &mut stop => break,
+        };
+        let stream = match accepted.and_then(|(stream, _)| prepare(stream, limits.send_stall)) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service.clone());
+        let connection = watch(&graceful, connection);
+        let metrics = Arc::clone(&metrics);
+        tasks.spawn(async move {
+            metrics.connections.inc();
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke");
+            }
+            metrics.connections.dec();
+            drop(slot);
+        });
+    }
+    drop(listener);
+    if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
+        tracing::warn!("the time for requests in flight is over; what is left is cut off");
+    }
+}
+
+fn watch<C>(graceful: &GracefulShutdown, connection: C) -> impl Future<Output = C::Output> + Send + use<C>
+where
+    C: hyper_util::server::graceful::GracefulConnection + Send,
+{
+    let watcher: Watcher = graceful.watcher();
+    watcher.watch(connection)
+}
+
+fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<TcpStream>> {
+    stream.set_nodelay(true)?;
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(send_stall));
+    Ok(stream)
+}
+
+/// An endpoint that is given with a trailing slash gives `//v1/…` (clients concatenate); it means `/v1/…`.
+fn normalise(request: Request<Incoming>) -> Request<Body> {
+    let mut request = request.map(Body::new);
+    let Some(target) = request.uri().path_and_query().filter(|target| target.as_str().starts_with("//")) else {
+        return request;
+    };
+    let single = format!("/{}", target.as_str().trim_start_matches('/'));
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = PathAndQuery::try_from(single).ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request
+}

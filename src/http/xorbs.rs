@@ -1,0 +1,90 @@
+//! The routes of xorbs.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, StatusCode};
+use axum::response::IntoResponse;
+
+use super::AppState;
+use super::body::PacedBody;
+use super::error::{Code, Problem};
+use super::extract::{PartQuery, XorbPath};
+use super::representation::Representation;
+use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
+use crate::format::XorbHash;
+use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
+use crate::service::{Upload, Uploaded};
+
+/// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
+pub(super) async fn upload(
+    State(state): State<AppState>,
+    XorbPath(hash): XorbPath,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<impl IntoResponse, Problem> {
+    let uploaded = receive(&state, hash, MAX_XORB_SERIALIZED_LEN, &headers, body).await?;
+    let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(UploadedJson::from(uploaded))))
+}
+
+/// `POST /v1/xorbs/{prefix}/{hash}`: the same with the slack that stock clients need (spec 3.6), and always 200.
+pub(super) async fn upload_xet(
+    State(state): State<AppState>,
+    XorbPath(hash): XorbPath,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<impl IntoResponse, Problem> {
+    let uploaded = receive(&state, hash, MAX_XORB_BODY_LEN, &headers, body).await?;
+    Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
+}
+
+/// `GET /xorbs/{hash}` and `GET /v1/xorbs/{prefix}/{hash}`: chunks, as stored or decompressed.
+pub(super) async fn download(
+    State(state): State<AppState>,
+    XorbPath(hash): XorbPath,
+    query: PartQuery,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<Body>, Problem> {
+    let xorb = state.cas.find(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    let chunks = query.chunks(xorb.layout())?;
+    Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await
+}
+
+/// `GET /xorbs/{hash}/chunks`: where every chunk is.
+pub(super) async fn list_chunks(
+    State(state): State<AppState>,
+    XorbPath(hash): XorbPath,
+) -> Result<Json<ChunksJson>, Problem> {
+    let xorb = state.cas.find(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    Ok(Json(ChunksJson {
+        hash: hash.to_string(),
+        serialized_len: xorb.layout().serialized_len(),
+        raw_len: xorb.layout().raw_len(),
+        chunks: chunks.into_iter().map(Into::into).collect(),
+    }))
+}
+
+async fn receive(
+    state: &AppState,
+    claimed: XorbHash,
+    max_len: u64,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Uploaded, Problem> {
+    let declared_len = http_body::Body::size_hint(&body).exact();
+    let mut body = PacedBody::new(body, headers, state);
+    match state.cas.upload(Upload { claimed, max_len, declared_len, body: &mut body }).await {
+        Ok(uploaded) => Ok(uploaded),
+        Err(error) => {
+            body.drain().await;
+            Err(error.into())
+        }
+    }
+}
+
+fn no_such_xorb(hash: XorbHash) -> Problem {
+    Problem::new(Code::NotFound, format!("There is no xorb {hash}."))
+}

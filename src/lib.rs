@@ -1,6 +1,10 @@
 //! zorb: a self-hosted content-addressed store for the Xet protocol.
 
 pub mod blob;
+pub mod cli;
+pub mod config;
 pub mod format;
+pub mod http;
 pub mod index;
 pub mod runtime;
+pub mod service;

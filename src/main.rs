@@ -1,3 +1,10 @@
 //! The `zorb` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use zorb::cli::Cli;
+
+fn main() -> ExitCode {
+    Cli::parse().run()
+}

@@ -1,0 +1,134 @@
+//! `zorb serve`: assembles the store and serves it until it is told to stop.
+
+use std::fs::{File, TryLockError};
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+
+use crate::blob::fs::FsBlobStore;
+use crate::config::{Config, RawConfig};
+use crate::http::server::{ConnectionLimits, serve};
+use crate::http::{AppState, Pace, router};
+use crate::index::sqlite::SqliteIndex;
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::SystemClock;
+use crate::runtime::metrics::Metrics;
+use crate::runtime::shutdown::StopSignal;
+use crate::runtime::telemetry;
+use crate::service::{Budget, Cas};
+
+/// What can be said on the command line; the rest is in the environment or the file.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// TOML file with settings; config/default.toml explains every key
+    #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Folder for everything that is stored [default: ./zorb-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Serve other machines although there is no authentication
+    #[arg(long)]
+    allow_anonymous: bool,
+}
+
+pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let config = settings(args)?;
+    telemetry::install(config.log_format, &config.log)?;
+    // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
+    let _lock = lock(&config.data_dir)?;
+    let runtime = Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let result = runtime.block_on(serve_until_stopped(config));
+    // What is cut off now holds no promise: nothing of it was acknowledged.
+    runtime.shutdown_background();
+    result
+}
+
+fn settings(args: ServeArgs) -> anyhow::Result<Config> {
+    let flags = RawConfig {
+        listen: args.listen,
+        data_dir: args.data_dir,
+        allow_anonymous: args.allow_anonymous.then_some(true),
+        ..RawConfig::default()
+    };
+    let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
+    let file = args.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
+    Ok(Config::new(flags.or(environment).or(file))?)
+}
+
+/// Takes the data folder for this process. The operating system lets go of it when the process ends, however it ends.
+fn lock(data_dir: &Path) -> anyhow::Result<File> {
+    let dir = data_dir.display();
+    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
+    let path = data_dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write to the data folder {dir}"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another zorb serves the data folder {dir}; stop it first, or give this one another --data-dir")
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock the data folder {dir}; its file system must have locks"))
+        }
+    }
+}
+
+async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let mut stop = StopSignal::listen().context("cannot listen to signals")?;
+    let metrics = Arc::new(Metrics::new());
+    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
+    let budget = Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    };
+    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
+    let recovered = cas.recover().await.context("cannot clear up after the last run")?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
+    announce(&listener)?;
+    tracing::info!(
+        drafts_removed = recovered.drafts,
+        rows_removed = recovered.rows,
+        elapsed_ms = begin.elapsed().as_millis(),
+        "ready"
+    );
+
+    let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
+    let router = router(AppState { cas: cas.clone(), metrics: Arc::clone(&metrics), pace });
+    let limits = ConnectionLimits {
+        max_count: config.max_connections,
+        idle: config.idle_timeout,
+        send_stall: config.send_timeout,
+        drain: config.drain_timeout,
+    };
+    let stopped = async move {
+        let signal = stop.received().await;
+        tracing::info!(signal, "stopping");
+    };
+    serve(listener, router, metrics, limits, stopped).await;
+    cas.finish().await;
+    index.close().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The line that scripts wait for.
+fn announce(listener: &TcpListener) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("cannot tell which port was picked")?;
+    let mut stdout = stdout().lock();
+    writeln!(stdout, "zorb listening on http://{address}")
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
+}

@@ -1,0 +1,175 @@
+//! Settings: validated, with every default filled in.
+//!
+//! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file, defaults. A key that
+//! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
+
+mod raw;
+
+use std::fmt::Display;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use thiserror::Error;
+
+pub use self::raw::RawConfig;
+use crate::runtime::telemetry::LogFormat;
+
+/// Everything that `zorb serve` can be told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// Whether requests without authentication are meant to be taken from other machines.
+    pub allow_anonymous: bool,
+    /// Connections held at once.
+    pub max_connections: usize,
+    /// Uploads under way at once.
+    pub max_uploads: usize,
+    /// Longest wait for a request's head, and longest silence of an idle connection.
+    pub idle_timeout: Duration,
+    /// Longest silence within a request's body.
+    pub body_timeout: Duration,
+    /// Bytes per second that a request's body has to reach on average.
+    pub min_upload_rate: u64,
+    /// Longest time for which a client may take nothing of an answer.
+    pub send_timeout: Duration,
+    /// How long requests in flight may take when the server is told to stop.
+    pub drain_timeout: Duration,
+    /// Threads that verify and decode.
+    pub verify_workers: usize,
+    /// Disk operations at once.
+    pub disk_workers: usize,
+    /// Bytes of layouts kept in memory.
+    pub layout_cache: u64,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// What is logged, in the notation of tracing.
+    pub log: String,
+}
+
+/// Why the settings are refused.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file is not there or not readable.
+    #[error("cannot read the configuration file {}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The text is no TOML, or has a key or a type that is not expected.
+    #[error("{origin} is not valid: {message}")]
+    Invalid {
+        /// Which source.
+        origin: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value makes no sense.
+    #[error("{key} = {value}: {reason}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// What it is set to.
+        value: String,
+        /// Why that makes no sense.
+        reason: String,
+    },
+    /// Anyone who reaches the port could write.
+    #[error(
+        "refusing to listen on {listen} without authentication: anyone who can reach it could read and write. Listen on \
+         127.0.0.1, or say --allow-anonymous (allow_anonymous = true) if the network in front of it is trusted"
+    )]
+    Exposed {
+        /// Where it was told to listen.
+        listen: SocketAddr,
+    },
+}
+
+impl Config {
+    /// Validates what was written, and fills in the defaults.
+    ///
+    /// # Errors
+    ///
+    /// A value makes no sense, or the server would be open to other machines without anyone having said so.
+    pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
+        let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
+        let config = Self {
+            listen,
+            data_dir: raw.data_dir.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from),
+            allow_anonymous: raw.allow_anonymous.unwrap_or(false),
+            max_connections: positive("max_connections", raw.max_connections, 1024)?,
+            max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
+            idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,
+            body_timeout: secs("body_timeout_secs", raw.body_timeout_secs, 30)?,
+            min_upload_rate: positive("min_upload_rate", raw.min_upload_rate, 1024)? as u64,
+            send_timeout: secs("send_timeout_secs", raw.send_timeout_secs, 60)?,
+            drain_timeout: secs("drain_timeout_secs", raw.drain_timeout_secs, 30)?,
+            verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
+            disk_workers: positive("disk_workers", raw.disk_workers, 32)?,
+            layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
+            log_format: log_format(raw.log_format)?,
+            log: raw.log.unwrap_or_else(|| "info".to_owned()),
+        };
+        if !config.listen.ip().is_loopback() && !config.allow_anonymous {
+            return Err(ConfigError::Exposed { listen: config.listen });
+        }
+        Ok(config)
+    }
+}
+
+fn listen_address(text: String) -> Result<SocketAddr, ConfigError> {
+    let reason = "an address and a port are wanted, like 127.0.0.1:8080; port 0 picks a free one";
+    let refused = |reason: String| ConfigError::Value { key: "listen", value: text.clone(), reason };
+    let mut addresses = text.to_socket_addrs().map_err(|error| refused(format!("{reason} ({error})")))?;
+    addresses.next().ok_or_else(|| refused(reason.to_owned()))
+}
+
+fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {
+    match text.as_deref() {
+        None | Some("text") => Ok(LogFormat::Text),
+        Some("json") => Ok(LogFormat::Json),
+        Some(value) => Err(ConfigError::Value {
+            key: "log_format",
+            value: value.to_owned(),
+            reason: "it is text or json".to_owned(),
+        }),
+    }
+}
+
+/// A number that must be at least 1.
+fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usize, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    usize::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 1".to_owned(),
+    })
+}
+
+fn secs(key: &'static str, value: Option<i64>, default: usize) -> Result<Duration, ConfigError> {
+    positive(key, value, default).map(|secs| Duration::from_secs(secs as u64))
+}
+
+fn parse<T>(key: &'static str, text: &str, expected: &str) -> Result<T, ConfigError>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    text.parse().map_err(|error| ConfigError::Value {
+        key,
+        value: text.to_owned(),
+        reason: format!("{expected} is wanted ({error})"),
+    })
+}
+
+#[cfg(test)]
+mod tests;

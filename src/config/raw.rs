@@ -1,0 +1,101 @@
+//! Settings as they are written: nothing validated, nothing filled in.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{ConfigError, parse};
+
+/// Declares every key once: its name, its type, and how the environment spells it.
+macro_rules! keys {
+    ($($(#[$doc:meta])* $key:ident: $type:ty, $expected:literal;)*) => {
+        /// What one source says; `None` where it says nothing. `config/default.toml` explains every key.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct RawConfig {
+            $($(#[$doc])* pub $key: Option<$type>,)*
+        }
+
+        impl RawConfig {
+            /// Every key there is.
+            pub const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            /// What the environment says: `ZORB_` and the key in capitals. An empty variable says nothing.
+            ///
+            /// # Errors
+            ///
+            /// A value is not of its key's type.
+            pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+                Ok(Self {
+                    $($key: {
+                        let name = concat!("ZORB_", stringify!($key)).to_ascii_uppercase();
+                        let text = lookup(&name).filter(|text| !text.is_empty());
+                        text.map(|text| parse(stringify!($key), &text, $expected)).transpose()?
+                    },)*
+                })
+            }
+
+            /// This, and what `other` says where this says nothing.
+            #[must_use]
+            pub fn or(self, other: Self) -> Self {
+                Self { $($key: self.$key.or(other.$key),)* }
+            }
+        }
+    };
+}
+
+keys! {
+    /// Address and port to listen on.
+    listen: String, "an address and a port";
+    /// Folder of everything.
+    data_dir: String, "a folder";
+    /// Serve other machines without authentication.
+    allow_anonymous: bool, "true or false";
+    /// Connections held at once.
+    max_connections: i64, "a whole number";
+    /// Uploads under way at once.
+    max_uploads: i64, "a whole number";
+    /// Seconds.
+    idle_timeout_secs: i64, "a whole number of seconds";
+    /// Seconds.
+    body_timeout_secs: i64, "a whole number of seconds";
+    /// Bytes per second.
+    min_upload_rate: i64, "a whole number of bytes per second";
+    /// Seconds.
+    send_timeout_secs: i64, "a whole number of seconds";
+    /// Seconds.
+    drain_timeout_secs: i64, "a whole number of seconds";
+    /// Threads.
+    verify_workers: i64, "a whole number";
+    /// Threads.
+    disk_workers: i64, "a whole number";
+    /// Bytes.
+    layout_cache: i64, "a whole number of bytes";
+    /// `text` or `json`.
+    log_format: String, "text or json";
+    /// A tracing filter.
+    log: String, "a filter";
+}
+
+impl RawConfig {
+    /// Reads TOML.
+    ///
+    /// # Errors
+    ///
+    /// It is no TOML, has a key that does not exist, or a value of another type.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text)
+            .map_err(|error| ConfigError::Invalid { origin: origin.to_owned(), message: error.to_string() })
+    }
+
+    /// Reads a TOML file. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or see [`RawConfig::parse`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, &format!("the configuration file {}", path.display()))
+    }
+}

@@ -1,0 +1,76 @@
+use std::net::SocketAddr;
+
+use super::{Config, ConfigError, RawConfig};
+
+fn raw(text: &str) -> RawConfig {
+    RawConfig::parse(text, "a test").unwrap()
+}
+
+#[test]
+fn defaults_listen_on_loopback_only() {
+    let config = Config::new(RawConfig::default()).unwrap();
+    assert_eq!(config.listen, SocketAddr::from(([127, 0, 0, 1], 8080)));
+    assert_eq!(config.data_dir.to_str(), Some("./zorb-data"));
+    assert!(!config.allow_anonymous);
+}
+
+#[test]
+fn listening_beyond_loopback_has_to_be_said_twice() {
+    for listen in ["0.0.0.0:8080", "[::]:8080", "192.168.1.1:80"] {
+        let text = format!("listen = '{listen}'");
+        assert!(matches!(Config::new(raw(&text)), Err(ConfigError::Exposed { .. })), "{listen}");
+        assert!(Config::new(raw(&format!("{text}\nallow_anonymous = true"))).is_ok(), "{listen}");
+    }
+    for listen in ["127.0.0.1:0", "127.9.9.9:80", "[::1]:80", "localhost:80"] {
+        assert!(Config::new(raw(&format!("listen = '{listen}'"))).is_ok(), "{listen}");
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file_key_by_key() {
+    let env = RawConfig::from_env(|name| match name {
+        "ZORB_MAX_UPLOADS" => Some("7".to_owned()),
+        "ZORB_ALLOW_ANONYMOUS" => Some("true".to_owned()),
+        "ZORB_LOG" => Some(String::new()),
+        _ => None,
+    });
+    let merged = env.unwrap().or(raw("max_uploads = 3\nmax_connections = 5\nlog = 'debug'"));
+    assert_eq!((merged.max_uploads, merged.max_connections), (Some(7), Some(5)));
+    assert_eq!(merged.allow_anonymous, Some(true));
+    assert_eq!(merged.log.as_deref(), Some("debug"), "an empty variable says nothing");
+}
+
+#[test]
+fn a_wrong_key_type_or_value_is_refused_and_named() {
+    let refused = |text: &str| RawConfig::parse(text, "f.toml").unwrap_err().to_string();
+    assert!(refused("max_upload = 3").contains("max_upload"));
+    assert!(refused("max_uploads = 'three'").contains("max_uploads"));
+    for (text, key) in [
+        ("max_uploads = 0", "max_uploads"),
+        ("idle_timeout_secs = -1", "idle_timeout_secs"),
+        ("listen = 'nowhere'", "listen"),
+        ("log_format = 'xml'", "log_format"),
+    ] {
+        assert!(Config::new(raw(text)).unwrap_err().to_string().contains(key), "{text}");
+    }
+    let env = RawConfig::from_env(|name| (name == "ZORB_MAX_UPLOADS").then(|| "many".to_owned()));
+    assert!(env.unwrap_err().to_string().contains("max_uploads"));
+}
+
+#[test]
+fn the_documented_file_has_every_key_at_its_default() {
+    let text = include_str!("../../config/default.toml");
+    // Every key stands there as a comment with its default; without the marks it is a file like any other.
+    let settings: String =
+        text.lines().filter_map(|line| line.strip_prefix("#: ")).map(|line| format!("{line}\n")).collect();
+    let table: toml::Table = settings.parse().unwrap();
+    let mut keys: Vec<_> = table.keys().map(String::as_str).collect();
+    let mut expected = RawConfig::KEYS.to_vec();
+    keys.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+
+    let (documented, default) = (Config::new(raw(&settings)).unwrap(), Config::new(RawConfig::default()).unwrap());
+    let machine_dependent = |config: &Config| Config { verify_workers: 0, ..config.clone() };
+    assert_eq!(format!("{:?}", machine_dependent(&documented)), format!("{:?}", machine_dependent(&default)));
+}

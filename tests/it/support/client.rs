@@ -1,0 +1,95 @@
+//! A plain HTTP client that hands out everything an answer has.
+
+use std::sync::Once;
+
+use bytes::Bytes;
+use reqwest::header::HeaderMap;
+use reqwest::{Method, RequestBuilder};
+use serde_json::Value;
+
+/// Talks to one server; every answer is read whole.
+#[derive(Clone, Debug)]
+pub struct Client {
+    url: String,
+    http: reqwest::Client,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Client {
+    pub fn new(url: &str) -> Self {
+        static PROVIDER: Once = Once::new();
+        PROVIDER.call_once(|| {
+            rustls::crypto::ring::default_provider().install_default().expect("nobody installed one before");
+        });
+        let http = reqwest::Client::builder().no_proxy().build().expect("the client's settings are valid");
+        Self { url: url.to_owned(), http }
+    }
+
+    /// A request that is not sent yet; the path begins with a slash.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::GET, path)).await
+    }
+
+    pub async fn get_with(&self, path: &str, headers: &[(&'static str, &str)]) -> Answer {
+        let request = headers
+            .iter()
+            .fold(self.request(Method::GET, path), |request, (name, value)| request.header(*name, *value));
+        Answer::of(request).await
+    }
+
+    pub async fn head(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::HEAD, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+        Answer::of(self.request(Method::POST, path).body(body)).await
+    }
+}
+
+impl Answer {
+    /// Sends a request and reads the answer to its end.
+    pub async fn of(request: RequestBuilder) -> Self {
+        Self::try_of(request).await.expect("the server answers")
+    }
+
+    /// The same where the connection may break.
+    pub async fn try_of(request: RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Self { status, headers, body: response.bytes().await? })
+    }
+
+    /// A header that must be there, as text.
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.headers));
+        value.to_str().expect("the header is text")
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {:?}", self.body))
+    }
+
+    /// Checks that this is problem JSON of this status and code, and returns it.
+    pub fn problem(&self, status: u16, code: &str) -> Value {
+        let problem = self.json();
+        assert_eq!((self.status, problem["code"].as_str()), (status, Some(code)), "{problem}");
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        assert_eq!(problem["status"], status);
+        for field in ["type", "title", "detail"] {
+            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {problem}");
+        }
+        problem
+    }
+}

@@ -1,0 +1,169 @@
+//! The real binary as a child process.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::Client;
+
+/// How a server is to be started.
+#[derive(Debug, Default)]
+pub struct Start {
+    data_dir: Option<PathBuf>,
+    settings: Vec<(String, String)>,
+}
+
+impl Start {
+    /// With this data folder instead of a fresh one.
+    pub fn data_dir(mut self, path: &Path) -> Self {
+        self.data_dir = Some(path.to_owned());
+        self
+    }
+
+    /// With a setting, by its key in the configuration file.
+    pub fn with(mut self, key: &str, value: impl ToString) -> Self {
+        self.settings.push((format!("ZORB_{}", key.to_uppercase()), value.to_string()));
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    pub fn start(self) -> TestServer {
+        let folder = tempfile::tempdir().expect("the test can make a temporary folder");
+        let data_dir = self.data_dir.unwrap_or_else(|| folder.path().join("data"));
+        let log = folder.path().join("log");
+        let begin = Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_zorb"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data_dir)
+            .env("ZORB_LOG", "debug")
+            .envs(self.settings)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).expect("the test can write a log"))
+            .spawn()
+            .expect("the binary was built for this test");
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        stdout.read_line(&mut line).expect("the server writes text");
+        let startup = begin.elapsed();
+        let Some(url) = line.trim_end().strip_prefix("zorb listening on ") else {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            let _ = child.wait();
+            panic!("the first line is {line:?}, the log:\n{log}");
+        };
+        TestServer { child, url: url.to_owned(), data_dir, log, startup, folders: vec![Arc::new(folder)] }
+    }
+}
+
+/// A server process; killed when dropped.
+#[derive(Debug)]
+pub struct TestServer {
+    child: Child,
+    url: String,
+    data_dir: PathBuf,
+    log: PathBuf,
+    startup: Duration,
+    /// What must outlive the server: its own folder, and that of the one before it.
+    folders: Vec<Arc<TempDir>>,
+}
+
+impl TestServer {
+    /// A server on a fresh folder with the defaults.
+    pub fn start() -> Self {
+        Start::default().start()
+    }
+
+    /// A client for it.
+    pub fn client(&self) -> Client {
+        Client::new(&self.url)
+    }
+
+    /// `http://ADDR:PORT`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `ADDR:PORT`.
+    pub fn address(&self) -> &str {
+        self.url.strip_prefix("http://").expect("the server speaks http")
+    }
+
+    /// Where it keeps everything.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Time from its start until it listened.
+    pub fn startup(&self) -> Duration {
+        self.startup
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log is text")
+    }
+
+    /// Files that are neither blobs nor the index: what a crash may leave until the next start.
+    pub fn drafts(&self) -> usize {
+        std::fs::read_dir(self.data_dir.join("tmp")).expect("the folder is there").count()
+    }
+
+    /// Hashes of the blobs on disk, sorted.
+    pub fn blobs(&self) -> Vec<String> {
+        let groups = std::fs::read_dir(self.data_dir.join("xorbs")).expect("the folder is there");
+        let files = groups.flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap());
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().expect("the server is a child of this process")
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(mut self) {
+        self.child.kill().expect("the server is a child of this process");
+        self.child.wait().expect("the server is a child of this process");
+    }
+
+    /// Ends it and starts another one on the same data.
+    pub fn restart(self) -> Self {
+        let (folders, data_dir) = (self.folders.clone(), self.data_dir.clone());
+        self.terminate();
+        assert!(self.wait().success());
+        let mut server = Start::default().data_dir(&data_dir).start();
+        server.folders.extend(folders);
+        server
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
+        kill_process(pid, signal).expect("the server is a child of this process");
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,93 @@
+//! Xorbs to send. Randomness is seeded, and the seed is printed, so that a failure can be repeated.
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use zorb::format::compression::Policy;
+use zorb::format::xorb::{VerifiedXorb, XorbBuilder};
+
+/// A generator with a seed: `ZORB_TEST_SEED` if that is set, else a fresh one. Printed, and shown when a test fails.
+pub fn rng() -> StdRng {
+    let seed = std::env::var("ZORB_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    println!("ZORB_TEST_SEED={seed}");
+    StdRng::seed_from_u64(seed)
+}
+
+/// Bytes that do not compress.
+pub fn random_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes[..]);
+    bytes
+}
+
+/// A valid xorb.
+#[derive(Clone, Debug)]
+pub struct Xorb {
+    /// Serialized, without footer.
+    pub bytes: Bytes,
+    /// The contents of its chunks, one after the other.
+    pub raw: Bytes,
+    /// What the format knows of it.
+    pub verified: VerifiedXorb,
+}
+
+impl Xorb {
+    /// Of these chunks.
+    pub fn of(policy: Policy, chunks: &[Vec<u8>]) -> Self {
+        let mut builder = XorbBuilder::new(policy);
+        for chunk in chunks {
+            builder.push(chunk).expect("the chunk fits");
+        }
+        let (bytes, verified) = builder.finish().expect("there is a chunk").into_parts();
+        Self { bytes: bytes.into(), raw: chunks.concat().into(), verified }
+    }
+
+    /// With `count` chunks of some KiB each: random ones, repetitive ones and float-like ones in turn.
+    pub fn mixed(rng: &mut StdRng, count: usize) -> Self {
+        let chunks: Vec<_> = (0..count)
+            .map(|index| {
+                let len = rng.random_range(1..20_000);
+                match index % 3 {
+                    0 => random_bytes(rng, len),
+                    1 => b"the same again ".iter().copied().cycle().take(len).collect(),
+                    _ => (0..len).map(|at| if at % 4 == 3 { 0x3f } else { rng.random() }).collect(),
+                }
+            })
+            .collect();
+        Self::of(Policy::BruteForce, &chunks)
+    }
+
+    /// With chunks of 128 KiB that do not compress, `len` bytes in all.
+    pub fn incompressible(rng: &mut StdRng, len: usize) -> Self {
+        let raw = random_bytes(rng, len);
+        let chunks: Vec<_> = raw.chunks(128 << 10).map(<[u8]>::to_vec).collect();
+        Self::of(Policy::None, &chunks)
+    }
+
+    pub fn hash(&self) -> String {
+        self.verified.hash().to_string()
+    }
+
+    /// `/xorbs/{hash}`.
+    pub fn path(&self) -> String {
+        format!("/xorbs/{}", self.hash())
+    }
+
+    pub fn chunk_count(&self) -> u32 {
+        self.verified.layout().chunk_count()
+    }
+
+    /// The serialized bytes of chunks [start, end).
+    pub fn serialized(&self, start: u32, end: u32) -> &[u8] {
+        let chunks = zorb::format::ChunkRange::new(start, end).expect("not empty");
+        let range = self.verified.layout().serialized_range(chunks).expect("within the xorb");
+        &self.bytes[usize::try_from(range.start()).unwrap()..usize::try_from(range.end()).unwrap()]
+    }
+
+    /// The raw bytes of chunks [start, end).
+    pub fn raw(&self, start: u32, end: u32) -> &[u8] {
+        let chunks = zorb::format::ChunkRange::new(start, end).expect("not empty");
+        let range = self.verified.layout().raw_range(chunks).expect("within the xorb");
+        &self.raw[usize::try_from(range.start()).unwrap()..usize::try_from(range.end()).unwrap()]
+    }
+}

@@ -152,6 +152,12 @@ impl Verifier {
         }
     }
 
+    /// Lets go of the memory that decompression took. It comes back with the next compressed frame; a verifier that
+    /// waits for its next piece need not hold it.
+    pub fn release_scratch(&mut self) {
+        self.decoder = Decoder::new();
+    }
+
     /// Ends the body.
     ///
     /// # Errors

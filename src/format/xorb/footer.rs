@@ -245,7 +245,6 @@ const fn field_len(field: FooterField) -> u32 {
 }
 
 /// Compares a footer that arrives in pieces with the one that the chunks give.
-#[derive(Debug)]
 pub(super) struct FooterCheck {
     version: Version,
     chunk_count: u32,

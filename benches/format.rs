@@ -17,8 +17,8 @@ use zorb::format::xorb::{BuiltXorb, Verifier, XorbBuilder, verify};
 /// Raw length of a chunk: the mean of what clients send.
 const CHUNK_LEN: usize = 65_536;
 
-/// Chunks of the xorbs that are verified: 16 MiB, far beyond the caches and still quick.
-const CHUNK_COUNT: usize = 256;
+/// Chunks of the xorbs that are verified: 8 MiB, beyond the inner caches and still quick.
+const CHUNK_COUNT: usize = 128;
 
 /// Length of the pieces in which a body arrives from a socket.
 const PIECE_LEN: usize = 65_536;
@@ -62,7 +62,7 @@ fn raw_chunks(make: Make) -> Vec<Vec<u8>> {
 fn build(chunks: &[Vec<u8>]) -> BuiltXorb {
     let mut builder = XorbBuilder::new(Policy::BruteForce);
     for chunk in chunks {
-        builder.push(chunk).expect("16 MiB fit");
+        builder.push(chunk).expect("8 MiB fit");
     }
     builder.finish().expect("there are chunks")
 }
@@ -149,8 +149,8 @@ fn len_of(bytes: &[u8]) -> u32 {
 fn short() -> Criterion {
     Criterion::default()
         .sample_size(10)
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2))
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
 }
 
 criterion_group! {

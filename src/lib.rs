@@ -4,6 +4,7 @@
 
 pub mod blob;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod format;
 pub mod http;

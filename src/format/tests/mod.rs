@@ -12,6 +12,7 @@ mod chunker;
 mod compression;
 mod hashes;
 mod lz4_frame;
+mod range;
 mod reference_files;
 mod samples;
 

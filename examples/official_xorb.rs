@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 #[path = "../tests/it/support/official.rs"]
+#[expect(unreachable_pub, reason = "the file belongs to the tests, where this is reachable")]
 mod official;
 
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a small program that prints and writes a file")]

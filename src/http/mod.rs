@@ -4,6 +4,7 @@
 //! keys, and only `error` knows which status a failure has.
 
 mod body;
+mod conditions;
 mod error;
 mod extract;
 mod health;

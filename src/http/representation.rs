@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::header::{
-    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE,
-    RANGE,
-};
+use axum::http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, TryStreamExt, iter, once};
 
 use super::AppState;
+use super::conditions::{if_match, if_none_match, if_range};
 use super::error::{Code, Problem, chain};
 use super::range::{RangeError, parse_byte_ranges};
 use crate::format::{ByteRange, ChunkRange};
@@ -65,15 +63,14 @@ impl Representation {
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, Problem> {
-        if let Some(condition) = header(headers, &IF_MATCH)?
-            && !self.matches(condition, false)
-        {
+        // In this order (RFC 9110, section 13.2.2).
+        if if_match(headers, &self.etag) == Some(false) {
             return Err(Problem::new(Code::PreconditionFailed, "The ETag of this xorb is not one of If-Match."));
         }
-        if let Some(condition) = header(headers, &IF_NONE_MATCH)?
-            && self.matches(condition, true)
-        {
+        if if_none_match(headers, &self.etag) == Some(true) {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
+            // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would become that of nothing.
+            response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
             self.describe(response.headers_mut());
             return Ok(response);
         }
@@ -89,13 +86,10 @@ impl Representation {
 
     /// The ranges of a `Range` header that is to be obeyed, counted from the start of the representation.
     fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
-        let Some(text) = header(headers, &RANGE)? else { return Ok(None) };
-        // A date never matches: there is no Last-Modified. Nor does a weak tag (RFC 9110, section 13.1.5).
-        if header(headers, &IF_RANGE)?.is_some_and(|condition| condition.trim() != self.etag) {
-            return Ok(None);
-        }
+        let Some(range) = headers.get(RANGE).filter(|_| if_range(headers, &self.etag)) else { return Ok(None) };
         let len = self.bytes.byte_len();
-        parse_byte_ranges(text, len).map_err(|error| match error {
+        let text = range.to_str().map_err(|_| RangeError::Malformed);
+        text.and_then(|text| parse_byte_ranges(text, len)).map_err(|error| match error {
             RangeError::Malformed => {
                 Problem::new(Code::InvalidRange, "The Range header is not `bytes=` and a list of `A-B`, `A-` or `-N`.")
             }
@@ -174,14 +168,6 @@ impl Representation {
         headers.insert(X_XORB_BYTE_RANGE, value(&self.bytes.to_string()));
     }
 
-    /// Whether a list of entity tags names this representation; weak tags only where the comparison is weak.
-    fn matches(&self, condition: &str, weak: bool) -> bool {
-        condition.split(',').map(str::trim).any(|tag| {
-            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
-            tag == "*" || tag == self.etag
-        })
-    }
-
     fn content_range(&self, range: ByteRange) -> String {
         format!("bytes {}-{}/{}", range.start(), range.last(), self.bytes.byte_len())
     }
@@ -207,13 +193,6 @@ fn counted(state: &AppState, stream: ReadStream) -> Body {
             Err(error)
         }
     }))
-}
-
-/// A header as text; present and not text is a client's mistake.
-fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    let garbled = |_| Problem::new(Code::InvalidRange, format!("The header {name} is garbled."));
-    value.to_str().map(Some).map_err(garbled)
 }
 
 fn value(text: &str) -> HeaderValue {

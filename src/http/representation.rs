@@ -78,7 +78,7 @@ impl Representation {
         let mut response = match ranges.as_deref() {
             None => self.whole(state, method).await?,
             Some([range]) => self.single(state, *range).await?,
-            Some(ranges) => self.multiple(state, ranges),
+            Some(ranges) => self.multiple(state, ranges).await?,
         };
         self.describe(response.headers_mut());
         Ok(response)
@@ -120,8 +120,9 @@ impl Representation {
         Ok(response)
     }
 
-    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads.
-    fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Response<Body> {
+    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads; the
+    /// first one at once, so that a xorb that cannot be read is an answer and not the end of one.
+    async fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Result<Response<Body>, Problem> {
         // Clients find the parts by searching for the boundary, so it must not occur in the data: 256 random bits.
         let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut len = 0;
@@ -138,11 +139,18 @@ impl Representation {
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
+        let mut opened = match parts.first() {
+            Some((_, bytes)) => Some(state.cas.read(&self.xorb, self.form, *bytes).await?),
+            None => None,
+        };
         let (cas, xorb, form) = (state.cas.clone(), Arc::clone(&self.xorb), self.form);
         let parts = iter(parts).then(move |(head, bytes)| {
-            let (cas, xorb) = (cas.clone(), Arc::clone(&xorb));
+            let (cas, xorb, opened) = (cas.clone(), Arc::clone(&xorb), opened.take());
             async move {
-                let data = cas.read(&xorb, form, bytes).await?;
+                let data = match opened {
+                    Some(data) => data,
+                    None => cas.read(&xorb, form, bytes).await?,
+                };
                 Ok::<_, ReadError>(once(async { Ok(head) }).chain(data))
             }
         });
@@ -152,7 +160,7 @@ impl Representation {
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, len.into());
         headers.insert(CONTENT_TYPE, value(&format!("multipart/byteranges; boundary={boundary}")));
-        response
+        Ok(response)
     }
 
     async fn stream(&self, state: &AppState, bytes: ByteRange) -> Result<Body, Problem> {

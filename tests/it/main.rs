@@ -2,6 +2,7 @@
 #![expect(unreachable_pub, reason = "nothing of a test binary is reachable, and `pub(crate)` everywhere says no more")]
 
 mod conditions;
+mod corrupt;
 mod download;
 mod smoke;
 mod support;

@@ -9,6 +9,7 @@ mod error;
 mod extract;
 mod health;
 mod layers;
+mod linger;
 mod range;
 mod representation;
 pub mod server;

@@ -4,6 +4,8 @@
 mod conditions;
 mod corrupt;
 mod download;
+mod interrupted;
+mod limits;
 mod smoke;
 mod support;
 mod upload;

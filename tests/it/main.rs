@@ -4,6 +4,7 @@
 mod conditions;
 mod corrupt;
 mod download;
+mod errors;
 mod interrupted;
 mod limits;
 mod smoke;

@@ -5,6 +5,7 @@ mod conditions;
 mod corrupt;
 mod download;
 mod errors;
+mod full_disk;
 mod interrupted;
 mod limits;
 mod operations;

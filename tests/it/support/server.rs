@@ -142,6 +142,12 @@ impl TestServer {
         std::fs::read_to_string(&self.log).expect("the log is text")
     }
 
+    /// A path as this process sees it: a small disk is mounted for the server only.
+    pub fn seen_from_inside(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
+        root.join(path.strip_prefix("/").expect("the data folder is absolute"))
+    }
+
     /// Files that are neither blobs nor the index: what a crash may leave until the next start.
     pub fn drafts(&self) -> usize {
         std::fs::read_dir(self.data_dir.join("tmp")).expect("the folder is there").count()

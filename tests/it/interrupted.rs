@@ -161,3 +161,62 @@ async fn a_client_that_goes_on_sending_after_it_was_refused_reads_why() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_body_of_a_refused_request_is_never_taken_for_the_next_request() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let xorb = Xorb::mixed(&mut rng, 3);
+    let hidden = format!("GET /hidden HTTP/1.1\r\nhost: zorb\r\nx-pad: {}\r\n\r\n", "x".repeat(1000)).repeat(20);
+    let next = b"GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n";
+    for path in [&xorb.path(), "/xorbs/123", "/unknown", "/v1/xorbs/default/x"] {
+        for is_split in [false, true] {
+            let mut connection = Raw::connect(&server).await;
+            let [head, body] = [request(path, b""), hidden.clone().into_bytes()];
+            let head = String::from_utf8(head).unwrap().replace("length: 0", &format!("length: {}", body.len()));
+            connection.send(&head).await;
+            let (begin, rest) = body.split_at(if is_split { body.len() / 2 } else { 0 });
+            connection.send(begin).await;
+            if is_split {
+                // The head is read by now; the rest of the body comes when the answer may be there already.
+                server.client().get("/healthz").await;
+            }
+            connection.send([rest, next].concat()).await;
+            let answer = connection.answer().await;
+            assert!([400, 404].contains(&answer.status));
+            assert_eq!(connection.answer().await.status, 200, "{path}");
+        }
+    }
+    // A body that is too long to be swallowed ends the connection instead.
+    let mut connection = Raw::begin_upload(&server, "/unknown", 1 << 20).await;
+    connection.send(&hidden).await;
+    let answer = connection.answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (404, "close"));
+    assert_eq!(connection.rest().await, b"");
+    assert!(!server.log().contains("/hidden"));
+}
+
+#[tokio::test]
+async fn an_upload_that_could_not_be_published_can_be_sent_again() {
+    let (mut server, mut rng) = (TestServer::start(), rng());
+    for restart in [false, true] {
+        let group_of = |xorb: &Xorb| server.data_dir().join("xorbs").join(&xorb.hash()[..2]);
+        let xorb = loop {
+            let xorb = Xorb::mixed(&mut rng, 3);
+            if !group_of(&xorb).exists() {
+                break xorb;
+            }
+        };
+        let group = group_of(&xorb);
+        std::fs::write(&group, "in the way").expect("the test can write");
+        let client = server.client();
+        client.post(&xorb.path(), xorb.bytes.clone()).await.problem(500, "internal");
+        client.get(&xorb.path()).await.problem(404, "not_found");
+        assert_eq!(server.drafts(), 0);
+        std::fs::remove_file(&group).expect("it is in the way");
+        if restart {
+            server = server.restart();
+        }
+        assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+        assert_eq!(server.client().get(&xorb.path()).await.body, xorb.bytes);
+    }
+}

@@ -248,3 +248,21 @@ async fn a_head_that_does_not_come_ends_the_connection() {
         connection.rest().await;
     }
 }
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
+    let (server, mut rng) = (Start::default().with("send_timeout_secs", 1).start(), rng());
+    let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, MIB_64 - 5000));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let before = Metrics::of(&client).await.get("zorb_http_connections");
+    let mut connections = Vec::new();
+    for query in ["", "?format=raw"] {
+        let mut connection = Raw::connect(&server).await;
+        connection.send(format!("GET {}{query} HTTP/1.1\r\nhost: zorb\r\n\r\n", xorb.path())).await;
+        assert_eq!(connection.head().await.status, 200);
+        connections.push(connection);
+    }
+    eventually("they are cut off", async || Metrics::of(&client).await.get("zorb_http_connections") <= before).await;
+    let sent = Metrics::of(&client).await.get("zorb_sent_bytes_total");
+    assert!(sent < 2.0 * 67_000_000.0, "{sent}");
+}

@@ -254,7 +254,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
-            ReadError::Missing { .. } | ReadError::Damaged { .. } => internal(&error),
+            ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Raw, TestServer, Xorb, rng};
+use crate::support::{Answer, Raw, TestServer, Xorb, random_bytes, rng};
 
 /// A server with one xorb, and the file of its blob.
 async fn stocked(xorb: &Xorb) -> (TestServer, PathBuf) {
@@ -125,5 +125,26 @@ async fn stored_bytes_that_do_not_decode_break_the_raw_answer() {
         check_broken(&server, &xorb, "?range=3&format=raw", None, "is damaged").await;
         let before = server.client().get(&format!("{}?range=0-3&format=raw", xorb.path())).await;
         assert_eq!((before.status, &before.body[..]), (200, xorb.raw(0, 3)));
+    }
+}
+
+#[tokio::test]
+async fn stored_bytes_that_decode_to_something_else_break_the_raw_answer() {
+    let mut rng = rng();
+    let chunks: Vec<_> = (0..6).map(|_| random_bytes(&mut rng, 5_000)).collect();
+    let xorb = Xorb::of(Policy::None, &chunks);
+    let (server, blob) = stocked(&xorb).await;
+    for at in [8, 2_500, 5_007] {
+        let mut bytes = xorb.bytes.to_vec();
+        bytes[xorb.serialized(0, 3).len() + at] ^= 1;
+        fs::write(&blob, &bytes).expect("the blob can be written");
+        for (query, range) in [("?format=raw", None), ("?range=2-&format=raw", Some("bytes=-10001"))] {
+            check_broken(&server, &xorb, query, range, "chunk 3 of").await;
+        }
+        check_broken(&server, &xorb, "?range=3&format=raw", Some("bytes=100-101"), "chunk 3 of").await;
+        for (start, end) in [(0, 3), (4, 6)] {
+            let intact = server.client().get(&format!("{}?range={start}-{end}&format=raw", xorb.path())).await;
+            assert_eq!((intact.status, &intact.body[..]), (200, xorb.raw(start, end)));
+        }
     }
 }

@@ -42,7 +42,7 @@ async fn an_upload_is_refused_as_out_of_space_or_stored_whatever_room_there_is()
         let len = usize::try_from(page_count % 5).expect("small") * 4096 + 100;
         let xorb = Xorb::stored(random_bytes(&mut rng, len).chunks(5000));
         let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
-       
+
         match answer.status {
             201 => stored.push(xorb),
             _ => {

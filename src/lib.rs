@@ -1,7 +1,10 @@
 //! zorb: a self-hosted content-addressed store for the Xet protocol.
+//!
+#![doc = include_str!("ARCHITECTURE.md")]
 
 pub mod blob;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod format;
 pub mod http;

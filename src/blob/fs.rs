@@ -5,9 +5,9 @@
 //! <root>/xorbs/ea/eea2…7632        one file per xorb, by the first two digits of its hash
 //! ```
 //!
-//! Durability is that of `durable`. Every operation is one closure on the disk pool, never a sequence of hops, so a
-//! caller that goes away cannot leave a half-done one behind. Reads of a file that was removed meanwhile go on: the
-//! stream holds it open.
+//! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, never a sequence of hops,
+//! so a caller that goes away cannot leave a half-done one behind. Reads of a file that was removed meanwhile go on:
+//! the stream holds it open.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,10 +18,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
 
-use super::durable::{TempFile, clear_folder, create_folder, remove};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
+use crate::runtime::durable::{TempFile, clear_folder, create_folder, remove};
 
 /// Bytes that one hop to the disk pool reads, at most. Large enough that the hop's cost does not show, small enough
 /// that a thousand slow readers hold a gigabyte and not a hundred.

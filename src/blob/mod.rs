@@ -13,7 +13,6 @@
 
 #[cfg(test)]
 mod conformance;
-mod durable;
 pub mod fs;
 pub mod memory;
 

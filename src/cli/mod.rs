@@ -1,13 +1,24 @@
 //! The command line: what was typed, and which module does it.
 
+mod healthcheck;
+mod output;
 mod serve;
+mod units;
+mod xorb;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tokio::runtime::{Builder, Runtime};
+
+use self::output::{OutputError, complain, write_stdout};
 
 /// A self-hosted content-addressed store for the Xet protocol.
+///
+/// Exit codes of every command: 0 it did what was asked; 1 it failed, or what it looked at is damaged, and stderr says
+/// why; 2 the command line makes no sense.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 pub struct Cli {
@@ -19,6 +30,11 @@ pub struct Cli {
 enum Command {
     /// Run the server
     Serve(serve::ServeArgs),
+    /// Make, look into and check xorb files
+    #[command(subcommand)]
+    Xorb(xorb::XorbCommand),
+    /// Ask whether a server is ready to store and serve
+    Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -32,24 +48,31 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
-            Command::Completions { shell } => {
-                clap_complete::generate(shell, &mut Self::command(), "zorb", &mut std::io::stdout());
-                Ok(())
-            }
+            Command::Xorb(command) => xorb::run(command),
+            Command::Healthcheck(args) => healthcheck::run(args),
+            Command::Completions { shell } => completions(shell),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                report(&error);
+                if !matches!(error.downcast_ref(), Some(OutputError::Closed)) {
+                    complain(format_args!("{error:#}"));
+                }
                 ExitCode::FAILURE
             }
         }
     }
 }
 
-#[expect(clippy::print_stderr, reason = "this is where a command says why it failed")]
-fn report(error: &anyhow::Error) {
-    eprintln!("zorb: {error:#}");
+fn completions(shell: Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "zorb", &mut script);
+    Ok(write_stdout(|stdout| stdout.write_all(&script))?)
+}
+
+/// A runtime for a command that talks to a server: its work is waiting, so one thread drives it.
+fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
 }
 
 #[cfg(test)]

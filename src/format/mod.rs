@@ -21,4 +21,4 @@ mod tests;
 pub mod xorb;
 
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};
-pub use range::{ByteRange, ChunkRange};
+pub use range::{ByteRange, ChunkRange, ChunkRangeSpec, ParseRangeError};

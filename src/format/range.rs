@@ -2,8 +2,13 @@
 //!
 //! The inclusive form of HTTP exists only at the edge, where headers are parsed and printed; in here `end` is always
 //! the first one that does *not* belong to the range.
+//!
+//! [`ChunkRangeSpec`] is how people and clients write a range of chunks before they know how many there are.
 
 use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
 
 /// Chunks `[start, end)` of one xorb; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,4 +94,90 @@ impl fmt::Display for ByteRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.start, self.end)
     }
+}
+
+/// A range of chunks as it is asked for, of a xorb whose number of chunks is not known yet.
+///
+/// `A-B` is \[A,B), `A-` from A on, `-N` the last N, `A` just one. Nothing is clamped: a range that names a chunk that
+/// is not there resolves to none.
+///
+/// ```
+/// use zorb::format::{ChunkRange, ChunkRangeSpec};
+///
+/// let last_two: ChunkRangeSpec = "-2".parse()?;
+/// assert_eq!(last_two.resolve(10), ChunkRange::new(8, 10));
+/// assert_eq!(last_two.resolve(1), None);
+/// assert!("2-2".parse::<ChunkRangeSpec>().is_err());
+/// # Ok::<(), zorb::format::ParseRangeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkRangeSpec(Asked);
+
+/// Numbers that do not fit are taken as "very many": their meaning is clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    One(u64),
+    From(u64),
+    Last(u64),
+    Between(u64, u64),
+}
+
+/// A text that is no range of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a range of chunks is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`, and is not empty")]
+pub struct ParseRangeError;
+
+impl ChunkRangeSpec {
+    /// These chunks of a xorb with `count` chunks; `None` where one of them is not there.
+    #[must_use]
+    pub fn resolve(self, count: u32) -> Option<ChunkRange> {
+        let count = u64::from(count);
+        let (start, end) = match self.0 {
+            Asked::One(index) => (index, index.checked_add(1)?),
+            Asked::From(start) => (start, count),
+            Asked::Last(number) => (count.checked_sub(number)?, count),
+            Asked::Between(start, end) => (start, end),
+        };
+        if end > count {
+            return None;
+        }
+        ChunkRange::new(u32::try_from(start).ok()?, u32::try_from(end).ok()?)
+    }
+}
+
+impl FromStr for ChunkRangeSpec {
+    type Err = ParseRangeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRangeError> {
+        let asked = match text.split_once('-') {
+            None => Asked::One(parse_number(text)?),
+            Some(("", number)) => Asked::Last(parse_number(number)?),
+            Some((start, "")) => Asked::From(parse_number(start)?),
+            Some((start, end)) => Asked::Between(parse_number(start)?, parse_number(end)?),
+        };
+        match asked {
+            Asked::Last(0) => Err(ParseRangeError),
+            Asked::Between(start, end) if start >= end => Err(ParseRangeError),
+            asked => Ok(Self(asked)),
+        }
+    }
+}
+
+impl fmt::Display for ChunkRangeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Asked::One(index) => write!(f, "{index}"),
+            Asked::From(start) => write!(f, "{start}-"),
+            Asked::Last(number) => write!(f, "-{number}"),
+            Asked::Between(start, end) => write!(f, "{start}-{end}"),
+        }
+    }
+}
+
+/// Digits only, however many.
+fn parse_number(text: &str) -> Result<u64, ParseRangeError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ParseRangeError);
+    }
+    Ok(text.parse().unwrap_or(u64::MAX))
 }

@@ -5,9 +5,8 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 
 use super::error::{Code, Problem};
-use super::range::{RangeError, parse_chunk_range};
 use crate::format::xorb::Layout;
-use crate::format::{ChunkRange, XorbHash};
+use crate::format::{ChunkRange, ChunkRangeSpec, ParseRangeError, XorbHash};
 use crate::service::Form;
 
 /// The xorb that the path names: its last segment, whatever prefix comes before.
@@ -70,15 +69,13 @@ impl PartQuery {
     pub(super) fn chunks(&self, layout: &Layout) -> Result<ChunkRange, Problem> {
         let count = layout.chunk_count();
         let Some(text) = &self.range else { return Ok(layout.whole()) };
-        parse_chunk_range(text, count).map_err(|error| match error {
-            RangeError::Malformed => {
-                let detail = "The parameter range is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`.";
-                Problem::new(Code::InvalidRange, detail)
-            }
-            RangeError::NotSatisfiable => {
-                let detail = format!("The xorb has {count} chunks, numbered from 0; the range goes past them.");
-                Problem::new(Code::RangeNotSatisfiable, detail).with("chunks", count)
-            }
+        let spec: ChunkRangeSpec = text.parse().map_err(|_: ParseRangeError| {
+            let detail = "The parameter range is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`.";
+            Problem::new(Code::InvalidRange, detail)
+        })?;
+        spec.resolve(count).ok_or_else(|| {
+            let detail = format!("The xorb has {count} chunks, numbered from 0; the range goes past them.");
+            Problem::new(Code::RangeNotSatisfiable, detail).with("chunks", count)
         })
     }
 }

@@ -1,8 +1,9 @@
-//! The two ways to ask for a part: `?range=` in chunks, and the `Range` header in bytes (RFC 9110, section 14).
+//! The `Range` header, in bytes (RFC 9110, section 14). The ranges of `?range=`, in chunks, are
+//! [`ChunkRangeSpec`](crate::format::ChunkRangeSpec).
 //!
 //! Pure. In here the inclusive notation of HTTP becomes half-open, once.
 
-use crate::format::{ByteRange, ChunkRange};
+use crate::format::ByteRange;
 
 /// Ranges in one header, at most. Upstream puts at most 500 into one URL; a header with more is not from a client.
 const MAX_RANGE_COUNT: usize = 1024;
@@ -14,35 +15,6 @@ pub(super) enum RangeError {
     Malformed,
     /// Of the form, but nothing is there.
     NotSatisfiable,
-}
-
-/// Chunks of a xorb with `count` chunks: `A-B` is \[A,B), `A-` from A on, `-N` the last N, `A` just one.
-///
-/// Nothing is clamped: a range that names a chunk that is not there is [`RangeError::NotSatisfiable`].
-pub(super) fn parse_chunk_range(text: &str, count: u32) -> Result<ChunkRange, RangeError> {
-    let (start, end) = match text.split_once('-') {
-        None => {
-            let index = parse_number(text)?;
-            (index, index.saturating_add(1))
-        }
-        Some(("", last)) => match parse_number(last)? {
-            0 => return Err(RangeError::Malformed),
-            last => (u64::from(count).checked_sub(last).ok_or(RangeError::NotSatisfiable)?, count.into()),
-        },
-        Some((start, "")) => match parse_number(start)? {
-            start if start >= u64::from(count) => return Err(RangeError::NotSatisfiable),
-            start => (start, count.into()),
-        },
-        Some((start, end)) => (parse_number(start)?, parse_number(end)?),
-    };
-    if start >= end {
-        return Err(RangeError::Malformed);
-    }
-    if end > u64::from(count) {
-        return Err(RangeError::NotSatisfiable);
-    }
-    let narrow = |number: u64| u32::try_from(number).map_err(|_| RangeError::NotSatisfiable);
-    ChunkRange::new(narrow(start)?, narrow(end)?).ok_or(RangeError::Malformed)
 }
 
 /// The byte ranges of a `Range` header over something of `len` bytes; `None` where the header is to be ignored because

@@ -1,9 +1,11 @@
-//! The doors to tokio: what runs elsewhere, what runs later, what time it is, and when to stop.
+//! The doors to tokio and the machine: what runs elsewhere, what runs later, what time it is, when to stop, and how a
+//! file gets its name.
 //!
-//! Nothing in here knows what a xorb is. Code outside does not spawn, block or read the clock by itself.
+//! Nothing in here knows what a xorb is. Code outside does not spawn, block, publish files or read the clock by itself.
 
 pub mod blocking;
 pub mod clock;
+pub(crate) mod durable;
 pub mod metrics;
 pub mod shutdown;
 pub mod task;

@@ -3,14 +3,18 @@
 
 mod conditions;
 mod corrupt;
+mod crash;
 mod download;
 mod errors;
 mod full_disk;
 mod interrupted;
 mod limits;
+mod memory;
+mod official;
 mod operations;
 mod shutdown;
 mod smoke;
 mod startup;
 mod support;
+mod tidy;
 mod upload;

@@ -21,4 +21,4 @@ pub use error::{XorbError, XorbErrorClass, XorbErrorKind};
 pub use footer::{FooterError, FooterField, write_v1};
 pub use layout::{ChunkPlace, Layout, LayoutBuilder, LayoutError};
 pub use split::{FooterStart, Frame, Splitter};
-pub use verify::{VerifiedXorb, Verifier, verify};
+pub use verify::{VerifiedChunk, VerifiedXorb, Verifier, verify};

@@ -7,6 +7,8 @@
 //!
 //! What is not proven here is that the xorb is the one that somebody asked for: compare [`VerifiedXorb::hash`].
 
+use std::fmt;
+
 use super::error::{XorbError, XorbErrorKind};
 use super::footer::{FooterCheck, FooterError, Version};
 use super::layout::{Layout, LayoutBuilder, LayoutError};
@@ -60,8 +62,19 @@ impl VerifiedXorb {
     }
 }
 
+/// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedChunk<'a> {
+    /// Its frame, header and payload, and where that was.
+    pub frame: Frame<'a>,
+    /// Its bytes.
+    pub raw: &'a [u8],
+    /// Its identity.
+    pub hash: ChunkHash,
+}
+
 /// What is known of the chunks so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Seen {
     aggregator: Aggregator,
     layout: LayoutBuilder,
@@ -92,7 +105,6 @@ impl Seen {
 }
 
 /// Verifies a body that arrives in pieces of any size.
-#[derive(Debug)]
 pub struct Verifier {
     max_len: u64,
     splitter: Splitter,
@@ -127,6 +139,15 @@ impl Verifier {
     ///
     /// The bytes are not those of a xorb, or go beyond a limit; the same error is returned from then on.
     pub fn next_frame<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<&'a [u8]>, XorbError> {
+        Ok(self.next_chunk(piece)?.map(|chunk| chunk.frame.bytes))
+    }
+
+    /// The same for whoever wants the chunk's raw bytes and hash too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Verifier::next_frame`].
+    pub fn next_chunk<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<VerifiedChunk<'a>>, XorbError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -144,12 +165,18 @@ impl Verifier {
         };
         let frame = self.splitter.frame(cut);
         match accept(&mut self.decoder, &mut self.seen, &frame) {
-            Ok(()) => Ok(Some(frame.bytes)),
+            Ok((raw, hash)) => Ok(Some(VerifiedChunk { frame, raw, hash })),
             Err(error) => {
                 self.failed = Some(error);
                 Err(error)
             }
         }
+    }
+
+    /// Lets go of the memory that decompression took. It comes back with the next compressed frame; a verifier that
+    /// waits for its next piece need not hold it.
+    pub fn release_scratch(&mut self) {
+        self.decoder = Decoder::new();
     }
 
     /// Ends the body.
@@ -210,6 +237,15 @@ impl Verifier {
     }
 }
 
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier")
+            .field("splitter", &self.splitter)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A footer, and nothing before it.
 const NO_CHUNKS: XorbError = XorbError { offset: 0, chunk: None, kind: XorbErrorKind::NoChunks };
 
@@ -219,7 +255,11 @@ fn footer_error(footer_offset: u64, (offset, error): (u64, FooterError)) -> Xorb
 }
 
 /// Decompresses a frame and counts its chunk.
-fn accept(decoder: &mut Decoder, seen: &mut Seen, frame: &Frame<'_>) -> Result<(), XorbError> {
+fn accept<'a>(
+    decoder: &'a mut Decoder,
+    seen: &mut Seen,
+    frame: &Frame<'a>,
+) -> Result<(&'a [u8], ChunkHash), XorbError> {
     let error = |offset, kind| XorbError { offset, chunk: Some(frame.index), kind };
     let raw = decoder.decode(&frame.header, frame.payload()).map_err(|kind| {
         let header_len = frame.bytes.len().saturating_sub(frame.payload().len()) as u64;
@@ -228,11 +268,11 @@ fn accept(decoder: &mut Decoder, seen: &mut Seen, frame: &Frame<'_>) -> Result<(
     })?;
     // The splitter has enforced the limits already; the layout insists on them once more.
     let pushed = seen.push(raw, frame.header.record_len(), frame.header.scheme);
-    pushed.map_err(|kind| match kind {
+    let hash = pushed.map_err(|kind| match kind {
         LayoutError::TooManyChunks => error(frame.offset, XorbErrorKind::TooManyChunks),
         _ => error(frame.offset, XorbErrorKind::RawTooLong),
     })?;
-    Ok(())
+    Ok((raw, hash))
 }
 
 /// Verifies a body that is there as a whole, of [`MAX_XORB_BODY_LEN`] bytes at most.

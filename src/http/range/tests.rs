@@ -1,42 +1,11 @@
 use super::RangeError::{Malformed, NotSatisfiable};
-use super::{RangeError, parse_byte_ranges, parse_chunk_range};
-
-/// Chunks of a xorb of four.
-fn check_chunks(text: &str, expected: Result<(u32, u32), RangeError>) {
-    let range = parse_chunk_range(text, 4).map(|range| (range.start(), range.end()));
-    assert_eq!(range, expected, "?range={text}");
-}
+use super::{RangeError, parse_byte_ranges};
 
 /// Bytes of something of ten.
 fn check_bytes(header: &str, expected: Result<Option<&[(u64, u64)]>, RangeError>) {
     let ranges = parse_byte_ranges(header, 10)
         .map(|ranges| ranges.map(|ranges| ranges.iter().map(|range| (range.start(), range.end())).collect::<Vec<_>>()));
     assert_eq!(ranges, expected.map(|ranges| ranges.map(<[_]>::to_vec)), "Range: {header}");
-}
-
-#[test]
-fn chunk_ranges_are_half_open_and_never_clamped() {
-    check_chunks("0-4", Ok((0, 4)));
-    check_chunks("1-2", Ok((1, 2)));
-    check_chunks("3", Ok((3, 4)));
-    check_chunks("2-", Ok((2, 4)));
-    check_chunks("-1", Ok((3, 4)));
-    check_chunks("-4", Ok((0, 4)));
-    check_chunks("00-04", Ok((0, 4)));
-}
-
-#[test]
-fn a_chunk_range_past_the_end_is_not_satisfiable_however_large_its_numbers() {
-    for text in ["0-5", "4-5", "4", "4-", "5-", "-5", "0-99999999999999999999", "99999999999999999999"] {
-        check_chunks(text, Err(NotSatisfiable));
-    }
-}
-
-#[test]
-fn an_empty_backward_or_garbled_chunk_range_is_malformed() {
-    for text in ["", "-", "-0", "2-2", "3-1", "a", "1-b", "+1", " 1", "1-2-3", "1,2", "0x1", "1.", "--1", "9-9"] {
-        check_chunks(text, Err(Malformed));
-    }
 }
 
 #[test]

@@ -1,18 +1,19 @@
-//! The one place that publishes and removes files.
+//! The one door to publishing and removing files, for the store and for the commands that write files for people.
 //!
 //! What is true after [`TempFile::publish`] returned `Ok`: the file has exactly the bytes written, under its final
-//! name, and both survive a power cut. What a crash can leave behind: a temporary file, which [`clear_folder`] removes
-//! at the next start. What this does not protect from: a disk that says "synced" and lies.
+//! name, and both survive a power cut. What a crash can leave behind: a temporary file. In the store's own folder
+//! [`clear_folder`] removes it at the next start; beside a file of somebody's, its name says whose it was. What this
+//! does not protect from: a disk that says "synced" and lies.
 //!
 //! All functions block.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
-pub(super) struct TempFile {
+pub(crate) struct TempFile {
     path: PathBuf,
     file: Option<File>,
     published: bool,
@@ -20,20 +21,47 @@ pub(super) struct TempFile {
 
 impl TempFile {
     /// A new empty file in `folder`, which must be on the same file system as the final name: rename needs that.
-    pub(super) fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(format!("{:032x}", rand::random::<u128>()));
+    pub(crate) fn create(folder: &Path) -> io::Result<Self> {
+        Self::create_at(folder.join(format!("{:032x}", rand::random::<u128>())))
+    }
+
+    /// A new empty file in the folder of `path`, which is where it is to be published.
+    pub(crate) fn create_beside(path: &Path) -> io::Result<Self> {
+        Self::create_at(parent(path)?.join(format!(".zorb-{:032x}.tmp", rand::random::<u128>())))
+    }
+
+    fn create_at(path: PathBuf) -> io::Result<Self> {
+        // Readable too, for `copy_to`: `create_new` opens for both.
         let file = File::create_new(&path)?;
         Ok(Self { path, file: Some(file), published: false })
     }
 
     /// Appends bytes.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.as_mut().expect("the file is open until publish takes self").write_all(bytes)
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file_mut().write_all(bytes)
+    }
+
+    /// Forgets what was written.
+    pub(crate) fn restart(&mut self) -> io::Result<()> {
+        let file = self.file_mut();
+        file.set_len(0)?;
+        file.rewind()
+    }
+
+    /// Copies what was written to somewhere else instead of publishing it.
+    pub(crate) fn copy_to(mut self, target: &mut impl Write) -> io::Result<()> {
+        let file = self.file_mut();
+        file.rewind()?;
+        io::copy(file, target).map(drop)
+    }
+
+    fn file_mut(&mut self) -> &mut File {
+        self.file.as_mut().expect("the file is open until publish takes self")
     }
 
     /// Makes the bytes durable, then the name: sync, close, rename, sync the folder. Replaces what had that name.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
-    pub(super) fn publish(mut self, path: &Path) -> io::Result<()> {
+    pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
         file.sync_all()?;
         drop(file);
@@ -55,7 +83,7 @@ impl Drop for TempFile {
 }
 
 /// Creates a folder unless it is there; a new one, and a new parent, is durable afterwards.
-pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => sync_folder(parent(path)?),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -68,7 +96,7 @@ pub(super) fn create_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a file durably; returns whether it was there.
-pub(super) fn remove(path: &Path) -> io::Result<bool> {
+pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => sync_folder(parent(path)?).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -77,7 +105,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
 }
 
 /// Removes every file in a folder; returns how many there were.
-pub(super) fn clear_folder(path: &Path) -> io::Result<usize> {
+pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(path)? {
         fs::remove_file(entry?.path())?;

@@ -1,0 +1,121 @@
+//! The one door to the terminal: lines for people, JSON lines for machines, progress bars, complaints.
+//!
+//! What a command found goes to stdout; how it is going, and what went wrong, to stderr. With `--json` stdout has one
+//! JSON object per line and nothing else.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use thiserror::Error;
+
+/// Who reads the output.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct OutputArgs {
+    /// Print JSON for machines, one object per line
+    #[arg(long)]
+    json: bool,
+    /// Print nothing but errors
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+/// Where a command says what it did.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    args: OutputArgs,
+    /// Whether stdout carries data, so that what is said has to go to stderr.
+    is_piped: bool,
+    bars: MultiProgress,
+}
+
+/// Why nothing more can be said on stdout.
+#[derive(Debug, Error)]
+pub(super) enum OutputError {
+    /// Whoever read it has enough, as `head` has after ten lines. Nothing to complain about.
+    #[error("nobody reads stdout any more")]
+    Closed,
+    /// It cannot be written to.
+    #[error("cannot write to stdout")]
+    Write(#[source] io::Error),
+}
+
+impl Output {
+    pub(super) fn new(args: OutputArgs) -> Self {
+        let is_watched = stderr().is_terminal() && !args.json && !args.quiet;
+        let target = if is_watched { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self { args, is_piped: false, bars: MultiProgress::with_draw_target(target) }
+    }
+
+    /// The same where stdout carries data.
+    pub(super) fn beside_data(mut self, stdout_has_data: bool) -> Self {
+        self.is_piped = stdout_has_data;
+        self
+    }
+
+    /// A line for people.
+    pub(super) fn line(&self, text: impl Display) -> Result<(), OutputError> {
+        if self.args.json || self.args.quiet {
+            return Ok(());
+        }
+        if self.is_piped {
+            self.complain(text);
+            return Ok(());
+        }
+        self.print(&format!("{text}\n"))
+    }
+
+    /// An object for machines.
+    pub(super) fn record(&self, value: &impl Serialize) -> Result<(), OutputError> {
+        if !self.args.json {
+            return Ok(());
+        }
+        let text = serde_json::to_string(value).expect("our records have text keys and finite numbers");
+        self.print(&format!("{text}\n"))
+    }
+
+    /// A remark on the way, for people.
+    pub(super) fn remark(&self, text: impl Display) {
+        if !self.args.quiet {
+            self.complain(text);
+        }
+    }
+
+    /// Something that went wrong.
+    pub(super) fn complain(&self, text: impl Display) {
+        self.bars.suspend(|| complain(text));
+    }
+
+    /// A bar that shows bytes; hidden unless somebody is looking.
+    pub(super) fn bar(&self, len: u64, message: impl Into<String>) -> ProgressBar {
+        let style = "{msg} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
+        let style = ProgressStyle::with_template(style).expect("the template is constant and valid");
+        let bar = self.bars.add(ProgressBar::new(len)).with_style(style).with_message(message.into());
+        if !self.bars.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(250));
+        }
+        bar
+    }
+
+    fn print(&self, text: &str) -> Result<(), OutputError> {
+        self.bars.suspend(|| write_stdout(|stdout| stdout.write_all(text.as_bytes())))
+    }
+}
+
+/// Writes data to stdout.
+pub(super) fn write_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), OutputError> {
+    let mut stdout = stdout().lock();
+    write(&mut stdout).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => OutputError::Closed,
+        _ => OutputError::Write(error),
+    })
+}
+
+/// Says why a command failed.
+#[expect(clippy::print_stderr, reason = "this is the door")]
+pub(super) fn complain(text: impl Display) {
+    eprintln!("zorb: {text}");
+}

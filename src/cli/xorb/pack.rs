@@ -1,0 +1,189 @@
+//! `zorb xorb pack`: files in, xorb files out.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::{Input, cannot_read, verify_file};
+use crate::cli::output::{Output, OutputArgs};
+use crate::cli::units::{Count, Share, Size};
+use crate::client::{Packed, Packer};
+use crate::format::compression::Policy;
+use crate::format::xorb::BuiltXorb;
+use crate::runtime::durable::{TempFile, create_folder};
+
+/// Bytes that are read at once.
+const PIECE_LEN: usize = 1 << 20;
+
+/// Cut files into chunks and form xorbs of them.
+///
+/// Writes one file `<hash>.xorb` per xorb, each whole or not at all; one that is there already is checked and left as
+/// it is. A chunk that occurs again, in the same file or in another one of this run, is not stored again. Memory holds
+/// one xorb (64 MiB) and about 1 MiB per GiB of input, whatever the files' sizes.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PackArgs {
+    /// Files, in the order in which they go into xorbs; `-` is stdin
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Folder for the xorbs; made if it is not there
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    output_dir: PathBuf,
+    /// How chunks are compressed
+    #[arg(long, value_enum, default_value_t)]
+    compression: Compression,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// [`Policy`] as it is typed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Compression {
+    /// Try LZ4 with and without byte grouping on each chunk and keep the smallest
+    BruteForce,
+    /// Guess from each chunk's bytes whether grouping helps, and compress once
+    #[default]
+    Predict,
+    /// Store as it is
+    None,
+    /// LZ4
+    Lz4,
+    /// Byte grouping, then LZ4
+    Bg4,
+}
+
+impl From<Compression> for Policy {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::BruteForce => Self::BruteForce,
+            Compression::Predict => Self::Predict,
+            Compression::None => Self::None,
+            Compression::Lz4 => Self::Lz4,
+            Compression::Bg4 => Self::ByteGroupedLz4,
+        }
+    }
+}
+
+pub(super) fn run(args: PackArgs) -> anyhow::Result<()> {
+    let dir = &args.output_dir;
+    let mut target = Target { dir, output: Output::new(args.output), count: 0, raw_len: 0, serialized_len: 0 };
+    create_folder(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
+    // Looked at first: a name that is wrong is found before the work begins.
+    let total = args.files.iter().map(|path| Input::len(path)).sum::<anyhow::Result<u64>>()?;
+    let bar = target.output.bar(total, "packing");
+    let mut packer = Packer::new(args.compression.into());
+    for path in &args.files {
+        feed(&mut packer, path, &mut target, &bar)?;
+    }
+    let (last, packed) = packer.finish();
+    last.map_or(Ok(()), |xorb| target.publish(&xorb))?;
+    bar.finish_and_clear();
+    report(&target, &args.files, &packed)
+}
+
+/// Gives a file to the packer, and what gets full to the target.
+fn feed(packer: &mut Packer, path: &Path, target: &mut Target<'_>, bar: &ProgressBar) -> anyhow::Result<()> {
+    let mut input = Input::open(path)?;
+    let mut buffer = vec![0; PIECE_LEN];
+    loop {
+        let len = match input.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).with_context(|| cannot_read(path)),
+        };
+        let mut piece = &buffer[..len];
+        while let Some(full) = packer.push(&mut piece) {
+            target.publish(&full)?;
+        }
+        bar.inc(len as u64);
+    }
+    packer.end_file().map_or(Ok(()), |full| target.publish(&full))
+}
+
+/// Where xorbs go.
+struct Target<'a> {
+    dir: &'a Path,
+    output: Output,
+    count: u64,
+    raw_len: u64,
+    serialized_len: u64,
+}
+
+impl Target<'_> {
+    /// Writes a xorb to its file, and says so.
+    fn publish(&mut self, built: &BuiltXorb) -> anyhow::Result<()> {
+        let (xorb, hash) = (built.xorb(), built.xorb().hash());
+        let path = self.dir.join(format!("{hash}.xorb"));
+        let was_there = path.try_exists().with_context(|| cannot_read(&path))?;
+        if was_there {
+            match verify_file(&path)? {
+                Ok(found) if found.hash() == hash => {}
+                Ok(found) => bail!("{} is in the way: it is the xorb {}", path.display(), found.hash()),
+                Err(error) => bail!("{} is in the way, and damaged: {error}", path.display()),
+            }
+        } else {
+            let write = || {
+                let mut file = TempFile::create_beside(&path)?;
+                file.write(built.bytes())?;
+                file.publish(&path)
+            };
+            write().with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let (count, layout) = (xorb.layout().chunk_count(), xorb.layout());
+        let (raw_len, serialized_len) = (layout.raw_len(), layout.serialized_len());
+        self.count += 1;
+        self.raw_len += raw_len;
+        self.serialized_len += serialized_len;
+        self.output.record(&json!({
+            "type": "xorb", "hash": hash.to_string(), "path": path.to_string_lossy(), "chunks": count,
+            "raw_len": raw_len, "serialized_len": serialized_len, "was_there": was_there,
+        }))?;
+        let (chunks, raw, serialized) = (Count(count.into(), "chunk"), Size(raw_len), Size(serialized_len));
+        let share = Share { part: serialized_len, whole: raw_len };
+        let remark = if was_there { ", was there" } else { "" };
+        self.output.line(format_args!("xorb {hash}  {chunks}, {raw} → {serialized} ({share}){remark}"))?;
+        Ok(())
+    }
+}
+
+/// Says where the files are.
+fn report(target: &Target<'_>, paths: &[PathBuf], packed: &Packed) -> anyhow::Result<()> {
+    let output = &target.output;
+    for (path, file) in paths.iter().zip(&packed.files) {
+        let terms = file.terms.iter().map(|term| {
+            json!({
+                "xorb": term.xorb.to_string(), "start": term.chunks.start(), "end": term.chunks.end(),
+                "raw_len": term.raw_len,
+            })
+        });
+        output.record(&json!({
+            "type": "file", "path": path.to_string_lossy(), "size": file.len, "file_hash": file.hash.to_string(),
+            "terms": terms.collect::<Vec<_>>(),
+        }))?;
+        output.line(format_args!("file {}  {}, {}", file.hash, Size(file.len), path.display()))?;
+        for term in &file.terms {
+            output.line(format_args!("     {}  chunks {}, {}", term.xorb, term.chunks, Size(term.raw_len)))?;
+        }
+    }
+    let Target { count, raw_len, serialized_len, .. } = *target;
+    output.record(&json!({
+        "type": "total", "files": packed.files.len(), "xorbs": count, "raw_len": raw_len,
+        "serialized_len": serialized_len, "duplicate_chunks": packed.duplicate_count,
+        "duplicate_len": packed.duplicate_len,
+    }))?;
+    let total: u64 = packed.files.iter().map(|file| file.len).sum();
+    let (files, xorbs) = (Count(packed.files.len() as u64, "file"), Count(count, "xorb"));
+    let duplicates = Count(packed.duplicate_count, "duplicate chunk");
+    output.line(format_args!(
+        "{files}, {} → {xorbs}, {} ({}); {duplicates}, {}, not stored again",
+        Size(total),
+        Size(serialized_len),
+        Share { part: serialized_len, whole: total },
+        Size(packed.duplicate_len),
+    ))?;
+    Ok(())
+}

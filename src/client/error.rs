@@ -1,0 +1,155 @@
+//! Why a request got no good answer.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use thiserror::Error;
+
+/// Characters of a server's sentence that are passed on, at most.
+const MAX_DETAIL_COUNT: usize = 500;
+
+/// Why one request failed.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// There is no connection, or it broke before an answer came.
+    #[error("cannot reach {url}")]
+    Unreachable {
+        /// The server.
+        url: String,
+        /// What the network said.
+        source: Cause,
+    },
+    /// The connection broke within the answer.
+    #[error("the connection to {url} broke off")]
+    BrokenOff {
+        /// The server.
+        url: String,
+        /// What the network said.
+        source: Cause,
+    },
+    /// Nothing moved for too long.
+    #[error("{url} was silent for {} seconds", limit.as_secs())]
+    Silent {
+        /// The server.
+        url: String,
+        /// For how long.
+        limit: Duration,
+    },
+    /// The server says no.
+    #[error("{url} answers {refusal}")]
+    Refused {
+        /// The server.
+        url: String,
+        /// What it says.
+        refusal: Refusal,
+    },
+    /// The answer is none that a zorb server gives.
+    #[error("{url} does not answer like a zorb server: {what}")]
+    Strange {
+        /// The server.
+        url: String,
+        /// What is wrong with the answer.
+        what: &'static str,
+    },
+}
+
+/// An answer other than success, as far as it is problem JSON (RFC 9457).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status.
+    pub status: u16,
+    /// The stable code of the failure, when a zorb server says it; a proxy in between has none.
+    pub code: Option<String>,
+    /// One sentence for people.
+    pub detail: Option<String>,
+    /// How long the server asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl RequestError {
+    /// Whether the same request may well succeed in a moment.
+    ///
+    /// A full store (507) is none of these although its status begins with 5: somebody has to make room first.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::BrokenOff { .. } | Self::Silent { .. } => true,
+            Self::Refused { refusal, .. } => matches!(refusal.status, 408 | 429 | 500 | 502..=504 | 520..=599),
+            Self::Strange { .. } => false,
+        }
+    }
+
+    /// How long the server asks to wait, if it does.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { refusal, .. } => refusal.retry_after,
+            _ => None,
+        }
+    }
+
+    /// The stable code of the failure, when a server gave one.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { refusal, .. } => refusal.code.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl Refusal {
+    /// What this answer says. A body that is no problem JSON says nothing.
+    pub(super) fn parse(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |name: &str| problem.get(name).and_then(serde_json::Value::as_str).map(printable);
+        Self { status: status.as_u16(), code: text("code"), detail: text("detail"), retry_after }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.status)?;
+        match (&self.code, &self.detail) {
+            (Some(code), Some(detail)) => write!(f, " {code}: {detail}"),
+            (None, Some(text)) | (Some(text), None) => write!(f, ": {text}"),
+            (None, None) => {
+                let status = StatusCode::from_u16(self.status).ok();
+                write!(f, " {}", status.and_then(|status| status.canonical_reason()).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Text of a server as it may go to a terminal: without control characters, and not endless.
+fn printable(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(MAX_DETAIL_COUNT).collect()
+}
+
+/// An error of the network. It prints what happened at the bottom, without the layers above that say it again.
+#[derive(Debug)]
+pub struct Cause(reqwest::Error);
+
+impl Cause {
+    /// The address is left out: it is said where the cause is named.
+    pub(super) fn new(error: reqwest::Error) -> Self {
+        Self(error.without_url())
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut innermost: &dyn StdError = &self.0;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        fmt::Display::fmt(innermost, f)
+    }
+}
+
+impl StdError for Cause {}
+
+#[cfg(test)]
+mod tests;

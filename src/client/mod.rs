@@ -1,0 +1,21 @@
+//! How to talk to a server, and how to make what it takes.
+//!
+//! * [`Packer`] cuts files into chunks and forms xorbs of them, without doing any input or output itself.
+//! * [`Server`] puts and gets xorbs: tries again where that can help, goes on where a transfer broke off, and hands out
+//!   nothing that it has not verified.
+//!
+//! Memory is bounded whatever the sizes: a xorb that is being packed, a few hundred KiB per transfer.
+//! Nothing here knows how a server works inside, or what a terminal is.
+
+mod activity;
+mod error;
+mod pack;
+mod retry;
+mod server;
+mod verify;
+
+pub use self::error::{Refusal, RequestError};
+pub use self::pack::{Packed, PackedFile, Packer, Term};
+pub use self::retry::RetryPolicy;
+pub use self::server::{ParseUrlError, Server, ServerUrl, Watch};
+pub use self::verify::verify_reader;

@@ -1,0 +1,230 @@
+//! A server, and single requests to it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy as RedirectPolicy;
+use reqwest::{Client, RequestBuilder, Response, Url};
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::activity::Activity;
+use super::error::{Cause, Refusal, RequestError};
+use super::retry::RetryPolicy;
+use crate::runtime::clock::{Clock, SystemClock};
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest silence of a server, within an answer or before it.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of an answer that is not a xorb, at most: a list of 8192 chunks has about 2 MiB.
+const MAX_TEXT_LEN: usize = 8 << 20;
+
+/// Where a server is: `http` or `https`, a host, and perhaps a path that a proxy in front has given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrl(Url);
+
+/// Why a text is not the address of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ParseUrlError {
+    /// It is no URL.
+    #[error("this is not a URL such as http://127.0.0.1:8080")]
+    Url,
+    /// It is a URL of something else.
+    #[error("a server's URL begins with http:// or https://")]
+    Scheme,
+    /// It has more than a server's address has.
+    #[error("a server's URL has no user, password, query or fragment")]
+    Excess,
+}
+
+/// Somebody who wants to know how a transfer goes.
+pub trait Watch: fmt::Debug + Send + Sync + 'static {
+    /// So many bytes are through. Goes back when a transfer has to start over.
+    fn position(&self, len: u64);
+    /// So many bytes there are.
+    fn total(&self, len: u64);
+    /// It failed, and will be tried again after the delay.
+    fn retrying(&self, error: &RequestError, delay: Duration);
+}
+
+/// A server. Cloning it is cheap and shares its connections.
+#[derive(Clone, Debug)]
+pub struct Server {
+    http: Client,
+    url: ServerUrl,
+    pub(super) retry: RetryPolicy,
+}
+
+impl Server {
+    /// A server at this address; nothing is sent yet.
+    ///
+    /// Proxies of the environment are used, except to reach this very machine.
+    ///
+    /// # Errors
+    ///
+    /// This machine has no certificates to check `https` with.
+    pub fn new(url: ServerUrl, retry: RetryPolicy) -> Result<Self, RequestError> {
+        let http = build(&url).map_err(|error| url.unreachable(error))?;
+        Ok(Self { http, url, retry })
+    }
+
+    /// Asks once whether the server can store and serve.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, or does not say so in time.
+    pub async fn ready(&self, limit: Duration) -> Result<(), RequestError> {
+        let asked = timeout(limit, async { self.send(self.get_request("readyz"), &Activity::new()).await }).await;
+        asked.unwrap_or_else(|_| Err(RequestError::Silent { url: self.url.to_string(), limit })).map(drop)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn url(&self) -> &ServerUrl {
+        &self.url
+    }
+
+    pub(super) fn get_request(&self, path: &str) -> RequestBuilder {
+        self.http.get(self.url.join(path))
+    }
+
+    pub(super) fn post_request(&self, path: &str) -> RequestBuilder {
+        self.http.post(self.url.join(path))
+    }
+
+    /// Sends a request; an answer other than success is an error. Whoever sends a body keeps touching `activity`.
+    pub(super) async fn send(&self, request: RequestBuilder, activity: &Activity) -> Result<Response, RequestError> {
+        let response = tokio::select! {
+            sent = request.send() => sent.map_err(|error| self.url.unreachable(error))?,
+            () = activity.silence(READ_TIMEOUT) => return Err(self.silent()),
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (status, wait) = (response.status(), retry_after(response.headers()));
+        // A refusal is one even when its reasons do not arrive.
+        let body = self.text(response).await.unwrap_or_default();
+        let refusal = Refusal::parse(status, &body, wait);
+        Err(RequestError::Refused { url: self.url.to_string(), refusal })
+    }
+
+    /// The next bytes of an answer.
+    pub(super) async fn next_piece(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, RequestError> {
+        match timeout(READ_TIMEOUT, response.chunk()).await {
+            Ok(Ok(piece)) => Ok(piece),
+            Ok(Err(error)) => Err(RequestError::BrokenOff { url: self.url.to_string(), source: Cause::new(error) }),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    /// An answer as JSON.
+    pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T, RequestError> {
+        let text = self.text(response).await?;
+        serde_json::from_slice(&text).map_err(|_| self.strange("the JSON is another than expected"))
+    }
+
+    pub(super) fn strange(&self, what: &'static str) -> RequestError {
+        RequestError::Strange { url: self.url.to_string(), what }
+    }
+
+    fn silent(&self) -> RequestError {
+        RequestError::Silent { url: self.url.to_string(), limit: READ_TIMEOUT }
+    }
+
+    async fn text(&self, mut response: Response) -> Result<Vec<u8>, RequestError> {
+        let mut text = Vec::new();
+        while let Some(piece) = self.next_piece(&mut response).await? {
+            if text.len() + piece.len() > MAX_TEXT_LEN {
+                return Err(self.strange("the text is too long"));
+            }
+            text.extend_from_slice(&piece);
+        }
+        Ok(text)
+    }
+}
+
+fn build(url: &ServerUrl) -> reqwest::Result<Client> {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        // Whoever has installed one before us may keep it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    let builder = || {
+        Client::builder()
+            .user_agent(concat!("zorb/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A redirected upload would lose its body, and the server has none: it is a wrong address.
+            .redirect(RedirectPolicy::none())
+    };
+    if url.is_plain() {
+        // A small container may have no certificates at all, and plain HTTP needs none.
+        let without_tls = builder().tls_certs_only([]);
+        return if url.is_loopback() { without_tls.no_proxy().build() } else { without_tls.build() };
+    }
+    builder().build()
+}
+
+/// The `Retry-After` header, in either of its forms (RFC 9110, section 10.2.3).
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(secs) = text.parse() {
+        return Some(Duration::from_secs(secs));
+    }
+    let at = httpdate::parse_http_date(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(at.saturating_sub(Duration::from_millis(SystemClock.now().as_millis())))
+}
+
+impl ServerUrl {
+    fn unreachable(&self, error: reqwest::Error) -> RequestError {
+        RequestError::Unreachable { url: self.to_string(), source: Cause::new(error) }
+    }
+
+    fn join(&self, path: &str) -> String {
+        format!("{self}/{path}")
+    }
+
+    fn is_plain(&self) -> bool {
+        self.0.scheme() == "http"
+    }
+
+    fn is_loopback(&self) -> bool {
+        let host = self.0.host_str().unwrap_or_default();
+        let address: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+        host == "localhost" || address.is_some_and(|address| address.is_loopback())
+    }
+}
+
+impl FromStr for ServerUrl {
+    type Err = ParseUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ParseUrlError> {
+        let url = Url::parse(text).map_err(|_| ParseUrlError::Url)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(ParseUrlError::Scheme);
+        }
+        let plain = url.username().is_empty() && url.password().is_none();
+        if plain && url.query().is_none() && url.fragment().is_none() {
+            Ok(Self(url))
+        } else {
+            Err(ParseUrlError::Excess)
+        }
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    /// Without a slash at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str().trim_end_matches('/'))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! The process dies at any moment: what was acknowledged is served, what was not is invisible or whole.
+//!
+//! "Invisible or whole", because a client cannot know how far the server got between the last byte of a body and the
+//! answer: a xorb whose body had arrived may have gone live without anyone having been told. One whose body had not
+//! arrived must not be there at all.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use reqwest::{Body, Method};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::support::{Answer, Client, Start, TestServer, Xorb, rng};
+
+/// How often the process is killed.
+const ROUND_COUNT: usize = 200;
+
+/// Clients that upload at once.
+const CLIENT_COUNT: usize = 6;
+
+/// What became of an upload, as its client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Acknowledged,
+    /// The last byte was handed to the connection, and no answer came.
+    SentWhole,
+    /// The connection broke before.
+    SentPartly,
+}
+
+struct Attempt {
+    xorb: Xorb,
+    outcome: Outcome,
+}
+
+#[tokio::test]
+async fn a_server_killed_200_times_under_load_serves_what_it_acknowledged_and_leaves_nothing_stray() {
+    let mut rng = rng();
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let mut stored: HashMap<String, Xorb> = HashMap::new();
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut startups = Vec::new();
+    let (mut acknowledged, mut unheard, mut broken) = (0, 0, 0);
+
+    for _ in 0..ROUND_COUNT {
+        let server = Start::default().data_dir(&data_dir).start();
+        startups.push(server.startup());
+        for attempt in attempts.drain(..) {
+            match attempt.outcome {
+                Outcome::Acknowledged => acknowledged += 1,
+                Outcome::SentWhole => unheard += 1,
+                Outcome::SentPartly => broken += 1,
+            }
+            settle(&server, attempt, &mut stored).await;
+        }
+        check_nothing_stray(&server, &stored);
+
+        let known: Vec<Xorb> = stored.values().take(20).cloned().collect();
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENT_COUNT {
+            clients.spawn(upload_until_it_breaks(server.client(), StdRng::from_rng(&mut rng), known.clone()));
+        }
+        // Not a wait for anything: the moment of death, which is the one thing that is random here.
+        sleep(Duration::from_micros(rng.random_range(500..120_000))).await;
+        server.kill();
+        while let Some(result) = clients.join_next().await {
+            attempts.extend(result.unwrap());
+        }
+    }
+
+    let server = Start::default().data_dir(&data_dir).start();
+    for attempt in attempts.drain(..) {
+        settle(&server, attempt, &mut stored).await;
+    }
+    check_nothing_stray(&server, &stored);
+    for xorb in stored.values() {
+        check_served(&server.client(), xorb).await;
+    }
+    println!(
+        "{ROUND_COUNT} kills: {acknowledged} uploads acknowledged, {unheard} whole without an answer, {broken} broken; \
+         {} xorbs stored; slowest start {:?}",
+        stored.len(),
+        startups.iter().max().unwrap()
+    );
+    // A run in which the kill always came too early or too late would show nothing.
+    assert!(acknowledged > ROUND_COUNT / 2 && broken > ROUND_COUNT / 10, "{acknowledged} {broken}");
+}
+
+/// Compares what a client knows of an upload with what the server says after the crash.
+async fn settle(server: &TestServer, attempt: Attempt, stored: &mut HashMap<String, Xorb>) {
+    let client = server.client();
+    let hash = attempt.xorb.hash();
+    let status = client.head(&attempt.xorb.path()).await.status;
+    match attempt.outcome {
+        _ if stored.contains_key(&hash) => assert_eq!(status, 200, "{hash} was acknowledged before"),
+        Outcome::Acknowledged => assert_eq!(status, 200, "{hash} was acknowledged"),
+        Outcome::SentWhole => assert!(status == 200 || status == 404, "{hash}: {status}"),
+        Outcome::SentPartly => assert_eq!(status, 404, "{hash} never arrived whole"),
+    }
+    if status == 200 {
+        check_served(&client, &attempt.xorb).await;
+        stored.entry(hash).or_insert(attempt.xorb);
+    }
+}
+
+async fn check_served(client: &Client, xorb: &Xorb) {
+    let answer = client.get(&xorb.path()).await;
+    assert!(answer.status == 200 && answer.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), answer.status);
+}
+
+/// After a start there are no drafts, and the blobs are those of the xorbs that are served.
+fn check_nothing_stray(server: &TestServer, stored: &HashMap<String, Xorb>) {
+    assert_eq!(server.drafts(), 0);
+    let blobs: HashSet<String> = server.blobs().into_iter().collect();
+    let expected: HashSet<String> = stored.keys().cloned().collect();
+    let stray: Vec<_> = blobs.symmetric_difference(&expected).collect();
+    assert!(stray.is_empty(), "{stray:?}");
+}
+
+/// Uploads one xorb after the other, in portions, until the connection breaks.
+async fn upload_until_it_breaks(client: Client, mut rng: StdRng, known: Vec<Xorb>) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    loop {
+        let xorb = match (rng.random_range(0..10), known.choose(&mut rng)) {
+            (0, Some(known)) => known.clone(),
+            (1..=2, _) => Xorb::incompressible(&mut rng, 4_000_000),
+            _ => {
+                let len = rng.random_range(1..200_000);
+                Xorb::incompressible(&mut rng, len)
+            }
+        };
+        let outcome = upload(&client, &xorb).await;
+        attempts.push(Attempt { xorb, outcome });
+        if outcome != Outcome::Acknowledged {
+            return attempts;
+        }
+    }
+}
+
+async fn upload(client: &Client, xorb: &Xorb) -> Outcome {
+    let sent_whole = Arc::new(AtomicBool::new(false));
+    let portions: Vec<Bytes> = xorb.bytes.chunks(40_000).map(|portion| xorb.bytes.slice_ref(portion)).collect();
+    let (count, flag) = (portions.len(), Arc::clone(&sent_whole));
+    let body = stream::iter(portions.into_iter().enumerate().map(move |(index, portion)| {
+        if index + 1 == count {
+            flag.store(true, Ordering::SeqCst);
+        }
+        Ok::<_, std::io::Error>(portion)
+    }));
+    let request = client.request(Method::POST, &xorb.path()).body(Body::wrap_stream(body));
+    match Answer::try_of(request).await {
+        Ok(answer) => {
+            assert!(matches!(answer.status, 200 | 201), "{}: {:?}", answer.status, answer.body);
+            Outcome::Acknowledged
+        }
+        Err(_) if sent_whole.load(Ordering::SeqCst) => Outcome::SentWhole,
+        Err(_) => Outcome::SentPartly,
+    }
+}

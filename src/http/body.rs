@@ -6,20 +6,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
-use axum::http::HeaderMap;
-use axum::http::header::EXPECT;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{AppState, Pace};
-use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::runtime::metrics::Metrics;
 use crate::service::BodyError;
-
-/// How long the rest of a refused body is read for. A client that gets an answer while it still sends, on a connection
-/// that is then closed, may see a reset and never the answer.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
 ///
@@ -28,8 +21,6 @@ pub(super) struct PacedBody {
     body: BodyDataStream,
     pace: Pace,
     metrics: Arc<Metrics>,
-    /// Whether the client waits for a "100 Continue", which the first poll of the body sends.
-    awaits_continue: bool,
     received_len: u64,
     waited: Duration,
     wait: Option<Wait>,
@@ -42,32 +33,15 @@ struct Wait {
 }
 
 impl PacedBody {
-    pub(super) fn new(body: Body, headers: &HeaderMap, state: &AppState) -> Self {
+    pub(super) fn new(body: Body, state: &AppState) -> Self {
         Self {
             body: body.into_data_stream(),
             pace: state.pace,
             metrics: Arc::clone(&state.metrics),
-            awaits_continue: headers.contains_key(EXPECT),
             received_len: 0,
             waited: Duration::ZERO,
             wait: None,
         }
-    }
-
-    /// Reads on to the end of a body that was refused, within reason, so that the client gets to read why.
-    pub(super) async fn drain(mut self) {
-        if self.awaits_continue {
-            return;
-        }
-        let rest = async {
-            while let Some(Ok(_)) = self.next().await {
-                if self.received_len > MAX_XORB_BODY_LEN {
-                    break;
-                }
-            }
-        };
-        // Running out of time is as good as reaching the end: the answer is sent either way.
-        let _ = timeout(DRAIN_TIMEOUT, rest).await;
     }
 
     /// How much longer the client may take until its next piece.
@@ -82,7 +56,6 @@ impl Stream for PacedBody {
     type Item = Result<Bytes, BodyError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.awaits_continue = false;
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
                 self.waited += wait.since.elapsed();

@@ -134,7 +134,8 @@ impl Code {
 pub struct Problem {
     code: Code,
     detail: String,
-    fields: Map<String, Value>,
+    /// In this order. Not a map: this is an `Err` of many functions, and a map is larger than the rest.
+    fields: Vec<(&'static str, Value)>,
     retry_after: Option<Duration>,
     /// For 416: how many bytes there are.
     unsatisfied_len: Option<u64>,
@@ -144,13 +145,13 @@ impl Problem {
     /// A failure of this kind, and one sentence that says what to do about it.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), fields: Map::new(), retry_after: None, unsatisfied_len: None }
+        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None }
     }
 
     /// Adds a field for programs.
     #[must_use]
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.fields.insert(name.to_owned(), value.into());
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.fields.push((name, value.into()));
         self
     }
 
@@ -181,7 +182,7 @@ impl IntoResponse for Problem {
         problem.insert("status".to_owned(), json!(status.as_u16()));
         problem.insert("code".to_owned(), json!(self.code.as_str()));
         problem.insert("detail".to_owned(), json!(self.detail));
-        problem.extend(self.fields);
+        problem.extend(self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let mut response = (status, Value::Object(problem).to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -254,7 +255,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
-            ReadError::Missing { .. } | ReadError::Damaged { .. } => internal(&error),
+            ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
         }
     }
 }

@@ -4,10 +4,12 @@
 //! keys, and only `error` knows which status a failure has.
 
 mod body;
+mod conditions;
 mod error;
 mod extract;
 mod health;
 mod layers;
+mod linger;
 mod range;
 mod representation;
 pub mod server;

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::header::{
-    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE,
-    RANGE,
-};
+use axum::http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, TryStreamExt, iter, once};
 
 use super::AppState;
+use super::conditions::{if_match, if_none_match, if_range};
 use super::error::{Code, Problem, chain};
 use super::range::{RangeError, parse_byte_ranges};
 use crate::format::{ByteRange, ChunkRange};
@@ -65,15 +63,14 @@ impl Representation {
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, Problem> {
-        if let Some(condition) = header(headers, &IF_MATCH)?
-            && !self.matches(condition, false)
-        {
+        // In this order (RFC 9110, section 13.2.2).
+        if if_match(headers, &self.etag) == Some(false) {
             return Err(Problem::new(Code::PreconditionFailed, "The ETag of this xorb is not one of If-Match."));
         }
-        if let Some(condition) = header(headers, &IF_NONE_MATCH)?
-            && self.matches(condition, true)
-        {
+        if if_none_match(headers, &self.etag) == Some(true) {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
+            // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would become that of nothing.
+            response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
             self.describe(response.headers_mut());
             return Ok(response);
         }
@@ -81,7 +78,7 @@ impl Representation {
         let mut response = match ranges.as_deref() {
             None => self.whole(state, method).await?,
             Some([range]) => self.single(state, *range).await?,
-            Some(ranges) => self.multiple(state, ranges),
+            Some(ranges) => self.multiple(state, ranges).await?,
         };
         self.describe(response.headers_mut());
         Ok(response)
@@ -89,13 +86,10 @@ impl Representation {
 
     /// The ranges of a `Range` header that is to be obeyed, counted from the start of the representation.
     fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
-        let Some(text) = header(headers, &RANGE)? else { return Ok(None) };
-        // A date never matches: there is no Last-Modified. Nor does a weak tag (RFC 9110, section 13.1.5).
-        if header(headers, &IF_RANGE)?.is_some_and(|condition| condition.trim() != self.etag) {
-            return Ok(None);
-        }
+        let Some(range) = headers.get(RANGE).filter(|_| if_range(headers, &self.etag)) else { return Ok(None) };
         let len = self.bytes.byte_len();
-        parse_byte_ranges(text, len).map_err(|error| match error {
+        let text = range.to_str().map_err(|_| RangeError::Malformed);
+        text.and_then(|text| parse_byte_ranges(text, len)).map_err(|error| match error {
             RangeError::Malformed => {
                 Problem::new(Code::InvalidRange, "The Range header is not `bytes=` and a list of `A-B`, `A-` or `-N`.")
             }
@@ -126,8 +120,9 @@ impl Representation {
         Ok(response)
     }
 
-    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads.
-    fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Response<Body> {
+    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads; the
+    /// first one at once, so that a xorb that cannot be read is an answer and not the end of one.
+    async fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Result<Response<Body>, Problem> {
         // Clients find the parts by searching for the boundary, so it must not occur in the data: 256 random bits.
         let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut len = 0;
@@ -144,11 +139,18 @@ impl Representation {
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
+        let mut opened = match parts.first() {
+            Some((_, bytes)) => Some(state.cas.read(&self.xorb, self.form, *bytes).await?),
+            None => None,
+        };
         let (cas, xorb, form) = (state.cas.clone(), Arc::clone(&self.xorb), self.form);
         let parts = iter(parts).then(move |(head, bytes)| {
-            let (cas, xorb) = (cas.clone(), Arc::clone(&xorb));
+            let (cas, xorb, opened) = (cas.clone(), Arc::clone(&xorb), opened.take());
             async move {
-                let data = cas.read(&xorb, form, bytes).await?;
+                let data = match opened {
+                    Some(data) => data,
+                    None => cas.read(&xorb, form, bytes).await?,
+                };
                 Ok::<_, ReadError>(once(async { Ok(head) }).chain(data))
             }
         });
@@ -158,7 +160,7 @@ impl Representation {
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, len.into());
         headers.insert(CONTENT_TYPE, value(&format!("multipart/byteranges; boundary={boundary}")));
-        response
+        Ok(response)
     }
 
     async fn stream(&self, state: &AppState, bytes: ByteRange) -> Result<Body, Problem> {
@@ -172,14 +174,6 @@ impl Representation {
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(X_XORB_CHUNK_RANGE, value(&self.chunks.to_string()));
         headers.insert(X_XORB_BYTE_RANGE, value(&self.bytes.to_string()));
-    }
-
-    /// Whether a list of entity tags names this representation; weak tags only where the comparison is weak.
-    fn matches(&self, condition: &str, weak: bool) -> bool {
-        condition.split(',').map(str::trim).any(|tag| {
-            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
-            tag == "*" || tag == self.etag
-        })
     }
 
     fn content_range(&self, range: ByteRange) -> String {
@@ -207,13 +201,6 @@ fn counted(state: &AppState, stream: ReadStream) -> Body {
             Err(error)
         }
     }))
-}
-
-/// A header as text; present and not text is a client's mistake.
-fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    let garbled = |_| Problem::new(Code::InvalidRange, format!("The header {name} is garbled."));
-    value.to_str().map(Some).map_err(garbled)
 }
 
 fn value(text: &str) -> HeaderValue {

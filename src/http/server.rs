@@ -4,23 +4,22 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::http::Request;
 use axum::http::uri::{PathAndQuery, Uri};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
-use tower::ServiceExt;
 
+use super::linger::{Lingering, answer};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -52,7 +51,6 @@ pub async fn serve(
     limits: ConnectionLimits,
     stop: impl Future<Output = ()> + Send,
 ) {
-    let service = TowerToHyperService::new(router.map_request(normalise));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
     let (slots, tasks, graceful) =
@@ -75,8 +73,10 @@ pub async fn serve(
                 continue;
             }
         };
-        let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service.clone());
-        let connection = watch(&graceful, connection);
+        let (unread, router) = (Arc::new(AtomicBool::new(false)), router.clone());
+        let stream = TokioIo::new(Lingering::new(Box::pin(stream), Arc::clone(&unread)));
+        let service = service_fn(move |request| answer(router.clone(), Arc::clone(&unread), normalise(request)));
+        let connection = watch(&graceful, http.serve_connection(stream, service));
         let metrics = Arc::clone(&metrics);
         tasks.spawn(async move {
             metrics.connections.inc();
@@ -109,8 +109,7 @@ fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<
 }
 
 /// An endpoint that is given with a trailing slash gives `//v1/…` (clients concatenate); it means `/v1/…`.
-fn normalise(request: Request<Incoming>) -> Request<Body> {
-    let mut request = request.map(Body::new);
+fn normalise<B>(mut request: Request<B>) -> Request<B> {
     let Some(target) = request.uri().path_and_query().filter(|target| target.as_str().starts_with("//")) else {
         return request;
     };

@@ -20,10 +20,9 @@ use crate::service::{Upload, Uploaded};
 pub(super) async fn upload(
     State(state): State<AppState>,
     XorbPath(hash): XorbPath,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, hash, MAX_XORB_SERIALIZED_LEN, &headers, body).await?;
+    let uploaded = receive(&state, hash, MAX_XORB_SERIALIZED_LEN, body).await?;
     let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
@@ -32,10 +31,9 @@ pub(super) async fn upload(
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     XorbPath(hash): XorbPath,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, hash, MAX_XORB_BODY_LEN, &headers, body).await?;
+    let uploaded = receive(&state, hash, MAX_XORB_BODY_LEN, body).await?;
     Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
 }
 
@@ -67,22 +65,10 @@ pub(super) async fn list_chunks(
     }))
 }
 
-async fn receive(
-    state: &AppState,
-    claimed: XorbHash,
-    max_len: u64,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Uploaded, Problem> {
+async fn receive(state: &AppState, claimed: XorbHash, max_len: u64, body: Body) -> Result<Uploaded, Problem> {
     let declared_len = http_body::Body::size_hint(&body).exact();
-    let mut body = PacedBody::new(body, headers, state);
-    match state.cas.upload(Upload { claimed, max_len, declared_len, body: &mut body }).await {
-        Ok(uploaded) => Ok(uploaded),
-        Err(error) => {
-            body.drain().await;
-            Err(error.into())
-        }
-    }
+    let body = PacedBody::new(body, state);
+    Ok(state.cas.upload(Upload { claimed, max_len, declared_len, body }).await?)
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
-use sqlx::{Row, SqlitePool};
+use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
@@ -119,22 +119,38 @@ impl Index for SqliteIndex {
              WHERE state IN (0, 1, 2) RETURNING state";
         let op = "stage a xorb";
         async move {
-            let row = sqlx::query(SQL)
+            // All rows, though there is one at most: a statement is committed when it is done, and one that is left
+            // after its first row fails to commit in silence.
+            let rows = sqlx::query(SQL)
                 .bind(hash.as_bytes().as_slice())
                 .bind(millis(now))
                 .bind(ticket.0)
-                .fetch_optional(&self.writer)
+                .fetch_all(&self.writer)
                 .await
                 .map_err(|error| map(op, error))?;
-            let Some(row) = row else { return Ok(Staging::Deleting) };
-            let state = rows::state(&hash, get(op, &row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
+            let Some(row) = rows.first() else { return Ok(Staging::Deleting) };
+            let state = rows::state(&hash, get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
             Ok(if state == XorbState::Staged { Staging::Staged } else { Staging::Live })
         }
         .boxed()
     }
 
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.publish(xorb, ticket, now).boxed()
+        async move {
+            let op = "make a xorb live";
+            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+            let published = publish(&mut connection, op, xorb, ticket, now).await;
+            if published.is_err() {
+                // SQLite ends a transaction by itself when the disk is full or fails, and sqlx goes on counting it.
+                // What came next on this connection would be nested in a transaction that nobody ever commits, and
+                // be lost although it was acknowledged. A new connection is in no transaction.
+                if let Err(error) = connection.close().await {
+                    tracing::warn!(%error, "a connection to the index was not closed well");
+                }
+            }
+            published
+        }
+        .boxed()
     }
 
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -211,42 +227,44 @@ impl Index for SqliteIndex {
     }
 }
 
-impl SqliteIndex {
-    async fn publish(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Result<(), IndexError> {
-        const GO_LIVE: &str = "UPDATE xorbs \
+async fn publish(
+    connection: &mut SqliteConnection,
+    op: &'static str,
+    xorb: NewXorb,
+    ticket: Ticket,
+    now: Timestamp,
+) -> Result<(), IndexError> {
+    const GO_LIVE: &str = "UPDATE xorbs \
              SET state = 1, since = ?, serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
              WHERE hash = ? AND state = 0 AND ticket = ? RETURNING id";
-        const ADD: &str = "UPDATE totals \
+    const ADD: &str = "UPDATE totals \
              SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
-        let op = "make a xorb live";
-        let failed = |error| map(op, error);
-        let (serialized_len, raw_len) =
-            (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
-        let mut transaction = self.writer.begin().await.map_err(failed)?;
-        let row = sqlx::query(GO_LIVE)
-            .bind(millis(now))
-            .bind(serialized_len)
-            .bind(raw_len)
-            .bind(xorb.crc64.cast_signed())
-            .bind(xorb.layout.pack())
-            .bind(xorb.hash.as_bytes().as_slice())
-            .bind(ticket.0)
-            .fetch_optional(&mut *transaction)
-            .await
-            .map_err(failed)?;
-        let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
-        let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
-        let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
-        sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
-            .bind(get::<i64>(op, &row, 0)?)
-            .bind(hashes)
-            .bind(schemes)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
-        sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
-        transaction.commit().await.map_err(failed)
-    }
+    let failed = |error| map(op, error);
+    let (serialized_len, raw_len) = (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let row = sqlx::query(GO_LIVE)
+        .bind(millis(now))
+        .bind(serialized_len)
+        .bind(raw_len)
+        .bind(xorb.crc64.cast_signed())
+        .bind(xorb.layout.pack())
+        .bind(xorb.hash.as_bytes().as_slice())
+        .bind(ticket.0)
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
+    let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
+    let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
+    sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
+        .bind(get::<i64>(op, &row, 0)?)
+        .bind(hashes)
+        .bind(schemes)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
 }
 
 fn millis(timestamp: Timestamp) -> i64 {

@@ -125,8 +125,14 @@ impl Cas {
         let chunks = layout.chunks_of_raw(bytes).expect("callers take their ranges from the layout");
         let (serialized, raw) = (layout.serialized_range(chunks), layout.raw_range(chunks));
         let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
+        // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
+        let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
+        let ChunkColumns { mut hashes, .. } = columns.ok_or(ReadError::Missing { hash: xorb.hash() })?;
+        hashes.truncate(chunks.end() as usize);
         let decoding = Decoding {
             hash: xorb.hash(),
+            first_chunk: chunks.start(),
+            chunk_hashes: hashes.split_off(chunks.start() as usize),
             blob: self.open(xorb.hash(), serialized).await?,
             input: Bytes::new(),
             splitter: Splitter::new(serialized.byte_len()),
@@ -146,6 +152,9 @@ impl Cas {
 /// A run of stored chunks that is being decoded.
 struct Decoding {
     hash: XorbHash,
+    first_chunk: u32,
+    /// What the chunks must be, from the first one on.
+    chunk_hashes: Vec<ChunkHash>,
     blob: BlobStream,
     /// Stored bytes that were read and not yet decoded.
     input: Bytes,
@@ -196,6 +205,9 @@ impl Decoding {
                 let (offset, chunk) = (frame.offset, Some(frame.index));
                 damaged(XorbError { offset, chunk, kind: XorbErrorKind::Payload(kind) })
             })?;
+            if self.chunk_hashes.get(frame.index as usize) != Some(&ChunkHash::of(raw)) {
+                return Err(ReadError::Altered { hash: self.hash, chunk: self.first_chunk + frame.index });
+            }
             let skipped = self.skip.min(raw.len() as u64);
             let taken = self.left.min(raw.len() as u64 - skipped);
             let start = usize::try_from(skipped).expect("at most a chunk");

@@ -70,6 +70,14 @@ pub enum ReadError {
         #[source]
         source: XorbError,
     },
+    /// The stored bytes decode to something else than what was uploaded.
+    #[error("chunk {chunk} of xorb {hash} is not what was uploaded: the blob is damaged")]
+    Altered {
+        /// Which xorb.
+        hash: XorbHash,
+        /// Index of the chunk.
+        chunk: u32,
+    },
     /// The store failed.
     #[error("the xorb could not be read")]
     Store(#[from] StoreError),

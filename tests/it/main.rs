@@ -1,9 +1,26 @@
 //! Promises to clients, kept by the real server: each test starts the binary on a socket and a folder of its own.
 #![expect(unreachable_pub, reason = "nothing of a test binary is reachable, and `pub(crate)` everywhere says no more")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
+)]
 
+mod conditions;
+mod corrupt;
 mod crash;
+mod download;
+mod errors;
+mod full_disk;
+mod interrupted;
+mod limits;
 mod memory;
 mod official;
+mod operations;
+mod shutdown;
 mod smoke;
+mod startup;
 mod support;
 mod tidy;
+mod upload;

@@ -1,11 +1,15 @@
-//! A server process, a client, and xorbs to send.
+//! A server process, clients, and xorbs to send.
 
 mod client;
+mod metrics;
 mod official;
+mod raw;
 mod server;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
+pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
+pub use self::raw::Raw;
 pub use self::server::{Start, TestServer};
-pub use self::xorbs::{Xorb, random_bytes, rng};
+pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::Client;
+use super::{Client, eventually};
 
 /// How a server is to be started.
 #[derive(Debug, Default)]
 pub struct Start {
     data_dir: Option<PathBuf>,
     settings: Vec<(String, String)>,
+    disk_mib: Option<u32>,
 }
 
 impl Start {
@@ -32,13 +33,21 @@ impl Start {
         self
     }
 
+    /// With its data on a file system of so many MiB, which only this server sees and which ends with it.
+    ///
+    /// Takes root, or a system that lets everybody have user namespaces.
+    pub fn on_small_disk(mut self, mib: u32) -> Self {
+        self.disk_mib = Some(mib);
+        self
+    }
+
     /// Starts it and waits until it listens.
     pub fn start(self) -> TestServer {
         let folder = tempfile::tempdir().expect("the test can make a temporary folder");
         let data_dir = self.data_dir.unwrap_or_else(|| folder.path().join("data"));
         let log = folder.path().join("log");
         let begin = Instant::now();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_zorb"))
+        let mut child = command(self.disk_mib, &data_dir)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data_dir)
             .env("ZORB_LOG", "debug")
@@ -47,7 +56,7 @@ impl Start {
             .stdout(Stdio::piped())
             .stderr(File::create(&log).expect("the test can write a log"))
             .spawn()
-            .expect("the binary was built for this test");
+            .expect("the binary was built for this test, and a small disk needs the program unshare");
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         stdout.read_line(&mut line).expect("the server writes text");
@@ -59,6 +68,20 @@ impl Start {
         };
         TestServer { child, url: url.to_owned(), data_dir, log, startup, folders: vec![Arc::new(folder)] }
     }
+}
+
+/// The binary, behind what it takes to give it a small disk.
+fn command(disk_mib: Option<u32>, data_dir: &Path) -> Command {
+    let binary = env!("CARGO_BIN_EXE_zorb");
+    let Some(mib) = disk_mib else { return Command::new(binary) };
+    std::fs::create_dir_all(data_dir).expect("the test can make a folder");
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let mount = format!("mount -t tmpfs -o size={mib}m tmpfs \"$0\" && exec \"$@\"");
+    command.args(["--mount", "sh", "-c", &mount]).arg(data_dir).arg(binary);
+    command
 }
 
 /// A server process; killed when dropped.
@@ -99,6 +122,11 @@ impl TestServer {
         &self.data_dir
     }
 
+    /// What keeps its data when it is gone.
+    pub fn folder(&self) -> Vec<Arc<TempDir>> {
+        self.folders.clone()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -112,6 +140,12 @@ impl TestServer {
     /// What it logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("the log is text")
+    }
+
+    /// A path as this process sees it: a small disk is mounted for the server only.
+    pub fn seen_from_inside(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
+        root.join(path.strip_prefix("/").expect("the data folder is absolute"))
     }
 
     /// Files that are neither blobs nor the index: what a crash may leave until the next start.
@@ -131,6 +165,17 @@ impl TestServer {
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Waits for its end, and hands out its log as well.
+    pub async fn exit(mut self) -> (ExitStatus, String) {
+        let mut status = None;
+        eventually("the server ends", async || {
+            status = self.child.try_wait().expect("the server is a child of this process");
+            status.is_some()
+        })
+        .await;
+        (status.expect("it has ended"), self.log())
     }
 
     /// Waits for its end.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use zorb::format::compression::Policy;
-use zorb::format::xorb::{VerifiedXorb, XorbBuilder};
+use zorb::format::xorb::{VerifiedXorb, XorbBuilder, verify, write_v1};
 
 /// A generator with a seed: `ZORB_TEST_SEED` if that is set, else a fresh one. Printed, and shown when a test fails.
 pub fn rng() -> StdRng {
@@ -18,6 +18,13 @@ pub fn random_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rng.fill(&mut bytes[..]);
     bytes
+}
+
+/// A chunk header (spec 3.1), of lengths that may be anything.
+pub fn header(scheme: u8, payload_len: usize, raw_len: usize) -> [u8; 8] {
+    let [c0, c1, c2, ..] = payload_len.to_le_bytes();
+    let [u0, u1, u2, ..] = raw_len.to_le_bytes();
+    [0, c0, c1, c2, scheme, u0, u1, u2]
 }
 
 /// A valid xorb.
@@ -64,6 +71,44 @@ impl Xorb {
         Self::of(Policy::None, &chunks)
     }
 
+    /// Of these chunks as they are, without any of the limits of a builder on their sum.
+    pub fn stored<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let (mut bytes, mut raw) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            bytes.extend_from_slice(&header(0, chunk.len(), chunk.len()));
+            bytes.extend_from_slice(chunk);
+            raw.extend_from_slice(chunk);
+        }
+        let verified = verify(&bytes).expect("the chunks are within the limits");
+        Self { bytes: bytes.into(), raw: raw.into(), verified }
+    }
+
+    /// The same xorb with the footer of version 1 that old clients append (spec 3.5).
+    pub fn with_footer_v1(&self, nonce: u8) -> Vec<u8> {
+        let mut body = self.bytes.to_vec();
+        write_v1(&self.verified, &mut body);
+        let end = body.len() - 4;
+        body[end - 16..end].fill(nonce);
+        body
+    }
+
+    /// The same xorb with a footer of version 0, written down here as spec 3.5 has it.
+    pub fn with_footer_v0(&self) -> Vec<u8> {
+        let (mut body, count) = (self.bytes.to_vec(), self.chunk_count());
+        body.extend_from_slice(b"XETBLOB\0");
+        body.extend_from_slice(self.verified.hash().as_bytes());
+        body.extend_from_slice(&count.to_le_bytes());
+        for place in self.verified.layout().chunks() {
+            body.extend_from_slice(&u32::try_from(place.serialized.end()).unwrap().to_le_bytes());
+        }
+        for hash in self.verified.chunk_hashes() {
+            body.extend_from_slice(hash.as_bytes());
+        }
+        body.extend_from_slice(&[0; 16]);
+        body.extend_from_slice(&(60 + 36 * count).to_le_bytes());
+        body
+    }
+
     pub fn hash(&self) -> String {
         self.verified.hash().to_string()
     }
@@ -71,6 +116,11 @@ impl Xorb {
     /// `/xorbs/{hash}`.
     pub fn path(&self) -> String {
         format!("/xorbs/{}", self.hash())
+    }
+
+    /// `/v1/xorbs/default/{hash}`.
+    pub fn xet_path(&self) -> String {
+        format!("/v1/xorbs/default/{}", self.hash())
     }
 
     pub fn chunk_count(&self) -> u32 {

@@ -1,0 +1,191 @@
+//! Answers to requests whose body was not read to its end.
+//!
+//! A refused upload is answered at once, though its client may be in the middle of sending. Then there are two ways to
+//! go on. A short rest is read and thrown away, and the connection is as good as before. A long one is not waited for:
+//! the connection is closed. But closing a socket with unread bytes in it sends a reset, which can overtake the answer
+//! and wipe it out, so the close lingers: first the sending half is closed, then what still comes is thrown away for a
+//! while, without being counted, parsed or kept.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{CONNECTION, EXPECT};
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep, timeout};
+use tower::ServiceExt;
+
+/// The longest rest of a body that is read for the sake of the connection. Setting up a new one costs about as much.
+const MAX_SHORT_REST: u64 = 64 << 10;
+
+/// How long such a rest may take; it has mostly arrived already.
+const SHORT_REST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a closing connection is read from. As long as clients may need to notice that there is an answer.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Bytes that are thrown away at once.
+const SCRAP_LEN: usize = 8 << 10;
+
+/// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is set.
+pub(super) async fn answer(
+    router: Router,
+    unread: Arc<AtomicBool>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let awaits_continue = request.headers().contains_key(EXPECT);
+    let rest = Arc::default();
+    let request = request.map(|body| Body::new(Lent { body: Some(body), rest: Arc::clone(&rest) }));
+    let mut response = router.oneshot(request).await?;
+    let rest = rest.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(rest) = rest {
+        // Who waits for "100 Continue" would be told to go on by the first look at the body. Who was too slow is not
+        // waited for again.
+        let hopeless = awaits_continue || response.status() == StatusCode::REQUEST_TIMEOUT;
+        if hopeless || !read_short(rest).await {
+            unread.store(true, Ordering::Relaxed);
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+    Ok(response)
+}
+
+/// Reads a body to its end if that is near.
+async fn read_short(mut body: Incoming) -> bool {
+    let mut left = MAX_SHORT_REST;
+    let rest = async {
+        while body.size_hint().lower() <= left {
+            match body.frame().await {
+                None => return true,
+                Some(Err(_)) => return false,
+                Some(Ok(frame)) => {
+                    let len = frame.data_ref().map_or(0, Bytes::len) as u64;
+                    let Some(less) = left.checked_sub(len) else { return false };
+                    left = less;
+                }
+            }
+        }
+        false
+    };
+    timeout(SHORT_REST_TIMEOUT, rest).await.unwrap_or(false)
+}
+
+/// The body of a request that is given back when it is dropped before its end.
+struct Lent {
+    body: Option<Incoming>,
+    rest: Arc<Mutex<Option<Incoming>>>,
+}
+
+impl HttpBody for Lent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.body = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
+            *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        }
+    }
+}
+
+/// A socket whose close lingers if `unread` is set by then.
+pub(super) struct Lingering<S> {
+    socket: S,
+    unread: Arc<AtomicBool>,
+    /// Set once the sending half is closed.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Lingering<S> {
+    pub(super) fn new(socket: S, unread: Arc<AtomicBool>) -> Self {
+        Self { socket, unread, deadline: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { socket, unread, deadline } = &mut *self;
+        let deadline = match deadline {
+            Some(deadline) => deadline,
+            None => {
+                ready!(Pin::new(&mut *socket).poll_shutdown(context))?;
+                if !unread.load(Ordering::Relaxed) {
+                    return Poll::Ready(Ok(()));
+                }
+                deadline.insert(Box::pin(sleep(LINGER)))
+            }
+        };
+        let mut scrap = [0; SCRAP_LEN];
+        while deadline.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut scrap);
+            // That the client has gone is the best that can happen, in whatever way.
+            if ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer)).is_err() || buffer.filled().is_empty() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,212 @@
+//! docs/errors.md, line by line: the table is the list of codes, and each of them is provoked.
+
+use std::fs;
+
+use zorb::http::Code;
+
+use crate::support::{Answer, Raw, Start, TestServer, Xorb, header, random_bytes, rng};
+
+/// Fields that every problem has.
+const COMMON: [&str; 5] = ["type", "title", "status", "code", "detail"];
+
+/// A row of the table.
+#[derive(Debug)]
+struct Row {
+    code: String,
+    status: u16,
+    fields: Vec<String>,
+}
+
+fn table() -> Vec<Row> {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md")).expect("the table is there");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [code, status, _, fields, _] = cells[..] else { panic!("no row of five cells: {line}") };
+        let quoted = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        Row { code: quoted(code).concat(), status: status.parse().expect("a status"), fields: quoted(fields) }
+    })
+    .collect()
+}
+
+#[test]
+fn the_table_lists_every_code_once_with_its_status() {
+    let mut documented: Vec<_> = table().iter().map(|row| (row.code.clone(), row.status)).collect();
+    let mut existing: Vec<_> =
+        Code::ALL.iter().map(|code| (code.as_str().to_owned(), code.status().as_u16())).collect();
+    assert!(documented.is_sorted_by_key(|(_, status)| *status), "the table is sorted by status");
+    documented.sort();
+    existing.sort();
+    assert_eq!(documented, existing);
+}
+
+#[tokio::test]
+async fn every_code_of_the_table_is_what_its_cause_gets() {
+    for row in table() {
+        let answer = provoke(&row.code).await;
+        let problem = answer.problem(row.status, &row.code);
+        let names: Vec<_> = problem.as_object().expect("a problem is an object").keys().cloned().collect();
+        let extra: Vec<_> = names.iter().filter(|name| !COMMON.contains(&name.as_str())).collect();
+        assert!(extra.iter().all(|name| row.fields.contains(name)), "{problem} has other fields than {row:?}");
+        assert!(row.fields.is_empty() || !extra.is_empty(), "{problem} has none of the fields of {row:?}");
+        assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with('.')), "no sentence: {problem}");
+        assert_eq!(answer.headers.contains_key("retry-after"), row.code == "overloaded");
+        assert!(answer.headers.contains_key("x-request-id"));
+    }
+}
+
+/// Brings an error about.
+async fn provoke(code: &str) -> Answer {
+    let mut rng = rng();
+    let xorb = Xorb::mixed(&mut rng, 3);
+    let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
+    let start = Start::default();
+    let server = match code {
+        "overloaded" => start.with("max_uploads", 1).start(),
+        "body_timeout" => start.with("body_timeout_secs", 1).start(),
+        "out_of_space" => return out_of_space().await,
+        _ => start.start(),
+    };
+    let client = server.client();
+    if ["range_not_satisfiable", "invalid_range", "precondition_failed", "internal"].contains(&code) {
+        assert_eq!(client.post(&path, xorb.bytes.clone()).await.status, 201);
+    }
+    match code {
+        "invalid_hash" => client.get("/xorbs/abc").await,
+        "invalid_range" => client.get(&format!("{part}x")).await,
+        "malformed_xorb" => client.post(&path, header(0, 5, 6).to_vec()).await,
+        "unsupported_version" => client.post(&path, b"a text of more than eight bytes".as_slice()).await,
+        "unsupported_compression" => client.post(&path, header(99, 5, 5).to_vec()).await,
+        "hash_mismatch" => client.post(&path, Xorb::mixed(&mut rng, 2).bytes).await,
+        "too_many_chunks" => client.post(&path, [&header(0, 1, 1)[..], b"x"].concat().repeat(8193)).await,
+        "incomplete_body" => client.post(&path, xorb.bytes.slice(..xorb.bytes.len() - 1)).await,
+        "not_found" => client.get(&path).await,
+        "body_timeout" => Raw::begin_upload(&server, &path, 10).await.answer().await,
+        "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
+        "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.answer().await,
+        "range_not_satisfiable" => client.get(&format!("{part}3")).await,
+        "internal" => {
+            fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
+            client.get(&path).await
+        }
+        "overloaded" => {
+            let mut busy = Raw::begin_upload(&server, &path, 10).await;
+            busy.send([0]).await;
+            loop {
+                let answer = client.post(&path, xorb.bytes.clone()).await;
+                if ![200, 201].contains(&answer.status) {
+                    return answer;
+                }
+            }
+        }
+        "not_ready" => {
+            fs::remove_dir_all(server.data_dir().join("tmp")).expect("the folder is there");
+            client.get("/readyz").await
+        }
+        code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
+    }
+}
+
+/// An upload to a store on a full file system; afterwards the server still serves what it has.
+async fn out_of_space() -> Answer {
+    let server = Start::default().on_small_disk(2).start();
+    let (client, mut rng) = (server.client(), rng());
+    let kept = Xorb::mixed(&mut rng, 3);
+    assert_eq!(client.post(&kept.path(), kept.bytes.clone()).await.status, 201);
+    let refused = Xorb::incompressible(&mut rng, 4 << 20);
+    let answer = client.post(&refused.path(), refused.bytes.clone()).await;
+    client.get(&refused.path()).await.problem(404, "not_found");
+    assert_eq!(client.get(&kept.path()).await.body, kept.bytes);
+    // Nothing of it takes room any more.
+    let small = Xorb::mixed(&mut rng, 3);
+    assert_eq!(client.post(&small.path(), small.bytes.clone()).await.status, 201);
+    answer
+}
+
+/// Everything that is no route is 404 with a problem, whatever the method, with and without a body.
+async fn check_unknown(server: &TestServer, method: &str, path: &str) {
+    let mut connection = Raw::connect(server).await;
+    connection.send(format!("{method} {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: 2\r\n\r\n{{}}")).await;
+    if method == "HEAD" {
+        let head = connection.head().await;
+        assert_eq!((head.status, head.header("content-type")), (404, "application/problem+json"), "{method} {path}");
+        return;
+    }
+    let answer = connection.answer().await;
+    assert_eq!(answer.status, 404, "{method} {path}: {:?}", answer.body);
+    let problem = answer.problem(404, "not_found");
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    assert!(query.is_empty() || !problem.to_string().contains(query), "queries may be secret: {problem}");
+}
+
+#[tokio::test]
+async fn every_unknown_path_is_404_with_every_method() {
+    let server = TestServer::start();
+    let hash = "0".repeat(64);
+    let methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "PROPFIND", "ZORB"];
+    for path in [
+        "/".to_owned(),
+        "/v1".to_owned(),
+        "/xorbs".to_owned(),
+        "/xorbs/".to_owned(),
+        format!("/xorbs/{hash}/"),
+        format!("/xorbs/{hash}/chunks/0"),
+        format!("/v1/xorbs/{hash}"),
+        format!("/v1/xorbs/a/b/{hash}"),
+        format!("/v1/xorb-grants/default/{hash}"),
+        format!("/v1/xorb-commits/default/{hash}/grant/1"),
+        "/v1/shards".to_owned(),
+        "/v2/shards".to_owned(),
+        format!("/v2/reconstructions/{hash}"),
+        format!("/v1/chunks/default/{hash}"),
+        "/v1/telemetry".to_owned(),
+        "/favicon.ico?token=secret".to_owned(),
+        "/%2e%2e/%2e%2e/etc/passwd".to_owned(),
+        "/../../etc/passwd".to_owned(),
+        "/%ff%00".to_owned(),
+    ] {
+        for method in methods {
+            check_unknown(&server, method, &path).await;
+        }
+    }
+    check_unknown(&server, "OPTIONS", "*").await;
+}
+
+#[tokio::test]
+async fn a_known_path_is_404_with_every_method_that_it_does_not_have() {
+    let server = TestServer::start();
+    let hash = "0".repeat(64);
+    let (read, all) = (["GET", "HEAD"], ["GET", "HEAD", "POST"]);
+    for (path, has) in [
+        (format!("/xorbs/{hash}"), &all[..]),
+        (format!("/v1/xorbs/default/{hash}"), &all),
+        (format!("/xorbs/{hash}/chunks"), &read),
+        ("/healthz".to_owned(), &read),
+        ("/readyz".to_owned(), &read),
+        ("/metrics".to_owned(), &read),
+    ] {
+        for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "ZORB"] {
+            if !has.contains(&method) {
+                check_unknown(&server, method, &path).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_no_http_do_not_disturb_the_others() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    for garbage in [b"\x16\x03\x01\x02\x00\x01".to_vec(), b"GET\r\n\r\n".to_vec(), random_bytes(&mut rng, 100_000)] {
+        let mut connection = Raw::connect(&server).await;
+        // It may hang up before it has read all of this.
+        let _ = connection.try_send(&garbage).await;
+        let _ = connection.try_send("\r\n\r\n").await;
+        connection.drain().await;
+    }
+    let long = format!("GET /{} HTTP/1.1\r\nhost: zorb\r\n\r\n", "x".repeat(100_000));
+    let mut connection = Raw::connect(&server).await;
+    let _ = connection.try_send(long).await;
+    connection.drain().await;
+    assert_eq!(server.client().get("/healthz").await.status, 200);
+    assert!(!server.log().contains("panicked"));
+}

@@ -1,0 +1,244 @@
+//! What whoever runs the server sees of it: health, metrics, request ids, logs.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Answer, Client, Metrics, Raw, Start, TestServer, Xorb, eventually, rng};
+
+#[tokio::test]
+async fn health_is_that_of_the_process_and_readiness_that_of_the_store() {
+    let server = TestServer::start();
+    let (client, tmp) = (server.client(), server.data_dir().join("tmp"));
+    let check = async |ready: u16| {
+        assert_eq!(client.get("/healthz").await.status, 200);
+        assert_eq!(client.head("/healthz").await.status, 200);
+        let answer = client.get("/readyz").await;
+        assert_eq!(client.head("/readyz").await.status, ready);
+        if ready == 503 {
+            answer.problem(503, "not_ready");
+        } else {
+            assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+        }
+    };
+    check(200).await;
+    fs::remove_dir_all(&tmp).expect("the folder is there");
+    check(503).await;
+    fs::write(&tmp, "in the way").expect("the test can write");
+    check(503).await;
+    fs::remove_file(&tmp).and_then(|()| fs::create_dir(&tmp)).expect("the test can put it back");
+    check(200).await;
+    assert_eq!(server.drafts(), 0, "asking leaves nothing behind");
+}
+
+/// How much each metric has grown.
+async fn grown(client: &Client, before: &Metrics, names: &[(&str, f64)]) {
+    let after = Metrics::of(client).await;
+    for (name, expected) in names {
+        let grown = after.get(name) - before.get(name);
+        assert!((grown - expected).abs() < 0.5, "{name} has grown by {grown}, not {expected}");
+    }
+}
+
+#[tokio::test]
+#[expect(clippy::cast_precision_loss, reason = "some KiB")]
+async fn metrics_move_by_exactly_what_was_done() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let (client, xorb, other) = (server.client(), Xorb::mixed(&mut rng, 4), Xorb::mixed(&mut rng, 4));
+    let before = Metrics::of(&client).await;
+    let len = xorb.bytes.len() as f64;
+
+    client.post(&xorb.path(), xorb.bytes.clone()).await;
+    client.post(&xorb.path(), xorb.bytes.clone()).await;
+    client.post(&xorb.xet_path(), xorb.bytes.clone()).await;
+    client.post(&xorb.path(), other.bytes.clone()).await.problem(400, "hash_mismatch");
+    let received = 3.0 * len + other.bytes.len() as f64;
+    let request = |route: &str, method: &str, status: u16| {
+        format!("zorb_http_requests_total{{route=\"{route}\",method=\"{method}\",status=\"{status}\"}}")
+    };
+    let (plain, xet) = ("/xorbs/{hash}", "/v1/xorbs/{prefix}/{hash}");
+    grown(
+        &client,
+        &before,
+        &[
+            (&request(plain, "POST", 201), 1.0),
+            (&request(plain, "POST", 200), 1.0),
+            (&request(plain, "POST", 400), 1.0),
+            (&request(xet, "POST", 200), 1.0),
+            ("zorb_received_bytes_total", received),
+            ("zorb_sent_bytes_total", 0.0),
+            ("zorb_verify_seconds_count", 4.0),
+            ("zorb_store_xorbs", 1.0),
+            ("zorb_store_bytes", len),
+            ("zorb_uploads_in_flight", 0.0),
+        ],
+    )
+    .await;
+
+    let before = Metrics::of(&client).await;
+    let part = client.get(&format!("{}?range=1-3", xorb.path())).await.body.len();
+    let raw = client.get(&format!("{}?format=raw", xorb.xet_path())).await.body.len();
+    client.head(&xorb.path()).await;
+    let byte = client.get_with(&xorb.path(), &[("range", "bytes=0-9")]).await.body.len();
+    client.get_with(&xorb.path(), &[("if-none-match", "*")]).await;
+    client.get("/v1/unknown?x=y").await;
+    grown(
+        &client,
+        &before,
+        &[
+            (&request(plain, "GET", 200), 1.0),
+            (&request(xet, "GET", 200), 1.0),
+            (&request(plain, "HEAD", 200), 1.0),
+            (&request(plain, "GET", 206), 1.0),
+            (&request(plain, "GET", 304), 1.0),
+            (&request("(none)", "GET", 404), 1.0),
+            ("zorb_sent_bytes_total", (part + raw + byte) as f64),
+            ("zorb_received_bytes_total", 0.0),
+            ("zorb_verify_seconds_count", 0.0),
+            ("zorb_store_xorbs", 0.0),
+        ],
+    )
+    .await;
+    let histogram = |route: &str| format!("zorb_http_request_seconds_count{{route=\"{route}\"}}");
+    grown(&client, &before, &[(&histogram(plain), 4.0), (&histogram(xet), 1.0), (&histogram("/metrics"), 2.0)]).await;
+}
+
+#[tokio::test]
+async fn what_is_in_flight_is_counted_and_ends_at_zero() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 300_000));
+    let mut uploads = Vec::new();
+    for _ in 0..3 {
+        let mut upload = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
+        upload.send(&xorb.bytes[..10]).await;
+        uploads.push(upload);
+    }
+    let uploads_in_flight = async |count: f64| {
+        eventually("the uploads are counted", async || {
+            let metrics = Metrics::of(&client).await;
+            // The scrape itself is a request.
+            (metrics.get("zorb_uploads_in_flight"), metrics.get("zorb_http_requests_in_flight")) == (count, count + 1.0)
+        })
+        .await;
+    };
+    uploads_in_flight(3.0).await;
+    assert!(Metrics::of(&client).await.get("zorb_http_connections") >= 4.0);
+    uploads.pop().expect("there are three").reset();
+    uploads_in_flight(2.0).await;
+    let mut upload = uploads.pop().expect("there were three");
+    upload.send(&xorb.bytes[10..]).await;
+    assert_eq!(upload.answer().await.status, 201);
+    uploads_in_flight(1.0).await;
+    drop(uploads);
+    uploads_in_flight(0.0).await;
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics_with_a_help_and_a_type_for_every_family() {
+    let server = TestServer::start();
+    server.client().get("/healthz").await;
+    let answer = server.client().get("/metrics").await;
+    assert!(answer.header("content-type").starts_with("application/openmetrics-text; version=1.0.0"));
+    let text = std::str::from_utf8(&answer.body).expect("metrics are text");
+    assert!(text.ends_with("# EOF\n"));
+    let families = |mark: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(mark));
+        lines.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+    };
+    let (helps, types) = (families("# HELP "), families("# TYPE "));
+    assert_eq!(helps, types);
+    for sample in text.lines().filter(|line| !line.starts_with('#')) {
+        assert!(types.iter().any(|family| sample.starts_with(family.as_str())), "{sample}");
+    }
+    // Clients must not be able to make up labels.
+    for method in ["ZORB", "PROPFIND"] {
+        let request = server.client().request(method.parse().expect("a method"), "/made/up");
+        Answer::of(request).await.problem(404, "not_found");
+    }
+    let text = server.client().get("/metrics").await.body;
+    let text = std::str::from_utf8(&text).expect("metrics are text");
+    assert!(!text.contains("made") && !text.contains("ZORB") && text.contains("method=\"OTHER\""));
+}
+
+#[tokio::test]
+async fn a_request_id_is_taken_over_or_made_and_is_in_the_log() {
+    let server = TestServer::start();
+    let client = server.client();
+    for path in ["/healthz", "/unknown", "/xorbs/123"] {
+        let answer = client.get_with(path, &[("x-request-id", "my-id/0.1")]).await;
+        assert_eq!(answer.header("x-request-id"), "my-id/0.1");
+        let (made, again) = (client.get(path).await, client.get(path).await);
+        assert_ne!(made.header("x-request-id"), again.header("x-request-id"));
+        for answer in [made, again] {
+            assert!(server.log().contains(answer.header("x-request-id")));
+        }
+    }
+    assert_eq!(server.log().lines().filter(|line| line.contains("my-id/0.1") && line.contains("answered")).count(), 3);
+    // One that could forge a log line, or fill the log, is not taken over.
+    for id in ["two words", &"x".repeat(5000), ""] {
+        let answer = client.get_with("/healthz", &[("x-request-id", id)]).await;
+        assert_ne!(answer.header("x-request-id"), id);
+        assert!(!answer.header("x-request-id").is_empty());
+    }
+}
+
+/// Requests of every kind, with secrets in all the places where clients have them.
+async fn tell_secrets(server: &TestServer) {
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 2));
+    let paths = [xorb.path(), xorb.xet_path(), "/unknown".to_owned(), "/healthz".to_owned(), "/xorbs/123".to_owned()];
+    for path in paths {
+        for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::HEAD] {
+            let request = client
+                .request(method, &format!("{path}?range=0-1&X-Signature=SECRET-query"))
+                .header("authorization", "Bearer SECRET-token")
+                .header("cookie", "session=SECRET-cookie")
+                .body(xorb.bytes.clone());
+            Answer::of(request).await;
+        }
+    }
+    client.post(&xorb.path(), "SECRET-body, which is no xorb").await.problem(400, "unsupported_version");
+}
+
+#[tokio::test]
+async fn logs_have_no_query_strings_and_no_secrets_even_at_debug() {
+    let server = TestServer::start();
+    tell_secrets(&server).await;
+    let log = server.log();
+    assert!(log.contains("answered") && log.contains("/unknown"), "{log}");
+    for secret in ["SECRET", "range=0-1", "X-Signature"] {
+        assert!(!log.contains(secret), "{secret} in {log}");
+    }
+    assert!(!log.contains('\u{1b}'), "no colours where nobody sees them");
+}
+
+#[tokio::test]
+async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
+    let server = Start::default().with("log_format", "json").start();
+    tell_secrets(&server).await;
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 2));
+    let request = client.request(reqwest::Method::POST, &xorb.path()).header("x-request-id", "json-1");
+    assert_eq!(Answer::of(request.body(xorb.bytes.clone())).await.status, 201);
+    let log = server.log();
+    assert!(!log.contains("SECRET"));
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let answered: Vec<_> = lines
+        .iter()
+        .filter(|line| line["message"] == "answered" && line["span"]["id"] == "json-1" && line["status"] == 201)
+        .collect();
+    assert!(matches!(answered[..], [line] if line["level"] == "INFO" && line["span"]["path"] == xorb.path()), "{log}");
+}
+
+#[tokio::test]
+async fn at_the_default_level_uploads_and_failures_are_logged_and_reads_are_not() {
+    let (server, mut rng) = (Start::default().with("log", "info").start(), rng());
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 2));
+    let answered = || server.log().lines().filter(|line| line.contains("answered")).count();
+    client.post(&xorb.path(), xorb.bytes.clone()).await;
+    assert_eq!(answered(), 1);
+    client.get(&xorb.path()).await;
+    client.get("/unknown").await;
+    assert_eq!(answered(), 1);
+    fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
+    client.get(&xorb.path()).await.problem(500, "internal");
+    assert_eq!(answered(), 2);
+}

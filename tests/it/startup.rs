@@ -1,0 +1,163 @@
+//! Starting: the first line, where settings come from, and when a start is refused.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::support::{Client, TestServer, Xorb, rng};
+
+/// `zorb serve` in a folder, with nothing said but the arguments.
+fn zorb(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+    command.arg("serve").args(args).current_dir(folder).stdin(Stdio::null());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ZORB_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("the test can make a temporary folder")
+}
+
+/// A server that ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts it; returns its first line and what ends it.
+fn started(mut command: Command) -> (String, Running) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut running = Running(child.expect("the binary was built for this test"));
+    let mut line = String::new();
+    let stdout = running.0.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("the server writes text");
+    (line, running)
+}
+
+/// The start must be refused with a sentence that has all of these words, and nothing on stdout.
+fn check_refused(mut command: Command, words: &[&str]) {
+    let Output { status, stdout, stderr } = command.output().expect("the binary was built for this test");
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.code().is_some_and(|code| code != 0), "{status}: {stderr}");
+    assert_eq!(stdout, "");
+    assert!(words.iter().all(|word| stderr.contains(word)), "{words:?} in {stderr}");
+    assert!(!stderr.contains("panicked") && !stderr.contains("RUST_BACKTRACE"), "{stderr}");
+}
+
+#[tokio::test]
+async fn the_first_line_says_where_it_listens_and_holds_as_soon_as_it_is_there() {
+    let folder = folder();
+    let (line, _running) = started(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "new/data"]));
+    let url = line.strip_prefix("zorb listening on ").and_then(|rest| rest.strip_suffix('\n')).expect("the line");
+    let port: u16 = url.strip_prefix("http://127.0.0.1:").expect("a URL").parse().expect("a port");
+    assert_ne!(port, 0);
+    assert_eq!(Client::new(url).get("/readyz").await.status, 200);
+    assert!(folder.path().join("new/data/index.sqlite").exists());
+}
+
+#[tokio::test]
+async fn a_second_server_on_one_folder_refuses_and_does_not_disturb_the_first() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
+    let mut upload = crate::support::Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
+    upload.send(&xorb.bytes[..10]).await;
+    let (data_dir, elsewhere) = (server.data_dir().to_str().expect("text"), folder());
+    let second = zorb(elsewhere.path(), &["--listen", "127.0.0.1:0", "--data-dir", data_dir]);
+    check_refused(second, &["another zorb", data_dir]);
+    upload.send(&xorb.bytes[10..]).await;
+    assert_eq!(upload.answer().await.status, 201);
+    assert_eq!(client.get(&xorb.path()).await.body, xorb.bytes);
+    assert_eq!(client.get("/readyz").await.status, 200);
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_with_its_address() {
+    let server = TestServer::start();
+    check_refused(zorb(folder().path(), &["--listen", server.address()]), &["cannot listen on", server.address()]);
+}
+
+#[tokio::test]
+async fn other_machines_are_served_only_if_somebody_said_so() {
+    let folder = folder();
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
+        check_refused(zorb(folder.path(), &["--listen", address]), &["refusing", address, "--allow-anonymous"]);
+    }
+    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+    let mut by_env = zorb(folder.path(), &["--listen", "0.0.0.0:0"]);
+    by_env.env("ZORB_ALLOW_ANONYMOUS", "true");
+    for command in [by_env, zorb(folder.path(), &["--listen", "0.0.0.0:0", "--allow-anonymous"])] {
+        let (line, _running) = started(command);
+        let port = line.trim_end().rsplit_once(':').expect("the line has a port").1.to_owned();
+        assert_eq!(Client::new(&format!("http://127.0.0.1:{port}")).get("/healthz").await.status, 200);
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_over_the_file_over_the_default() {
+    let sources = ["flag", "environment", "file", "zorb-data"];
+    for first in 0..sources.len() {
+        let folder = folder();
+        fs::write(folder.path().join("zorb.toml"), "data_dir = \"file\"\n").expect("the test can write");
+        let mut args = vec!["--listen", "127.0.0.1:0"];
+        if first == 0 {
+            args.extend(["--data-dir", "flag"]);
+        }
+        if first <= 2 {
+            args.extend(["--config", "zorb.toml"]);
+        }
+        let mut command = zorb(folder.path(), &args);
+        if first <= 1 {
+            command.env("ZORB_DATA_DIR", "environment");
+        }
+        let (line, _running) = started(command);
+        assert!(line.starts_with("zorb listening on http://127.0.0.1:"), "{line}");
+        for source in sources {
+            assert_eq!(folder.path().join(source).exists(), source == sources[first], "{source}");
+        }
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_by_name() {
+    let folder = folder();
+    let file = |text: &str, words: &[&str]| {
+        fs::write(folder.path().join("zorb.toml"), text).expect("the test can write");
+        check_refused(zorb(folder.path(), &["--config", "zorb.toml"]), words);
+    };
+    file("max_upload = 3\n", &["zorb.toml", "max_upload"]);
+    file("[server]\nlisten = \"x\"\n", &["zorb.toml", "server"]);
+    file("max_uploads = \"many\"\n", &["zorb.toml", "max_uploads"]);
+    file("max_uploads = 0\n", &["max_uploads", "at least 1"]);
+    file("max_uploads = \n", &["zorb.toml"]);
+    file("log_format = \"xml\"\n", &["log_format", "xml"]);
+    file("listen = \"nowhere\"\n", &["listen", "nowhere"]);
+    check_refused(zorb(folder.path(), &["--config", "missing.toml"]), &["missing.toml"]);
+    check_refused(zorb(folder.path(), &["--lisen", "127.0.0.1:0"]), &["--lisen"]);
+    let mut command = zorb(folder.path(), &[]);
+    command.env("ZORB_MAX_UPLOADS", "many");
+    check_refused(command, &["max_uploads", "many"]);
+    let mut command = zorb(folder.path(), &[]);
+    command.env("ZORB_LOG", "zorb=nonsense=x");
+    check_refused(command, &["log"]);
+    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_one_is_refused_by_name() {
+    let folder = folder();
+    fs::write(folder.path().join("file"), "in the way").expect("the test can write");
+    check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "file"]), &["data folder", "file"]);
+    fs::create_dir(folder.path().join("data")).expect("the test can make a folder");
+    fs::write(folder.path().join("data/index.sqlite"), "no database".repeat(1000)).expect("the test can write");
+    check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "data"]), &["database"]);
+}

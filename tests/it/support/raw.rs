@@ -1,0 +1,110 @@
+//! A connection on which the test decides every byte and every pause, and sees every byte that comes back.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Answer, TestServer};
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Raw {
+    stream: BufReader<TcpStream>,
+}
+
+impl Raw {
+    pub async fn connect(server: &TestServer) -> Self {
+        let stream = TcpStream::connect(server.address()).await.expect("the server listens");
+        stream.set_nodelay(true).expect("the socket is open");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// Connects and sends the head of an upload that declares so many bytes.
+    pub async fn begin_upload(server: &TestServer, path: &str, len: usize) -> Self {
+        let mut connection = Self::connect(server).await;
+        connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n")).await;
+        connection
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).await.expect("the server takes the bytes");
+    }
+
+    /// The same where the server may hang up.
+    pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref()).await
+    }
+
+    /// Says that nothing more will be sent.
+    pub async fn finish_sending(&mut self) {
+        self.stream.shutdown().await.expect("the connection is open");
+    }
+
+    /// Reads the head of an answer, which may be a 100.
+    pub async fn head(&mut self) -> Answer {
+        let status_line = self.line().await;
+        let status = status_line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
+        let mut headers = HeaderMap::new();
+        loop {
+            let line = self.line().await;
+            if line.is_empty() {
+                return Answer { status, headers, body: Bytes::new() };
+            }
+            let (name, value) = line.split_once(':').expect("a header has a colon");
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a header has a name");
+            headers.append(name, HeaderValue::from_str(value.trim()).expect("a header is text"));
+        }
+    }
+
+    /// Reads an answer with a `Content-Length`, and leaves the connection behind it.
+    pub async fn answer(&mut self) -> Answer {
+        let mut answer = self.head().await;
+        let len = answer.header("content-length").parse().expect("a length is a number");
+        let mut body = vec![0; len];
+        self.stream.read_exact(&mut body).await.expect("the body is as long as declared");
+        answer.body = body.into();
+        answer
+    }
+
+    /// Reads exactly so many bytes.
+    pub async fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).await.expect("the server sends that much");
+        bytes
+    }
+
+    /// Reads until the server ends the connection.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes).await.expect("the server ends the connection in order");
+        bytes
+    }
+
+    /// Reads until the connection ends, in order or not.
+    pub async fn drain(&mut self) {
+        let _ = self.stream.read_to_end(&mut Vec::new()).await;
+    }
+
+    /// Whether nothing has arrived so far. Takes nothing away.
+    pub async fn is_silent(&mut self) -> bool {
+        let arrived = timeout(Duration::ZERO, self.stream.get_ref().peek(&mut [0])).await;
+        self.stream.buffer().is_empty() && arrived.is_err()
+    }
+
+    /// Ends the connection with a reset instead of in order.
+    pub fn reset(self) {
+        self.stream.get_ref().set_zero_linger().expect("the socket is open");
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.expect("the server answers with text");
+        line.strip_suffix("\r\n").unwrap_or_else(|| panic!("no end of line: {line:?}")).to_owned()
+    }
+}

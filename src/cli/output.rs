@@ -23,6 +23,12 @@ pub(super) struct OutputArgs {
     quiet: bool,
 }
 
+impl OutputArgs {
+    pub(super) const fn is_json(self) -> bool {
+        self.json
+    }
+}
+
 /// Where a command says what it did.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
@@ -62,7 +68,7 @@ impl Output {
             return Ok(());
         }
         if self.is_piped {
-            self.complain(text);
+            self.bars.suspend(|| to_stderr(text));
             return Ok(());
         }
         self.print(&format!("{text}\n"))
@@ -115,7 +121,11 @@ pub(super) fn write_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
 }
 
 /// Says why a command failed.
-#[expect(clippy::print_stderr, reason = "this is the door")]
 pub(super) fn complain(text: impl Display) {
-    eprintln!("zorb: {text}");
+    to_stderr(format_args!("zorb: {text}"));
+}
+
+#[expect(clippy::print_stderr, reason = "this is the door")]
+fn to_stderr(text: impl Display) {
+    eprintln!("{text}");
 }

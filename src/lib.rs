@@ -1,4 +1,6 @@
 //! zorb: a self-hosted content-addressed store for the Xet protocol.
+//!
+#![doc = include_str!("ARCHITECTURE.md")]
 
 pub mod blob;
 pub mod cli;

@@ -28,7 +28,11 @@ pub(super) fn join(grouped: &[u8], raw: &mut [u8]) {
     let (quads, rest) = raw.as_chunks_mut::<4>();
     let columns = g0.iter().zip(g1).zip(g2.iter().zip(g3));
     for (quad, ((b0, b1), (b2, b3))) in quads.iter_mut().zip(columns) {
-        *quad = [*b0, *b1, *b2, *b3];
+        // Pairs, then pairs of pairs: that is what the machine's interleaving instructions do, and the compiler sees
+        // it in this form. Written as `[*b0, *b1, *b2, *b3]` it takes more than twice as long.
+        let low = u16::from(*b0) | u16::from(*b1) << 8;
+        let high = u16::from(*b2) | u16::from(*b3) << 8;
+        *quad = (u32::from(low) | u32::from(high) << 16).to_le_bytes();
     }
     for (byte, group) in rest.iter_mut().zip([g0, g1, g2]) {
         if let Some(last) = group.last() {

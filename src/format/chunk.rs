@@ -99,7 +99,7 @@ impl ChunkHeader {
         Ok(Self { payload_len, scheme, raw_len })
     }
 
-    /// Reads a header. The fields are judged from left to right, the lengths before they are compared.
+    /// Reads a header. What kind of chunk it is comes first, version and then scheme, and then how long it is.
     ///
     /// # Errors
     ///

@@ -110,3 +110,6 @@ impl Cas {
         self.publishing.join().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -249,6 +249,8 @@ impl Ingest {
                 }
             }
         }
+        // Uploads that wait for their client or their turn are many, those that decompress are few.
+        self.verifier.release_scratch();
         self.busy += begin.elapsed();
         Ok(self)
     }

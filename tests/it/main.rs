@@ -2,5 +2,8 @@
 #![expect(unreachable_pub, reason = "nothing of a test binary is reachable, and `pub(crate)` everywhere says no more")]
 
 mod crash;
+mod memory;
+mod official;
 mod smoke;
 mod support;
+mod tidy;

@@ -28,7 +28,7 @@ fn lengths_are_taken_from_1_up_to_their_limits_and_not_beyond() {
     assert_eq!(parse(16_777_215, 1), Err(HeaderError::PayloadTooLong { len: 16_777_215 }));
     assert_eq!(parse(1, 0), Err(HeaderError::RawEmpty));
     assert_eq!(parse(1, 131_073), Err(HeaderError::RawTooLong { len: 131_073 }));
-    assert_eq!(parse(0, 0), Err(HeaderError::PayloadEmpty), "judged from left to right");
+    assert_eq!(parse(0, 0), Err(HeaderError::PayloadEmpty), "the payload is judged first");
 }
 
 #[test]

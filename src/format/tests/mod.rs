@@ -11,6 +11,7 @@ mod chunk;
 mod chunker;
 mod compression;
 mod hashes;
+mod lz4_frame;
 mod range;
 mod reference_files;
 mod samples;

@@ -65,7 +65,6 @@ impl fmt::Display for BuildLimit {
 /// assert_eq!(verify(xorb.bytes()).as_ref(), Ok(xorb.xorb()));
 /// # Ok::<(), zorb::format::xorb::BuildError>(())
 /// ```
-#[derive(Debug)]
 pub struct XorbBuilder {
     policy: Policy,
     encoder: Encoder,
@@ -164,6 +163,17 @@ impl XorbBuilder {
         let value = ChunkHeader { payload_len, scheme, raw_len };
         *header = value.to_bytes();
         Ok(value.record_len())
+    }
+}
+
+impl fmt::Debug for XorbBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XorbBuilder")
+            .field("policy", &self.policy)
+            .field("chunk_count", &self.chunk_count())
+            .field("raw_len", &self.raw_len)
+            .field("serialized_len", &self.serialized_len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -43,7 +43,7 @@ pub enum FooterError {
         found: u8,
     },
     /// A section of a version that does not exist yet.
-    #[error("{field} of the footer has another value than {expected}, which is not supported")]
+    #[error("{field} of the footer is not {expected}, the only one that is supported")]
     SectionVersion {
         /// Which section's version.
         field: FooterField,
@@ -245,7 +245,6 @@ const fn field_len(field: FooterField) -> u32 {
 }
 
 /// Compares a footer that arrives in pieces with the one that the chunks give.
-#[derive(Debug)]
 pub(super) struct FooterCheck {
     version: Version,
     chunk_count: u32,
@@ -268,12 +267,12 @@ impl FooterCheck {
     /// Takes the next bytes; an error comes with its offset from the start of the footer.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), (u64, FooterError)> {
         let expected = self.expected.get(self.have..).unwrap_or_default();
-        let same = piece
+        let differs = piece
             .iter()
             .zip(expected)
             .zip(self.have..)
             .position(|((byte, expected), offset)| byte != expected && !self.is_nonce(offset));
-        if let Some(index) = same {
+        if let Some(index) = differs {
             return Err(self.error_at(self.have.saturating_add(index)));
         }
         if piece.len() > expected.len() {

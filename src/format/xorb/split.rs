@@ -3,7 +3,8 @@
 //! The splitter is pushed pieces of any size, as a socket or a file gives them. A frame that lies inside one piece is
 //! handed out without a copy; one that straddles pieces is put together in a buffer, which is all that the splitter
 //! ever holds: at most one frame, [256 KiB](MAX_CHUNK_PAYLOAD_LEN) and 8 bytes. Headers are judged, and the limits of
-//! a xorb enforced, before a payload is awaited. Payloads are not looked at: that is [`verify`](super::verify).
+//! a xorb enforced, before a payload is awaited. Payloads are not looked at: that is
+//! [`Verifier`](super::Verifier).
 
 use std::fmt;
 

@@ -7,6 +7,8 @@
 //!
 //! What is not proven here is that the xorb is the one that somebody asked for: compare [`VerifiedXorb::hash`].
 
+use std::fmt;
+
 use super::error::{XorbError, XorbErrorKind};
 use super::footer::{FooterCheck, FooterError, Version};
 use super::layout::{Layout, LayoutBuilder, LayoutError};
@@ -72,7 +74,7 @@ pub struct VerifiedChunk<'a> {
 }
 
 /// What is known of the chunks so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Seen {
     aggregator: Aggregator,
     layout: LayoutBuilder,
@@ -103,7 +105,6 @@ impl Seen {
 }
 
 /// Verifies a body that arrives in pieces of any size.
-#[derive(Debug)]
 pub struct Verifier {
     max_len: u64,
     splitter: Splitter,
@@ -172,6 +173,12 @@ impl Verifier {
         }
     }
 
+    /// Lets go of the memory that decompression took. It comes back with the next compressed frame; a verifier that
+    /// waits for its next piece need not hold it.
+    pub fn release_scratch(&mut self) {
+        self.decoder = Decoder::new();
+    }
+
     /// Ends the body.
     ///
     /// # Errors
@@ -227,6 +234,15 @@ impl Verifier {
             self.failed = Some(*error);
         }
         result
+    }
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier")
+            .field("splitter", &self.splitter)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
     }
 }
 

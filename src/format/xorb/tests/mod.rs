@@ -8,6 +8,10 @@
 )]
 
 mod build;
+mod corruption;
+mod docs_table;
+mod interop;
+mod layout;
 mod pieces;
 
 use super::footer::{self, Version};

@@ -1,0 +1,204 @@
+//! Stores of which the n-th operation fails: either nothing is done, or it is done and reported as failed.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::{ByteRange, XorbHash};
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{
+    ChunkColumns, Index, IndexError, IndexErrorKind, NewXorb, Staging, Ticket, Totals, XorbRow, XorbState,
+};
+use crate::runtime::clock::Timestamp;
+
+/// Whether a failed operation was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Before,
+    After,
+}
+
+/// Which operation is to fail; shared by the stores.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    plan: Arc<Mutex<Option<Plan>>>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    trigger: Trigger,
+    moment: Moment,
+    failed: Option<&'static str>,
+}
+
+#[derive(Debug)]
+enum Trigger {
+    Count(usize),
+    Name(&'static str),
+}
+
+impl Faults {
+    /// The operation after `n` further ones fails.
+    pub(super) fn arm(&self, n: usize, moment: Moment) {
+        *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Count(n), moment, failed: None });
+    }
+
+    /// The next operation of this name fails.
+    pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
+        *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Name(name), moment, failed: None });
+    }
+
+    /// Nothing fails any more; says what has failed.
+    pub(super) fn disarm(&self) -> Option<&'static str> {
+        self.plan.lock().unwrap().take().and_then(|plan| plan.failed)
+    }
+
+    /// Counts an operation; says whether, and when, it is to fail.
+    fn hit(&self, name: &'static str) -> Option<Moment> {
+        let mut plan = self.plan.lock().unwrap();
+        let plan = plan.as_mut().filter(|plan| plan.failed.is_none())?;
+        let due = match &mut plan.trigger {
+            Trigger::Name(wanted) => *wanted == name,
+            Trigger::Count(0) => true,
+            Trigger::Count(left) => {
+                *left -= 1;
+                false
+            }
+        };
+        due.then(|| {
+            plan.failed = Some(name);
+            plan.moment
+        })
+    }
+
+    async fn around<T, E>(
+        &self,
+        name: &'static str,
+        operation: impl Future<Output = Result<T, E>>,
+        error: impl FnOnce() -> E,
+    ) -> Result<T, E> {
+        match self.hit(name) {
+            None => operation.await,
+            Some(Moment::Before) => Err(error()),
+            Some(Moment::After) => {
+                operation.await?;
+                Err(error())
+            }
+        }
+    }
+}
+
+fn blob_error() -> BlobError {
+    BlobError { op: "fail", key: None, kind: BlobErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
+}
+
+fn index_error() -> IndexError {
+    IndexError { op: "fail", kind: IndexErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FaultyBlobs {
+    pub(super) inner: MemoryBlobStore,
+    pub(super) faults: Faults,
+}
+
+impl BlobStore for FaultyBlobs {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        if self.faults.hit("draft").is_some() {
+            return Err(blob_error());
+        }
+        Ok(Box::new(FaultyDraft { inner: self.inner.draft()?, faults: self.faults.clone() }))
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        self.faults.around("read", self.inner.read(key, range), blob_error).boxed()
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.faults.around("head", self.inner.head(key), blob_error).boxed()
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.faults.around("delete", self.inner.delete(key), blob_error).boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.faults.around("list", self.inner.list(), blob_error).boxed()
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.faults.around("remove_stray_drafts", self.inner.remove_stray_drafts(), blob_error).boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        self.faults.around("probe", self.inner.probe(), blob_error).boxed()
+    }
+}
+
+#[derive(Debug)]
+struct FaultyDraft {
+    inner: Box<dyn Draft>,
+    faults: Faults,
+}
+
+impl Draft for FaultyDraft {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
+        if self.faults.hit("write").is_some() {
+            return Err(blob_error());
+        }
+        self.inner.write(bytes)
+    }
+
+    fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
+        let Self { inner, faults } = *self;
+        async move { faults.around("publish", inner.publish(key), blob_error).await }.boxed()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FaultyIndex {
+    pub(super) inner: SqliteIndex,
+    pub(super) faults: Faults,
+}
+
+impl Index for FaultyIndex {
+    fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
+        self.faults.around("find_xorb", self.inner.find_xorb(hash), index_error).boxed()
+    }
+
+    fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>> {
+        self.faults.around("find_chunks", self.inner.find_chunks(hash), index_error).boxed()
+    }
+
+    fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
+        self.faults.around("stage_xorb", self.inner.stage_xorb(hash, ticket, now), index_error).boxed()
+    }
+
+    fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("publish_xorb", self.inner.publish_xorb(xorb, ticket, now), index_error).boxed()
+    }
+
+    fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("abandon_xorb", self.inner.abandon_xorb(hash, now), index_error).boxed()
+    }
+
+    fn forget_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("forget_xorb", self.inner.forget_xorb(hash), index_error).boxed()
+    }
+
+    fn unfinished_xorbs(&self) -> BoxFuture<'_, Result<Vec<(XorbHash, XorbState)>, IndexError>> {
+        self.faults.around("unfinished_xorbs", self.inner.unfinished_xorbs(), index_error).boxed()
+    }
+
+    fn totals(&self) -> BoxFuture<'_, Result<Totals, IndexError>> {
+        self.faults.around("totals", self.inner.totals(), index_error).boxed()
+    }
+
+    fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        self.faults.around("list_xorbs", self.inner.list_xorbs(), index_error).boxed()
+    }
+}

@@ -1,0 +1,220 @@
+//! The order of effects, with every operation of the stores failing in turn.
+
+mod faults;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+use tempfile::TempDir;
+
+use self::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
+use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::ByteRange;
+use crate::format::compression::Policy;
+use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
+use crate::format::xorb::{BuiltXorb, XorbBuilder};
+use crate::index::Index;
+use crate::index::sqlite::SqliteIndex;
+use crate::runtime::clock::{ManualClock, Timestamp};
+use crate::runtime::metrics::Metrics;
+
+/// A store in memory with its index in a temporary folder, both of which can be told to fail.
+struct Setup {
+    _folder: TempDir,
+    faults: Faults,
+    blobs: MemoryBlobStore,
+    index: SqliteIndex,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index }
+    }
+
+    /// A process over the stores; a second one is what a restart gives.
+    fn process(&self) -> Cas {
+        let blobs = FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() };
+        let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
+        Cas::new(Arc::new(blobs), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
+    }
+}
+
+fn xorb(text: &str, policy: Policy) -> BuiltXorb {
+    let mut builder = XorbBuilder::new(policy);
+    for index in 0..5 {
+        builder.push(format!("{index} {text}").repeat(2000).as_bytes()).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+async fn upload(cas: &Cas, xorb: &BuiltXorb) -> Result<Uploaded, UploadError> {
+    let pieces: Vec<Result<Bytes, BodyError>> =
+        xorb.bytes().chunks(3000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+    let claimed = xorb.xorb().hash();
+    let body = stream::iter(pieces);
+    cas.upload(Upload { claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len: None, body }).await
+}
+
+/// The stored bytes as a reader gets them; `None` where there is no such xorb.
+async fn read(cas: &Cas, xorb: &BuiltXorb) -> Result<Option<Vec<u8>>, ReadError> {
+    let Some(found) = cas.find(xorb.xorb().hash()).await? else { return Ok(None) };
+    let bytes = ByteRange::new(0, found.layout().serialized_len()).unwrap();
+    let pieces: Vec<Bytes> = cas.read(&found, Form::Serialized, bytes).await?.try_collect().await?;
+    Ok(Some(pieces.concat()))
+}
+
+/// What must hold after an upload in which the `n`-th operation failed, at once and after a restart.
+async fn check_upload_with_fault(n: usize, moment: Moment) -> bool {
+    let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    let cas = setup.process();
+    setup.faults.arm(n, moment);
+    let result = upload(&cas, &xorb).await;
+    let Some(failed) = setup.faults.disarm() else {
+        assert!(result.unwrap().was_inserted);
+        return false;
+    };
+    let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+
+    // Acknowledged means served; not acknowledged means invisible, or, where the last operation was carried out
+    // although it failed, whole.
+    let seen = read(&cas, &xorb).await.unwrap();
+    match &result {
+        Ok(_) => assert_eq!(seen.as_deref(), Some(xorb.bytes()), "{case}"),
+        Err(_) => {
+            assert!(seen.is_none() || (moment == Moment::After && seen.as_deref() == Some(xorb.bytes())), "{case}")
+        }
+    }
+    // A restart clears up what is not visible, and only that.
+    let cas = setup.process();
+    cas.recover().await.unwrap();
+    assert_eq!(read(&cas, &xorb).await.unwrap(), seen, "{case}");
+    assert_eq!(setup.blobs.list().await.unwrap().len(), usize::from(seen.is_some()), "{case}");
+    assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{case}");
+    assert_eq!(cas.recover().await.unwrap(), Recovered::default(), "{case}");
+    // And the upload can be repeated.
+    assert_eq!(upload(&cas, &xorb).await.unwrap().was_inserted, seen.is_none(), "{case}");
+    assert_eq!(read(&cas, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()), "{case}");
+    true
+}
+
+#[tokio::test]
+async fn an_upload_whose_nth_operation_fails_leaves_nothing_visible_and_can_be_repeated() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        while check_upload_with_fault(n, moment).await {
+            n += 1;
+        }
+        assert!(n > 6, "an upload has more than {n} operations that can fail");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_failed_can_be_repeated_at_once_in_another_serialization() {
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let setup = Setup::new().await;
+            let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+            let cas = setup.process();
+            setup.faults.arm(n, moment);
+            let failed = upload(&cas, &first).await.is_err();
+            if setup.faults.disarm().is_none() {
+                break;
+            }
+            let seen = read(&cas, &first).await.unwrap();
+            let inserted = upload(&cas, &second).await.unwrap().was_inserted;
+            assert_eq!(inserted, seen.is_none(), "operation {n} {moment:?}");
+            assert!(failed || !inserted);
+            let expected = if inserted { second.bytes() } else { first.bytes() };
+            assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(expected), "operation {n} {moment:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_recovery_that_fails_midway_is_finished_by_the_next_one() {
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+            // The blob is published and the row staged: the process dies before it goes live.
+            setup.faults.arm_at("publish_xorb", Moment::Before);
+            upload(&setup.process(), &xorb).await.unwrap_err();
+            setup.faults.disarm();
+            assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(xorb.xorb().hash())]);
+
+            setup.faults.arm(n, moment);
+            let result = setup.process().recover().await;
+            if setup.faults.disarm().is_none() {
+                assert_eq!(result.unwrap(), Recovered { drafts: 0, rows: 1 });
+                break;
+            }
+            result.unwrap_err();
+            let cas = setup.process();
+            cas.recover().await.unwrap();
+            assert_eq!(setup.blobs.list().await.unwrap(), [], "operation {n} {moment:?}");
+            assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "operation {n} {moment:?}");
+            assert!(upload(&cas, &xorb).await.unwrap().was_inserted);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_xorb_that_is_being_deleted_is_refused_with_a_time_to_come_back() {
+    let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    setup.faults.arm_at("publish_xorb", Moment::Before);
+    let cas = setup.process();
+    upload(&cas, &xorb).await.unwrap_err();
+    setup.faults.disarm();
+    setup.index.abandon_xorb(xorb.xorb().hash(), Timestamp::from_millis(0)).await.unwrap();
+    assert!(matches!(upload(&cas, &xorb).await, Err(UploadError::BeingDeleted { .. })));
+    assert_eq!(read(&cas, &xorb).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_blob_shorter_than_its_index_says_ends_the_stream_with_an_error_in_both_forms() {
+    let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    let cas = setup.process();
+    upload(&cas, &xorb).await.unwrap();
+    let key = BlobKey::xorb(xorb.xorb().hash());
+    setup.blobs.damage(key, xorb.bytes()[..xorb.bytes().len() - 1].to_vec());
+    let found = cas.find(xorb.xorb().hash()).await.unwrap().unwrap();
+    for (form, len) in [(Form::Serialized, found.layout().serialized_len()), (Form::Raw, found.layout().raw_len())] {
+        let stream = cas.read(&found, form, ByteRange::new(0, len).unwrap()).await.unwrap();
+        assert!(stream.try_collect::<Vec<_>>().await.is_err(), "{form:?}");
+    }
+    setup.blobs.delete(key).await.unwrap();
+    let whole = ByteRange::new(0, found.layout().raw_len()).unwrap();
+    assert!(matches!(cas.read(&found, Form::Raw, whole).await, Err(ReadError::Missing { .. })));
+}
+
+#[tokio::test]
+async fn every_raw_range_is_the_slice_of_the_whole_also_within_chunks() {
+    let (setup, xorb) = (Setup::new().await, xorb("x", Policy::Lz4));
+    let cas = setup.process();
+    upload(&cas, &xorb).await.unwrap();
+    let found = cas.find(xorb.xorb().hash()).await.unwrap().unwrap();
+    let len = found.layout().raw_len();
+    let whole = read_raw(&cas, &found, 0, len).await;
+    assert_eq!(whole.len() as u64, len);
+    // The first and last bytes of chunks and of everything, and what lies around them.
+    let ends = found.layout().chunks().map(|chunk| chunk.raw.end());
+    let mut points: Vec<u64> = ends.flat_map(|end| [end - 1, end, end + 1]).filter(|point| *point <= len).collect();
+    points.extend([0, 1, 2]);
+    for start in &points {
+        for end in points.iter().filter(|end| *end > start) {
+            let (from, to) = (usize::try_from(*start).unwrap(), usize::try_from(*end).unwrap());
+            assert_eq!(read_raw(&cas, &found, *start, *end).await, whole[from..to], "{start}-{end}");
+        }
+    }
+}
+
+async fn read_raw(cas: &Cas, xorb: &super::StoredXorb, start: u64, end: u64) -> Vec<u8> {
+    let stream = cas.read(xorb, Form::Raw, ByteRange::new(start, end).unwrap()).await.unwrap();
+    stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+}

@@ -1,0 +1,65 @@
+//! A full xorb of the official crate, sent and fetched with curl.
+
+use std::path::Path;
+use std::process::Command;
+
+use rand::RngExt;
+
+use crate::support::{TestServer, official_xorb, rng};
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
+fn a_64_mib_xorb_of_the_official_crate_goes_up_with_curl_and_200_random_chunk_ranges_come_back_identical() {
+    let mut rng = rng();
+    let (hash, bytes) = official_xorb(&mut rng);
+    assert!((61 << 20..=64 << 20).contains(&bytes.len()), "{}", bytes.len());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("xorb");
+    std::fs::write(&file, &bytes).unwrap();
+
+    let server = TestServer::start();
+    let url = format!("{}/xorbs/{hash}", server.url());
+    let at_file = format!("@{}", file.display());
+    let answer = curl(folder.path(), &["--request", "POST", "--data-binary", &at_file, &url]);
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!((answer["hash"].as_str(), answer["was_inserted"].as_bool()), (Some(&*hash), Some(true)));
+    assert_eq!(answer["serialized_len"], bytes.len());
+
+    // Where the chunks are is read off the bytes that were sent, not asked of the server.
+    let ends = chunk_ends(&bytes);
+    let count = ends.len() - 1;
+    assert_eq!(answer["chunks"], count);
+    let server = server.restart();
+    for _ in 0..200 {
+        let start = rng.random_range(0..count);
+        let end = rng.random_range(start + 1..=count);
+        let part = curl(folder.path(), &[&format!("{}/xorbs/{hash}?range={start}-{end}", server.url())]);
+        assert!(part == bytes[ends[start]..ends[end]], "chunks {start}-{end} came back changed");
+    }
+    assert!(curl(folder.path(), &[&format!("{}/xorbs/{hash}", server.url())]) == bytes, "the whole came back changed");
+}
+
+/// Offsets at which chunks end, after a 0 for where the first begins.
+fn chunk_ends(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![0];
+    let mut at = 0;
+    while at < bytes.len() {
+        at += 8 + usize::from(bytes[at + 1]) + (usize::from(bytes[at + 2]) << 8) + (usize::from(bytes[at + 3]) << 16);
+        ends.push(at);
+    }
+    assert_eq!(at, bytes.len());
+    ends
+}
+
+fn curl(folder: &Path, args: &[&str]) -> Vec<u8> {
+    let body = folder.join("body");
+    let status = Command::new("curl")
+        .args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*", "--output"])
+        .arg(&body)
+        .args(args)
+        .status()
+        .expect("curl is installed");
+    let body = std::fs::read(&body).unwrap_or_default();
+    assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&body));
+    body
+}

@@ -86,7 +86,7 @@ pub enum GetError {
         /// Which xorb.
         hash: XorbHash,
         /// What happened.
-        source: RequestError,
+        source: Box<RequestError>,
     },
     /// There are no such chunks.
     #[error("xorb {hash} has {count} chunks, numbered from 0; the range {range} goes past them")]
@@ -147,6 +147,12 @@ pub enum GetError {
     Write(#[source] io::Error),
 }
 
+impl GetError {
+    fn request(hash: XorbHash, error: RequestError) -> Self {
+        Self::Request { hash, source: Box::new(error) }
+    }
+}
+
 impl Server {
     /// Gets chunks of a xorb, verifies them, and writes them to the sink, which is given back when everything is proven.
     ///
@@ -174,7 +180,7 @@ impl Server {
         let mut transfer = Transfer::new(self, path, watch);
         let mut intake = Intake::new(hash, expected, wanted.raw, sink);
         let mut batch = Batch::default();
-        while let Some(event) = transfer.next().await.map_err(|source| GetError::Request { hash, source })? {
+        while let Some(event) = transfer.next().await.map_err(|error| GetError::request(hash, error))? {
             match event {
                 Event::Piece(piece) => {
                     if batch.add(piece) {
@@ -207,9 +213,7 @@ impl Server {
             };
             match failed {
                 Ok(list) => break list,
-                Err(error) => {
-                    retries.after(error).await.map_err(|source| GetError::Request { hash, source })?;
-                }
+                Err(error) => retries.after(error).await.map_err(|error| GetError::request(hash, error))?,
             }
         };
         let hashes = verify_list(hash, &list).ok_or(GetError::WrongList { hash })?;

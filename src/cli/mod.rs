@@ -36,9 +36,7 @@ enum Command {
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
-    /// Send xorb files to a server
     Put(put::PutArgs),
-    /// Fetch a xorb, or some of its chunks, from a server
     Get(get::GetArgs),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),

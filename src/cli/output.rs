@@ -97,7 +97,7 @@ impl Output {
 
     /// A bar that shows bytes; hidden unless somebody is looking.
     pub(super) fn bar(&self, len: u64, message: impl Into<String>) -> ProgressBar {
-        let style = "{msg} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
+        let style = "{msg:24!} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
         let style = ProgressStyle::with_template(style).expect("the template is constant and valid");
         let bar = self.bars.add(ProgressBar::new(len)).with_style(style).with_message(message.into());
         if !self.bars.is_hidden() {

@@ -132,6 +132,8 @@ impl Report {
         let share = Share { part: serialized_len, whole: raw_len };
         output.line(format_args!("stored  {}, {share} of raw", exact(serialized_len)))?;
         match &self.footer {
+            // Nobody has got that far.
+            None if self.damage.is_some() => {}
             Some(footer) => output.line(format_args!("footer  version {}, {}", footer.version, exact(footer.len)))?,
             None => output.line("footer  none")?,
         }

@@ -18,13 +18,9 @@ use crate::format::xorb::{VerifiedXorb, XorbError};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum XorbCommand {
-    /// Cut files into chunks and form xorbs of them
     Pack(pack::PackArgs),
-    /// Show what is in a xorb
     Inspect(inspect::InspectArgs),
-    /// Check that a file is a valid xorb, and which one
     Verify(verify::VerifyArgs),
-    /// Write the decompressed contents of a xorb's chunks
     Unpack(unpack::UnpackArgs),
 }
 

@@ -149,6 +149,7 @@ fn len_of(bytes: &[u8]) -> u32 {
 fn short() -> Criterion {
     Criterion::default()
         .sample_size(10)
+        .nresamples(5_000)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1))
 }

@@ -1,6 +1,6 @@
 //! The HTTP face of the store: routes, headers, JSON, statuses.
 //!
-//! A handler extracts, calls one verb of [`Cas`](crate::service::Cas), renders. It knows nothing of SQL, paths or blob
+//! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or blob
 //! keys, and only `error` knows which status a failure has.
 
 mod body;

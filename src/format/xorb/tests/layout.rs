@@ -35,7 +35,7 @@ fn ranges_are_half_open_and_never_empty() {
 fn chunk_ranges_map_to_their_records_and_raw_bytes() {
     let layout = layout(&[(108, 200), (9, 1), (58, 50)]);
     assert_eq!((layout.chunk_count(), layout.serialized_len(), layout.raw_len()), (3, 175, 251));
-    assert_eq!(layout.whole(), Some(chunks(0, 3)));
+    assert_eq!(layout.whole(), chunks(0, 3));
     let check = |range, serialized, raw| {
         assert_eq!((layout.serialized_range(range), layout.raw_range(range)), (serialized, raw), "{range}");
     };

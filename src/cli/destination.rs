@@ -31,6 +31,11 @@ impl Destination {
             Some(path) => match path.metadata() {
                 Ok(metadata) if metadata.is_dir() => bail!(Usage("-o is a folder, not a file")),
                 Ok(metadata) if !metadata.is_file() => Ok(Self::Device(path.to_owned())),
+                // The file that a link leads to is replaced, never the link: it may be `/dev/stdout`.
+                Ok(_) if path.is_symlink() => {
+                    let target = path.canonicalize().with_context(|| cannot_write(path))?;
+                    Ok(Self::File(target))
+                }
                 // One that cannot be looked at cannot be written either, which will be said then.
                 _ => Ok(Self::File(path.to_owned())),
             },

@@ -240,7 +240,11 @@ fn unpack_takes_the_ranges_of_the_server() {
         folder.zorb(&["xorb", "unpack", "x", "--range", range, "-o", "raw"]).failed(code, &["range"]);
     }
     assert_eq!(folder.read("raw"), xorb.raw(0, 1));
-    assert_eq!(folder.names(), ["raw", "x"]);
+    // A link stays one, and leads to the new data.
+    std::os::unix::fs::symlink("raw", folder.path("link")).unwrap();
+    folder.zorb(&["xorb", "unpack", "x", "--range", "1", "-o", "link", "-q"]).ok();
+    assert_eq!((folder.path("link").is_symlink(), folder.read("raw")), (true, xorb.raw(1, 2).to_vec()));
+    assert_eq!(folder.names(), ["link", "raw", "x"]);
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
         let problem = format!(r#"{{"code":"{code}","detail":"No."}}"#);
         let script = Script::start(move |_, _| answer(status, &[], problem.as_bytes()));
         let ran = folder.zorb(&["put", "x", "--json", "--server", &script.url]);
-        let ran = ran.failed(1, &[&format!("{}", status.split(' ').next().unwrap()), &format!("{code}: No.")]);
+        let ran = ran.failed(1, &[status.split(' ').next().unwrap(), &format!("{code}: No.")]);
         assert_eq!((&ran.record()["code"], script.requests().len()), (&json!(code), 1));
     }
     for (status, body) in [("200 OK", &b"hello"[..]), ("204 No Content", b""), ("301 Moved Permanently", b"")] {

@@ -56,7 +56,7 @@ fn range_lookup(criterion: &mut Criterion) {
 fn xorb(hash: XorbHash, rng: &mut StdRng) -> NewXorb {
     let mut layout = LayoutBuilder::new();
     for _ in 0..CHUNK_COUNT {
-        let raw_len = rng.random_range(1..=128 << 10);
+        let raw_len = rng.random_range(1_u32..=128 << 10);
         layout.push(8 + raw_len.div_ceil(2), raw_len.min(64 << 10)).unwrap();
     }
     NewXorb {

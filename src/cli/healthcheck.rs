@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::output::{Output, OutputArgs};
-use super::runtime;
+use super::remote;
 use crate::client::{RetryPolicy, Server, ServerUrl};
 
 /// Time for an answer. A container's health check has the same.
@@ -23,7 +23,7 @@ pub(super) struct HealthcheckArgs {
 pub(super) fn run(args: HealthcheckArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let server = Server::new(args.server, RetryPolicy { count: 0 })?;
-    runtime()?.block_on(server.ready(LIMIT))?;
+    remote::run(async { Ok(server.ready(LIMIT).await?) })?;
     output.record(&serde_json::json!({ "server": server.url().to_string(), "ready": true }))?;
     output.line(format_args!("{} is ready", server.url()))?;
     Ok(())

@@ -1,17 +1,20 @@
 //! The command line: what was typed, and which module does it.
 
+mod destination;
+mod get;
 mod healthcheck;
 mod output;
+mod put;
+mod remote;
 mod serve;
 mod units;
 mod xorb;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use tokio::runtime::{Builder, Runtime};
+use thiserror::Error;
 
 use self::output::{OutputError, complain, write_stdout};
 
@@ -33,6 +36,8 @@ enum Command {
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
+    Put(put::PutArgs),
+    Get(get::GetArgs),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
@@ -49,16 +54,17 @@ impl Cli {
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Xorb(command) => xorb::run(command),
+            Command::Put(args) => put::run(args),
+            Command::Get(args) => get::run(args),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
+            Err(error) if matches!(error.downcast_ref(), Some(OutputError::Closed)) => ExitCode::FAILURE,
             Err(error) => {
-                if !matches!(error.downcast_ref(), Some(OutputError::Closed)) {
-                    complain(format_args!("{error:#}"));
-                }
-                ExitCode::FAILURE
+                complain(format_args!("{error:#}"));
+                if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
             }
         }
     }
@@ -70,10 +76,10 @@ fn completions(shell: Shell) -> anyhow::Result<()> {
     Ok(write_stdout(|stdout| stdout.write_all(&script))?)
 }
 
-/// A runtime for a command that talks to a server: its work is waiting, so one thread drives it.
-fn runtime() -> anyhow::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
-}
+/// What was typed makes no sense, which only shows when it is looked at together with the rest.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("{0}; see --help")]
+struct Usage(&'static str);
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,12 @@ pub(super) struct OutputArgs {
     quiet: bool,
 }
 
+impl OutputArgs {
+    pub(super) const fn is_json(self) -> bool {
+        self.json
+    }
+}
+
 /// Where a command says what it did.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
@@ -62,7 +68,7 @@ impl Output {
             return Ok(());
         }
         if self.is_piped {
-            self.complain(text);
+            self.bars.suspend(|| to_stderr(text));
             return Ok(());
         }
         self.print(&format!("{text}\n"))
@@ -91,7 +97,7 @@ impl Output {
 
     /// A bar that shows bytes; hidden unless somebody is looking.
     pub(super) fn bar(&self, len: u64, message: impl Into<String>) -> ProgressBar {
-        let style = "{msg} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
+        let style = "{msg:24!} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
         let style = ProgressStyle::with_template(style).expect("the template is constant and valid");
         let bar = self.bars.add(ProgressBar::new(len)).with_style(style).with_message(message.into());
         if !self.bars.is_hidden() {
@@ -115,7 +121,11 @@ pub(super) fn write_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
 }
 
 /// Says why a command failed.
-#[expect(clippy::print_stderr, reason = "this is the door")]
 pub(super) fn complain(text: impl Display) {
-    eprintln!("zorb: {text}");
+    to_stderr(format_args!("zorb: {text}"));
+}
+
+#[expect(clippy::print_stderr, reason = "this is the door")]
+fn to_stderr(text: impl Display) {
+    eprintln!("{text}");
 }

@@ -10,12 +10,17 @@
 mod activity;
 mod error;
 mod pack;
+mod pull;
+mod push;
 mod retry;
 mod server;
 mod verify;
+mod wire;
 
 pub use self::error::{Refusal, RequestError};
 pub use self::pack::{Packed, PackedFile, Packer, Term};
+pub use self::pull::{GetError, Got, Sink, Wanted};
+pub use self::push::{Put, PutError};
 pub use self::retry::RetryPolicy;
 pub use self::server::{ParseUrlError, Server, ServerUrl, Watch};
 pub use self::verify::verify_reader;

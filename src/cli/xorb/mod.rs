@@ -1,6 +1,9 @@
 //! `zorb xorb`: xorb files without a server.
 
+mod inspect;
 mod pack;
+mod unpack;
+mod verify;
 
 use std::fs::File;
 use std::io::{self, Read, stdin};
@@ -10,17 +13,23 @@ use anyhow::Context;
 use clap::Subcommand;
 
 use crate::client::verify_reader;
+use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedXorb, XorbError};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum XorbCommand {
-    /// Cut files into chunks and form xorbs of them
     Pack(pack::PackArgs),
+    Inspect(inspect::InspectArgs),
+    Verify(verify::VerifyArgs),
+    Unpack(unpack::UnpackArgs),
 }
 
 pub(super) fn run(command: XorbCommand) -> anyhow::Result<()> {
     match command {
         XorbCommand::Pack(args) => pack::run(args),
+        XorbCommand::Inspect(args) => inspect::run(args),
+        XorbCommand::Verify(args) => verify::run(args),
+        XorbCommand::Unpack(args) => unpack::run(args),
     }
 }
 
@@ -60,6 +69,14 @@ impl Read for Input {
 
 fn cannot_read(path: &Path) -> String {
     format!("cannot read {}", path.display())
+}
+
+/// Reads a file that may be a xorb, up to one byte more than a xorb can have, which is enough to refuse it.
+fn read_xorb(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut input = Input::open(path)?.take(MAX_XORB_BODY_LEN + 1);
+    input.read_to_end(&mut bytes).with_context(|| cannot_read(path))?;
+    Ok(bytes)
 }
 
 /// Reads a xorb file and says what it is.

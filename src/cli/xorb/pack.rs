@@ -6,18 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use serde_json::json;
+use serde::Serialize;
 
 use super::{Input, cannot_read, verify_file};
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::units::{Count, Share, Size};
-use crate::client::{Packed, Packer};
+use crate::client::{Packed, Packer, Term};
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::runtime::durable::{TempFile, create_folder};
 
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 1 << 20;
+
+/// Ranges of chunks that people are shown per file. A file that repeats itself has thousands.
+const MAX_SHOWN_TERM_COUNT: usize = 10;
 
 /// Cut files into chunks and form xorbs of them.
 ///
@@ -64,6 +67,31 @@ impl From<Compression> for Policy {
             Compression::Lz4 => Self::Lz4,
             Compression::Bg4 => Self::ByteGroupedLz4,
         }
+    }
+}
+
+/// What `--json` prints: each xorb when it is written, then the files, then the total.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Record<'a> {
+    Xorb { hash: String, path: &'a str, chunks: u32, raw_len: u64, serialized_len: u64, was_there: bool },
+    File { path: &'a str, size: u64, file_hash: String, terms: Vec<TermRecord> },
+    Total { files: usize, xorbs: u64, raw_len: u64, serialized_len: u64, duplicate_chunks: u64, duplicate_len: u64 },
+}
+
+/// A run of chunks, in the order of the file.
+#[derive(Debug, Serialize)]
+struct TermRecord {
+    xorb: String,
+    start: u32,
+    end: u32,
+    raw_len: u64,
+}
+
+impl From<&Term> for TermRecord {
+    fn from(term: &Term) -> Self {
+        let Term { xorb, chunks, raw_len } = *term;
+        Self { xorb: xorb.to_string(), start: chunks.start(), end: chunks.end(), raw_len }
     }
 }
 
@@ -138,10 +166,14 @@ impl Target<'_> {
         self.count += 1;
         self.raw_len += raw_len;
         self.serialized_len += serialized_len;
-        self.output.record(&json!({
-            "type": "xorb", "hash": hash.to_string(), "path": path.to_string_lossy(), "chunks": count,
-            "raw_len": raw_len, "serialized_len": serialized_len, "was_there": was_there,
-        }))?;
+        self.output.record(&Record::Xorb {
+            hash: hash.to_string(),
+            path: &path.to_string_lossy(),
+            chunks: count,
+            raw_len,
+            serialized_len,
+            was_there,
+        })?;
         let (chunks, raw, serialized) = (Count(count.into(), "chunk"), Size(raw_len), Size(serialized_len));
         let share = Share { part: serialized_len, whole: raw_len };
         let remark = if was_there { ", was there" } else { "" };
@@ -154,27 +186,30 @@ impl Target<'_> {
 fn report(target: &Target<'_>, paths: &[PathBuf], packed: &Packed) -> anyhow::Result<()> {
     let output = &target.output;
     for (path, file) in paths.iter().zip(&packed.files) {
-        let terms = file.terms.iter().map(|term| {
-            json!({
-                "xorb": term.xorb.to_string(), "start": term.chunks.start(), "end": term.chunks.end(),
-                "raw_len": term.raw_len,
-            })
-        });
-        output.record(&json!({
-            "type": "file", "path": path.to_string_lossy(), "size": file.len, "file_hash": file.hash.to_string(),
-            "terms": terms.collect::<Vec<_>>(),
-        }))?;
+        output.record(&Record::File {
+            path: &path.to_string_lossy(),
+            size: file.len,
+            file_hash: file.hash.to_string(),
+            terms: file.terms.iter().map(TermRecord::from).collect(),
+        })?;
         output.line(format_args!("file {}  {}, {}", file.hash, Size(file.len), path.display()))?;
-        for term in &file.terms {
+        for term in file.terms.iter().take(MAX_SHOWN_TERM_COUNT) {
             output.line(format_args!("     {}  chunks {}, {}", term.xorb, term.chunks, Size(term.raw_len)))?;
+        }
+        if file.terms.len() > MAX_SHOWN_TERM_COUNT {
+            let rest = Count((file.terms.len() - MAX_SHOWN_TERM_COUNT) as u64, "more range");
+            output.line(format_args!("     {rest}; --json has them all"))?;
         }
     }
     let Target { count, raw_len, serialized_len, .. } = *target;
-    output.record(&json!({
-        "type": "total", "files": packed.files.len(), "xorbs": count, "raw_len": raw_len,
-        "serialized_len": serialized_len, "duplicate_chunks": packed.duplicate_count,
-        "duplicate_len": packed.duplicate_len,
-    }))?;
+    output.record(&Record::Total {
+        files: packed.files.len(),
+        xorbs: count,
+        raw_len,
+        serialized_len,
+        duplicate_chunks: packed.duplicate_count,
+        duplicate_len: packed.duplicate_len,
+    })?;
     let total: u64 = packed.files.iter().map(|file| file.len).sum();
     let (files, xorbs) = (Count(packed.files.len() as u64, "file"), Count(count, "xorb"));
     let duplicates = Count(packed.duplicate_count, "duplicate chunk");

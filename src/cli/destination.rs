@@ -1,0 +1,99 @@
+//! Where a command's data goes: a file that appears whole or not at all, or stdout.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::Usage;
+use super::output::write_stdout;
+use crate::client::Sink;
+use crate::runtime::durable::TempFile;
+
+/// A place for data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    Stdout,
+    /// A file, which may be there already.
+    File(PathBuf),
+    /// Something that has a name and cannot be replaced, such as `/dev/null`.
+    Device(PathBuf),
+}
+
+impl Destination {
+    /// What was typed after `-o`. Without it data goes to stdout, unless that is a terminal.
+    pub(super) fn new(path: Option<&Path>) -> anyhow::Result<Self> {
+        match path {
+            None if stdout().is_terminal() => bail!(Usage("the data is binary; give -o FILE, or -o - for stdout")),
+            None => Ok(Self::Stdout),
+            Some(path) if path == Path::new("-") => Ok(Self::Stdout),
+            Some(path) => match path.metadata() {
+                Ok(metadata) if metadata.is_dir() => bail!(Usage("-o is a folder, not a file")),
+                Ok(metadata) if !metadata.is_file() => Ok(Self::Device(path.to_owned())),
+                // The file that a link leads to is replaced, never the link: it may be `/dev/stdout`.
+                Ok(_) if path.is_symlink() => {
+                    let target = path.canonicalize().with_context(|| cannot_write(path))?;
+                    Ok(Self::File(target))
+                }
+                // One that cannot be looked at cannot be written either, which will be said then.
+                _ => Ok(Self::File(path.to_owned())),
+            },
+        }
+    }
+
+    pub(super) const fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    /// Begins data that is not to be seen until it is complete. Beside the file, if it is to be one.
+    pub(super) fn draft(&self) -> anyhow::Result<Draft> {
+        let file = match self {
+            Self::File(path) => TempFile::create_beside(path).with_context(|| cannot_write(path))?,
+            Self::Stdout | Self::Device(_) => {
+                let folder = std::env::temp_dir();
+                TempFile::create(&folder).with_context(|| cannot_write(&folder))?
+            }
+        };
+        Ok(Draft(file))
+    }
+
+    /// The data is complete: shows it.
+    pub(super) fn publish(&self, draft: Draft) -> anyhow::Result<()> {
+        match self {
+            Self::Stdout => Ok(write_stdout(|mut stdout| draft.0.copy_to(&mut stdout))?),
+            Self::File(path) => draft.0.publish(path).with_context(|| cannot_write(path)),
+            Self::Device(path) => {
+                let copy = || draft.0.copy_to(&mut File::options().write(true).open(path)?);
+                copy().with_context(|| cannot_write(path))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) | Self::Device(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Data that nobody sees yet.
+#[derive(Debug)]
+pub(super) struct Draft(TempFile);
+
+impl Sink for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(bytes)
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.0.restart()
+    }
+}
+
+pub(super) fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}

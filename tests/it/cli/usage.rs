@@ -1,0 +1,115 @@
+//! What can be typed, and what cannot.
+
+use super::{Folder, Ran};
+use crate::support::{TestServer, Xorb, rng};
+
+#[test]
+fn a_command_line_that_makes_no_sense_exits_with_2() {
+    let folder = Folder::new();
+    folder.write("x", b"");
+    let hash = "0".repeat(64);
+    let url = ["--server", "http://127.0.0.1:9"];
+    for args in [
+        &[][..],
+        &["frobnicate"],
+        &["xorb"],
+        &["xorb", "pack"],
+        &["xorb", "pack", "x", "--compression", "zip"],
+        &["xorb", "inspect"],
+        &["xorb", "verify", "x", "--hash", "xyz"],
+        &["xorb", "unpack", "x", "--range", "5-4"],
+        &["xorb", "unpack", "x", "-o", "."],
+        &["xorb", "unpack", "x", "--json"],
+        &["xorb", "inspect", "x", "--json", "--quiet"],
+        &["put", "x"],
+        &["put", "x", "--server", "localhost:8080"],
+        &["put", "x", "--server", "ftp://localhost"],
+        &["put", "x", "--server", "http://me:secret@localhost"],
+        &["put", url[0], url[1]],
+        &["put", "x", "--jobs", "0", url[0], url[1]],
+        &["get", &hash],
+        &["get", "0123", url[0], url[1]],
+        &["get", &hash, "--range", "x", url[0], url[1]],
+        &["get", &hash, "--json", url[0], url[1]],
+        &["get", &hash, "-o", ".", url[0], url[1]],
+        &["healthcheck", "--server", "x"],
+        &["completions", "cmd.exe"],
+    ] {
+        let ran = folder.zorb(args).failed(2, &[]);
+        assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{args:?}: {ran:?}");
+    }
+    assert_eq!(folder.names(), ["x"]);
+}
+
+#[test]
+fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
+    let folder = Folder::new();
+    for command in [
+        &["serve"][..],
+        &["xorb", "pack"],
+        &["xorb", "inspect"],
+        &["xorb", "verify"],
+        &["xorb", "unpack"],
+        &["put"],
+        &["get"],
+        &["healthcheck"],
+        &["completions"],
+    ] {
+        let text = folder.zorb(&[command, &["--help"]].concat()).ok().text();
+        assert!(text.contains(&format!("Usage: zorb {}", command.join(" "))), "{text}");
+    }
+    for (command, promise) in [("put", "waiting longer each time"), ("get", "Nothing is shown that is not proven")] {
+        let text = folder.zorb(&[command, "--help"]).ok().text();
+        assert!(text.contains(promise), "{text}");
+    }
+    let text = folder.zorb(&["--help"]).ok().text();
+    assert!(text.contains("Exit codes") && text.contains("healthcheck"), "{text}");
+    let version = folder.zorb(&["--version"]).ok().text();
+    assert_eq!(version, format!("zorb {}\n", env!("CARGO_PKG_VERSION")));
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        assert!(folder.zorb(&["completions", shell]).ok().text().contains("inspect"), "{shell}");
+    }
+}
+
+#[test]
+fn healthcheck_tells_a_server_that_is_ready_from_one_that_is_not() {
+    let (folder, server) = (Folder::new(), TestServer::start());
+    let url = server.url().to_owned();
+    let check = || folder.zorb(&["healthcheck", "--server", &url]);
+    assert_eq!(check().ok().text(), format!("{url} is ready\n"));
+    let record = folder.zorb(&["healthcheck", "--server", &url, "--json"]).ok().record();
+    assert_eq!(record, serde_json::json!({ "server": url, "ready": true }));
+    // It answers, but it could not store anything.
+    let tmp = server.data_dir().join("tmp");
+    std::fs::remove_dir_all(&tmp).unwrap();
+    check().failed(1, &["503 not_ready"]);
+    std::fs::create_dir(&tmp).unwrap();
+    check().ok();
+    server.kill();
+    check().failed(1, &[&format!("cannot reach {url}: Connection refused")]);
+}
+
+#[test]
+fn the_server_may_be_named_by_the_environment() {
+    let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
+    let xorb = Xorb::mixed(&mut rng, 2);
+    folder.write("x", &xorb.bytes);
+    let put = |variables: &[(&str, &str)]| {
+        let child = std::process::Command::new(env!("CARGO_BIN_EXE_zorb"))
+            .args(["put", "x", "--retries", "0"])
+            .current_dir(folder.path(""))
+            .env_remove("NO_PROXY")
+            .env_remove("no_proxy")
+            .envs(variables.iter().copied())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn();
+        Ran::of(child.expect("the binary was built for this test"))
+    };
+    // A proxy of the environment is none for this machine.
+    let proxy = ("HTTP_PROXY", "http://127.0.0.1:9");
+    assert_eq!(put(&[("ZORB_SERVER", server.url()), proxy]).ok().text().split(' ').next(), Some("new"));
+    put(&[("ZORB_SERVER", "http://127.0.0.1:9")]).failed(1, &["cannot put x: cannot reach http://127.0.0.1:9"]);
+    // For others it is one, and nobody is there.
+    put(&[("ZORB_SERVER", "http://store.invalid"), proxy, ("http_proxy", proxy.1)]).failed(1, &["Connection refused"]);
+}

@@ -1,4 +1,5 @@
 //! A chunk range that is not in memory: one indexed read, and the arithmetic on its layout.
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a bench fails where it panics, and prints")]
 
 use std::hint::black_box;
 

@@ -3,7 +3,6 @@
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
     clippy::indexing_slicing,
-    clippy::unwrap_used,
     reason = "a test that panics has failed, which is what it is for"
 )]
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use zorb::http::Code;
 
-use crate::support::{Answer, Raw, Start, TestServer, Xorb, header, random_bytes, rng};
+use crate::support::{Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng};
 
 /// Fields that every problem has.
 const COMMON: [&str; 5] = ["type", "title", "status", "code", "detail"];
@@ -92,12 +92,9 @@ async fn provoke(code: &str) -> Answer {
         "overloaded" => {
             let mut busy = Raw::begin_upload(&server, &path, 10).await;
             busy.send([0]).await;
-            loop {
-                let answer = client.post(&path, xorb.bytes.clone()).await;
-                if ![200, 201].contains(&answer.status) {
-                    return answer;
-                }
-            }
+            eventually("it is under way", async || Metrics::of(&client).await.get("zorb_uploads_in_flight") == 1.0)
+                .await;
+            client.post(&path, xorb.bytes.clone()).await
         }
         "not_ready" => {
             fs::remove_dir_all(server.data_dir().join("tmp")).expect("the folder is there");

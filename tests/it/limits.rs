@@ -123,8 +123,12 @@ async fn an_upload_that_declares_too_much_is_refused_before_its_body_is_read() {
     assert_eq!(Metrics::of(&server.client()).await.get("zorb_received_bytes_total"), 0.0);
 }
 
-/// Begins uploads until the server counts `count` of them.
+/// Begins uploads until the server counts `count` of them, and what they have sent.
+#[expect(clippy::cast_precision_loss, reason = "some bytes")]
 async fn occupy(server: &TestServer, count: usize, xorb: &Xorb) -> Vec<Raw> {
+    let client = server.client();
+    let received = async || Metrics::of(&client).await.get("zorb_received_bytes_total");
+    let before = received().await;
     let mut uploads = Vec::new();
     for _ in 0..count {
         let mut upload = Raw::begin_upload(server, &xorb.path(), xorb.bytes.len()).await;
@@ -132,6 +136,7 @@ async fn occupy(server: &TestServer, count: usize, xorb: &Xorb) -> Vec<Raw> {
         uploads.push(upload);
     }
     wait_for_uploads(server, count).await;
+    eventually("their first bytes are there", async || received().await >= before + (100 * count) as f64).await;
     uploads
 }
 

@@ -16,6 +16,7 @@ pub mod limits;
 mod lz4_frame;
 pub mod merkle;
 mod range;
+pub mod reader;
 #[cfg(test)]
 mod tests;
 pub mod xorb;

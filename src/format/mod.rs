@@ -17,6 +17,7 @@ mod lz4_frame;
 pub mod merkle;
 mod range;
 pub mod reader;
+pub mod shard;
 #[cfg(test)]
 mod tests;
 pub mod xorb;

@@ -20,6 +20,7 @@ pub mod reader;
 pub mod shard;
 #[cfg(test)]
 mod tests;
+pub mod windows;
 pub mod xorb;
 
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};

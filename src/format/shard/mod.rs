@@ -9,7 +9,7 @@
 //! └────────────────┴──────────────────────┴─────────┴──────────────────────┴─────────┴───────────────────────────┘
 //! ```
 //!
-//! Every record is 48 bytes long. [`parse`] reads from the front to the second bookend and believes nothing that it
+//! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and believes nothing that it
 //! reads after that. [`write_upload`] makes what clients send, [`write_dedup_answer`] what they get when they ask for
 //! a chunk.
 //!

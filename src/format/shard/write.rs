@@ -8,7 +8,7 @@ use crate::format::HmacKey;
 
 /// The shard as a client uploads it: without lookup tables and footer (spec 4.8).
 ///
-/// [`parse`](super::parse) gives the same value back.
+/// [`parse`](super::parse()) gives the same value back.
 ///
 /// # Errors
 ///

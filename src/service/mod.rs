@@ -4,6 +4,7 @@
 
 mod download;
 mod error;
+pub mod reconstruct;
 mod recover;
 mod upload;
 

@@ -2,6 +2,7 @@
 //!
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
+pub mod access;
 mod download;
 mod error;
 pub mod reconstruct;

@@ -4,6 +4,8 @@
 //! needs a few KiB. The result is the same as that of the level-by-level description in the specification, because
 //! the cut rule only ever looks back inside the current group.
 
+pub mod subtree;
+
 use super::hash::{ChunkHash, FileHash, XorbHash, last_word, push_words};
 
 /// Key of an inner node (spec 1.2).

@@ -16,8 +16,11 @@ pub mod limits;
 mod lz4_frame;
 pub mod merkle;
 mod range;
+pub mod reader;
+pub mod shard;
 #[cfg(test)]
 mod tests;
+pub mod windows;
 pub mod xorb;
 
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};

@@ -2,8 +2,10 @@
 //!
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
+pub mod access;
 mod download;
 mod error;
+pub mod reconstruct;
 mod recover;
 mod upload;
 

@@ -1,0 +1,73 @@
+//! The last 200 bytes of shards that have them (spec 4.7).
+
+use super::error::{Kind, ParseError};
+use super::{FOOTER_LEN, RECORD_LEN};
+use crate::format::HmacKey;
+use crate::format::reader::Reader;
+
+/// The one version there is.
+const VERSION: u64 = 1;
+
+/// Length of all that is left between the version and the footer's own offset.
+const BETWEEN_LEN: u64 = FOOTER_LEN - 16;
+
+/// What a deduplication answer says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub(super) xorb_info_offset: u64,
+    pub(super) footer_offset: u64,
+    pub(super) key: HmacKey,
+    pub(super) created_unix_secs: u64,
+    pub(super) key_expires_unix_secs: u64,
+    pub(super) stored_bytes: u64,
+}
+
+/// Skips the lookup tables and the footer of an uploaded shard.
+///
+/// Nothing in them is used. Two fields are looked at all the same, because they tell whether the shard is whole: the
+/// version, and the footer's own offset. A shard that was cut off within its lookup tables has neither in its place.
+pub(super) fn skip(mut reader: Reader<'_>) -> Result<(), ParseError> {
+    let Some(tables_len) = reader.left().checked_sub(FOOTER_LEN) else {
+        return Err(Kind::Truncated { wanted: FOOTER_LEN, left: reader.left() }.at(reader.offset()));
+    };
+    reader.take(tables_len)?;
+    let start = reader.offset();
+    let version = reader.u64()?;
+    if version != VERSION {
+        return Err(Kind::FooterVersion { found: version }.at(start));
+    }
+    reader.take(BETWEEN_LEN)?;
+    let offset = reader.offset();
+    let found = reader.u64()?;
+    if found != start {
+        return Err(Kind::FooterOffset { found }.at(offset));
+    }
+    Ok(reader.finish()?)
+}
+
+/// Writes a footer without lookup tables.
+///
+/// The three table offsets must be that of the footer, although the documents call these bytes a zero buffer: a client
+/// scans the xorb section up to the first of them, and one that finds 0 there subtracts, wraps, and dies of the
+/// allocation (spec 4.9).
+pub(super) fn write(out: &mut Vec<u8>, footer: &Footer) {
+    let mut number = |value: u64| out.extend_from_slice(&value.to_le_bytes());
+    number(VERSION);
+    number(RECORD_LEN);
+    number(footer.xorb_info_offset);
+    for _table in ["files", "xorbs", "chunks"] {
+        number(footer.footer_offset);
+        number(0);
+    }
+    out.extend_from_slice(footer.key.as_bytes());
+    let mut number = |value: u64| out.extend_from_slice(&value.to_le_bytes());
+    number(footer.created_unix_secs);
+    number(footer.key_expires_unix_secs);
+    for _reserved in 0..6 {
+        number(0);
+    }
+    number(0); // bytes on disk: clients write 0
+    number(0); // bytes of the files in the shard: there are none
+    number(footer.stored_bytes);
+    number(footer.footer_offset);
+}

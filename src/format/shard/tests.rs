@@ -1,0 +1,13 @@
+#![expect(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "a test that fails may panic"
+)]
+
+mod corrupt;
+mod differential;
+mod parsing;
+mod reference;
+mod support;
+mod writing;

@@ -1,0 +1,61 @@
+//! Writing shards: those that a client uploads, and those that answer a client's question for a chunk.
+
+use super::error::WriteError;
+use super::footer::{self, Footer};
+use super::header::{self, FooterMode};
+use super::{CasInfo, Shard, cas_info, file_info};
+use crate::format::HmacKey;
+
+/// The shard as a client uploads it: without lookup tables and footer (spec 4.8).
+///
+/// [`parse`](super::parse()) gives the same value back.
+///
+/// # Errors
+///
+/// The value is one that `parse` could not have returned; the error says which record it would refuse or drop.
+pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
+    let mut out = Vec::new();
+    header::write(&mut out, FooterMode::Absent);
+    file_info::write_section(&mut out, &shard.files)?;
+    cas_info::write_section(&mut out, &shard.xorbs, &HmacKey::NONE)?;
+    Ok(out)
+}
+
+/// What a client gets that asked for a chunk (spec 4.9).
+#[derive(Clone, Copy, Debug)]
+pub struct DedupAnswer<'a> {
+    /// The xorb with the chunk, and others if that helps. Chunk hashes are given in clear here.
+    ///
+    /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: whoever chooses the xorbs must not
+    /// add such a one unless it holds the chunk that was asked for (spec 6.2, rule 9).
+    pub xorbs: &'a [CasInfo],
+    /// Blinds the chunk hashes. A fresh one for every answer, or for every short while.
+    pub key: HmacKey,
+    /// When this was made, in seconds since 1970.
+    pub created_unix_secs: u64,
+    /// Until when clients may use it, in seconds since 1970. They throw away what is past, so 0 is of no use.
+    pub key_expires_unix_secs: u64,
+}
+
+/// The shard that answers a client: xorbs only, chunk hashes blinded, with the footer without which clients fail.
+///
+/// # Errors
+///
+/// A xorb is not well-formed, as for [`write_upload`].
+pub fn write_dedup_answer(answer: &DedupAnswer<'_>) -> Result<Vec<u8>, WriteError> {
+    let mut out = Vec::new();
+    header::write(&mut out, FooterMode::Present);
+    file_info::write_section(&mut out, &[])?;
+    let xorb_info_offset = out.len() as u64;
+    cas_info::write_section(&mut out, answer.xorbs, &answer.key)?;
+    let footer = Footer {
+        xorb_info_offset,
+        footer_offset: out.len() as u64,
+        key: answer.key,
+        created_unix_secs: answer.created_unix_secs,
+        key_expires_unix_secs: answer.key_expires_unix_secs,
+        stored_bytes: answer.xorbs.iter().map(|xorb| u64::from(xorb.raw_len)).fold(0, u64::saturating_add),
+    };
+    footer::write(&mut out, &footer);
+    Ok(out)
+}

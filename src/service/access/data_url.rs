@@ -1,0 +1,75 @@
+//! URLs of xorb data that carry their own authority (spec 5.10, 6.2 rule 2).
+
+use super::keys::KeyRing;
+use super::seal::{Purpose, open, seal};
+use super::{Reason, Refused, SecretText, check_expiry};
+use crate::format::reader::Reader;
+use crate::format::{ByteRange, XorbHash};
+
+/// Ranges of one URL, at most.
+///
+/// A signature with so many is below 6000 characters, and the `Range` header with all of them below 5000: both pass
+/// through proxies that allow 8 KiB. A plan with more descriptors of a xorb has several URLs for it (spec 5.1, 8).
+pub const MAX_URL_RANGE_COUNT: usize = 256;
+
+/// What a data URL allows: to fetch these ranges of this xorb, each alone or all together in this order.
+#[derive(Clone, Copy, Debug)]
+pub struct DataUrl<'a> {
+    /// The xorb. Must stand in the URL, too: it is signed but not carried.
+    pub xorb: XorbHash,
+    /// Byte ranges of the serialized xorb.
+    pub ranges: &'a [ByteRange],
+    /// Until when, in seconds since 1970.
+    pub expires_unix_secs: u64,
+}
+
+impl DataUrl<'_> {
+    /// The signature for the URL; it says all but the xorb. `None` for no range, or more than [`MAX_URL_RANGE_COUNT`].
+    #[must_use]
+    pub fn sign(&self, ring: &KeyRing) -> Option<SecretText> {
+        if !(1..=MAX_URL_RANGE_COUNT).contains(&self.ranges.len()) {
+            return None;
+        }
+        let mut payload = self.expires_unix_secs.to_le_bytes().to_vec();
+        for range in self.ranges {
+            payload.extend_from_slice(&range.start().to_le_bytes());
+            payload.extend_from_slice(&range.end().to_le_bytes());
+        }
+        Some(seal(ring, Purpose::DataUrl, self.xorb.as_bytes(), &payload))
+    }
+}
+
+/// Whether a URL allows a request: `requested` are the ranges of its `Range` header, in the order of the header.
+///
+/// # Errors
+///
+/// The signature is not ours or not for this xorb, it expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or the
+/// ranges are neither one that was signed nor all of them in their order. No range at all is refused, too: that would
+/// be the whole xorb.
+pub fn check_data_url(
+    ring: &KeyRing,
+    xorb: &XorbHash,
+    signature: &str,
+    requested: &[ByteRange],
+    now_unix_secs: u64,
+) -> Result<(), Refused> {
+    let (_, payload) = open(ring, Purpose::DataUrl, xorb.as_bytes(), signature)?;
+    let (expires_unix_secs, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
+    check_expiry(expires_unix_secs, now_unix_secs)?;
+    let is_allowed = match requested {
+        [] => false,
+        [one] => signed.contains(one),
+        all => signed == all,
+    };
+    if is_allowed { Ok(()) } else { Err(Reason::Ranges.into()) }
+}
+
+fn parse_payload(payload: &[u8]) -> Option<(u64, Vec<ByteRange>)> {
+    let mut reader = Reader::new(payload);
+    let expires_unix_secs = reader.u64().ok()?;
+    let mut ranges = Vec::new();
+    while !reader.is_at_end() {
+        ranges.push(ByteRange::new(reader.u64().ok()?, reader.u64().ok()?)?);
+    }
+    Some((expires_unix_secs, ranges))
+}

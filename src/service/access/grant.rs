@@ -1,0 +1,115 @@
+//! Grants to upload one xorb (spec 5.4.2, 6.2 rule 8).
+
+use sha2::{Digest, Sha256};
+
+use super::keys::KeyRing;
+use super::seal::{Purpose, open, seal};
+use super::token::{Claims, RepoScope, Subject};
+use super::{Reason, Refused, SecretText, check_expiry};
+use crate::format::XorbHash;
+use crate::format::reader::Reader;
+
+/// What a client asks for, and who it is.
+#[derive(Clone, Copy, Debug)]
+pub struct GrantRequest<'a> {
+    /// The client's token: repository and subject are bound to the grant, so that a refreshed token will do as well.
+    pub claims: &'a Claims,
+    /// The xorb. Stands in the path of every later request; it is signed but not carried.
+    pub xorb: XorbHash,
+    /// Bytes that will be sent.
+    pub body_len: u64,
+    /// CRC-64/NVME of these bytes.
+    pub crc64nvme: u64,
+    /// Until when, in seconds since 1970.
+    pub expires_unix_secs: u64,
+    /// Random; what was used once is not used again.
+    pub nonce: [u8; 16],
+}
+
+/// A grant that is valid as far as its text tells.
+///
+/// Whether it was used before, it cannot tell: whoever commits an upload keeps [`Grant::nonce`] until
+/// [`Grant::expires_unix_secs`] and the grace are over, and refuses it the second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Bytes to be sent.
+    pub body_len: u64,
+    /// CRC-64/NVME of these bytes.
+    pub crc64nvme: u64,
+    /// Until when, in seconds since 1970.
+    pub expires_unix_secs: u64,
+    /// What makes it different from every other grant.
+    pub nonce: [u8; 16],
+    owner: Owner,
+}
+
+/// Whose grant it is: a digest, so that the id neither grows with the names nor shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner([u8; 16]);
+
+impl Owner {
+    fn of(claims: &Claims) -> Self {
+        let mut hasher = Sha256::new();
+        // Names have no control characters: a zero byte ends each.
+        let repo: &RepoScope = &claims.repo;
+        for part in ["zorb grant owner", repo.as_signed(), claims.subject.as_ref().map_or("", Subject::as_str)] {
+            hasher.update(part.as_bytes());
+            hasher.update([0]);
+        }
+        let digest: [u8; 32] = hasher.finalize().into();
+        Self(std::array::from_fn(|index| digest.get(index).copied().unwrap_or_default()))
+    }
+}
+
+impl GrantRequest<'_> {
+    /// The id of the grant: the permission itself, for the URL of the upload and of its commit.
+    #[must_use]
+    pub fn issue(&self, ring: &KeyRing) -> SecretText {
+        let mut payload = Vec::new();
+        payload.extend_from_slice(&self.expires_unix_secs.to_le_bytes());
+        payload.extend_from_slice(&self.body_len.to_le_bytes());
+        payload.extend_from_slice(&self.crc64nvme.to_le_bytes());
+        payload.extend_from_slice(&self.nonce);
+        payload.extend_from_slice(&Owner::of(self.claims).0);
+        seal(ring, Purpose::Grant, self.xorb.as_bytes(), &payload)
+    }
+}
+
+/// The grant with this id, if it is for this xorb and valid now.
+///
+/// The upload itself comes without a token: the id is all there is. A commit has a token, which
+/// [`Grant::check_owner`] must agree to.
+///
+/// # Errors
+///
+/// The id is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
+pub fn check_grant(ring: &KeyRing, id: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
+    let (_, payload) = open(ring, Purpose::Grant, xorb.as_bytes(), id)?;
+    let grant = parse_payload(&payload).ok_or(Reason::Malformed)?;
+    check_expiry(grant.expires_unix_secs, now_unix_secs)?;
+    Ok(grant)
+}
+
+impl Grant {
+    /// Whether the holder of this token is the one whom the grant was given to.
+    ///
+    /// # Errors
+    ///
+    /// Another repository, or another subject.
+    pub fn check_owner(&self, claims: &Claims) -> Result<(), Refused> {
+        if self.owner == Owner::of(claims) { Ok(()) } else { Err(Reason::Owner.into()) }
+    }
+}
+
+fn parse_payload(payload: &[u8]) -> Option<Grant> {
+    let mut reader = Reader::new(payload);
+    let grant = Grant {
+        expires_unix_secs: reader.u64().ok()?,
+        body_len: reader.u64().ok()?,
+        crc64nvme: reader.u64().ok()?,
+        nonce: reader.array().ok()?,
+        owner: Owner(reader.array().ok()?),
+    };
+    reader.finish().ok()?;
+    Some(grant)
+}

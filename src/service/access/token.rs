@@ -1,0 +1,254 @@
+//! Access tokens.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::keys::{KeyId, KeyRing};
+use super::seal::{Purpose, open, seal};
+use super::{Reason, Refused, SecretText, check_expiry};
+use crate::format::reader::Reader;
+
+/// What every token begins with, so that scanners for leaked secrets find it.
+const PREFIX: &str = "zorb_";
+
+/// What a token allows. Each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Reading files.
+    Read,
+    /// Uploading xorbs and shards, too.
+    Write,
+    /// Running the server, too.
+    Admin,
+}
+
+/// What a token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// What it allows.
+    pub scope: Scope,
+    /// Where.
+    pub repo: RepoScope,
+    /// To whom it was given, if anybody said.
+    pub subject: Option<Subject>,
+    /// When it was made, in seconds since 1970.
+    pub issued_unix_secs: u64,
+    /// Until when it is valid, in seconds since 1970.
+    pub expires_unix_secs: u64,
+}
+
+/// Which repositories a token is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RepoScope {
+    /// All, now and later. Written `*`.
+    All,
+    /// This one.
+    One(Repo),
+}
+
+/// Why a text is no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// The text is empty or too long.
+    #[error("a name has 1 to {MAX_NAME_LEN} bytes, this has {len}")]
+    Len {
+        /// Bytes that it has.
+        len: usize,
+    },
+    /// The text has a space or a control character.
+    #[error("a name has neither spaces nor control characters")]
+    Character,
+    /// The text stands for something else.
+    #[error("`*` stands for all repositories and is not a name")]
+    Reserved,
+}
+
+/// Bytes of a name, at most: its length is one byte in a token.
+const MAX_NAME_LEN: usize = 255;
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                check_name(text).map(|()| Self(text.to_owned()))
+            }
+        }
+    };
+}
+
+name_type! {
+    /// The name of a repository: any text of 1 to 255 bytes without spaces and control characters, but for `*`.
+    Repo
+}
+name_type! {
+    /// The name of whoever holds a token, by the same rules.
+    Subject
+}
+
+fn check_name(text: &str) -> Result<(), NameError> {
+    if !(1..=MAX_NAME_LEN).contains(&text.len()) {
+        return Err(NameError::Len { len: text.len() });
+    }
+    if text.chars().any(|character| character.is_control() || character.is_whitespace()) {
+        return Err(NameError::Character);
+    }
+    if text == "*" { Err(NameError::Reserved) } else { Ok(()) }
+}
+
+impl Scope {
+    const fn as_byte(self) -> u8 {
+        match self {
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Admin => 3,
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Read),
+            2 => Some(Self::Write),
+            3 => Some(Self::Admin),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        })
+    }
+}
+
+impl RepoScope {
+    /// Whether this repository is meant.
+    #[must_use]
+    pub fn covers(&self, repo: &Repo) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(one) => one == repo,
+        }
+    }
+
+    /// As it stands in a token: no name is empty, so that all can be.
+    pub(super) fn as_signed(&self) -> &str {
+        match self {
+            Self::All => "",
+            Self::One(repo) => repo.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for RepoScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::One(repo) => repo.fmt(f),
+        }
+    }
+}
+
+impl FromStr for RepoScope {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        if text == "*" { Ok(Self::All) } else { text.parse().map(Self::One) }
+    }
+}
+
+impl Claims {
+    /// Whether what needs that scope is allowed.
+    #[must_use]
+    pub fn allow(&self, needed: Scope) -> bool {
+        self.scope >= needed
+    }
+
+    /// The token that says this.
+    #[must_use]
+    pub fn issue(&self, ring: &KeyRing) -> SecretText {
+        let mut payload = vec![self.scope.as_byte()];
+        payload.extend_from_slice(&self.issued_unix_secs.to_le_bytes());
+        payload.extend_from_slice(&self.expires_unix_secs.to_le_bytes());
+        push_text(&mut payload, self.repo.as_signed());
+        push_text(&mut payload, self.subject.as_ref().map_or("", Subject::as_str));
+        let sealed = seal(ring, Purpose::Token, &[], &payload);
+        SecretText(format!("{PREFIX}{}", sealed.expose()))
+    }
+}
+
+/// A length in one byte, and the text. Names are never longer than 255 bytes.
+fn push_text(out: &mut Vec<u8>, text: &str) {
+    out.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+    out.extend(text.bytes().take(MAX_NAME_LEN));
+}
+
+/// What a token says, if it is valid now.
+///
+/// # Errors
+///
+/// It is not ours, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
+pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Claims, Refused> {
+    let (_, claims) = inspect_token(ring, token)?;
+    check_expiry(claims.expires_unix_secs, now_unix_secs)?;
+    Ok(claims)
+}
+
+/// What a token says and which key has signed it, even if it has expired. Not for letting anybody in.
+///
+/// # Errors
+///
+/// It is not ours.
+pub fn inspect_token(ring: &KeyRing, token: &str) -> Result<(KeyId, Claims), Refused> {
+    let text = token.strip_prefix(PREFIX).ok_or(Reason::Malformed)?;
+    let (key_id, payload) = open(ring, Purpose::Token, &[], text)?;
+    let claims = parse_claims(&payload).ok_or(Reason::Malformed)?;
+    Ok((key_id, claims))
+}
+
+fn parse_claims(payload: &[u8]) -> Option<Claims> {
+    let mut reader = Reader::new(payload);
+    let scope = Scope::from_byte(reader.u8().ok()?)?;
+    let issued_unix_secs = reader.u64().ok()?;
+    let expires_unix_secs = reader.u64().ok()?;
+    let repo = match take_text(&mut reader)? {
+        "" => RepoScope::All,
+        name => RepoScope::One(name.parse().ok()?),
+    };
+    let subject = match take_text(&mut reader)? {
+        "" => None,
+        name => Some(name.parse().ok()?),
+    };
+    reader.finish().ok()?;
+    Some(Claims { scope, repo, subject, issued_unix_secs, expires_unix_secs })
+}
+
+fn take_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    let len = reader.u8().ok()?;
+    std::str::from_utf8(reader.take(len.into()).ok()?).ok()
+}

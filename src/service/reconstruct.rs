@@ -1,0 +1,334 @@
+//! From a file's terms and a byte range to what a client must fetch (spec 5.1 to 5.3). Pure.
+//!
+//! Planning has two steps, so that only what is needed is loaded. [`select`] finds the terms that a range touches, in
+//! the logarithm of their number; the caller then looks up the layouts of [`Selection::xorbs`], and [`plan`] does the
+//! rest. What clients depend on, and what a plan that exists therefore has (spec 5.1):
+//!
+//! 1. Terms are in file order; the first and the last are trimmed to the chunks that the range needs, and the range
+//!    begins within the first chunk of the first term.
+//! 2. Only the last term goes beyond the end of the range, and all of them together do not fall short of it.
+//! 3. Every term lies within one descriptor of its xorb.
+//! 4. Descriptors of a xorb are ascending, neither overlap nor touch, and cover no chunk that no term needs.
+//! 5. The raw length of a term is that of its chunks.
+//! 6. The same terms, range and layouts give the same plan: a client that asks again for fresh URLs compares.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use thiserror::Error;
+
+use crate::format::shard::Term;
+use crate::format::xorb::Layout;
+use crate::format::{ByteRange, ChunkRange, XorbHash};
+
+/// A term of a registered file and where it is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileTerm {
+    /// The xorb.
+    pub xorb: XorbHash,
+    /// Which of its chunks.
+    pub chunks: ChunkRange,
+    /// The bytes of the file that they are.
+    pub place: ByteRange,
+}
+
+/// The terms that a range touches, and the range within the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection<'t> {
+    terms: &'t [FileTerm],
+    /// `None` where nothing is wanted: the whole of the empty file.
+    wanted: Option<ByteRange>,
+}
+
+/// What to fetch for a range of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The terms.
+    pub file: FilePlan,
+    /// Where their chunks are, in the order in which the terms first name the xorbs.
+    pub xorbs: Vec<XorbPlan>,
+}
+
+/// What to fetch for ranges of several files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchPlan {
+    /// The terms of each file, in the order of the files.
+    pub files: Vec<FilePlan>,
+    /// Where the chunks of all of them are, in the order in which the terms first name the xorbs.
+    pub xorbs: Vec<XorbPlan>,
+}
+
+/// The terms for a range of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePlan {
+    /// Raw bytes of the first term that are before the range.
+    pub offset_into_first_range: u64,
+    /// The terms, trimmed.
+    pub terms: Vec<PlannedTerm>,
+}
+
+/// A term of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedTerm {
+    /// The xorb.
+    pub xorb: XorbHash,
+    /// Which of its chunks.
+    pub chunks: ChunkRange,
+    /// Raw bytes of these chunks.
+    pub raw_len: u32,
+}
+
+/// What to fetch of one xorb.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XorbPlan {
+    /// The xorb.
+    pub xorb: XorbHash,
+    /// At least one; ascending, and neither overlapping nor touching.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// Consecutive chunks of a xorb, to be fetched in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Which chunks.
+    pub chunks: ChunkRange,
+    /// Their records in the serialized xorb.
+    pub bytes: ByteRange,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// The range begins at or behind the end of the file. Clients probe with such ranges, and take it as an answer.
+    #[error("the range begins behind the end of the file, which has {file_len} bytes")]
+    PastEnd {
+        /// Bytes of the file.
+        file_len: u64,
+    },
+    /// What the index says contradicts itself. Nothing that a client can help.
+    #[error("the index contradicts itself")]
+    Inconsistent(#[source] Inconsistency),
+}
+
+/// How terms and layouts contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Inconsistency {
+    /// The terms given do not cover the file from here on.
+    #[error("no term at byte {offset} of the file")]
+    Gap {
+        /// The first byte of the file that is in no term, or not in the next one.
+        offset: u64,
+    },
+    /// A term's xorb has no layout.
+    #[error("no layout of xorb {xorb}")]
+    NoLayout {
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// A term's chunks are not those of its xorb, or do not have the bytes that it has in the file.
+    #[error("chunks {chunks} of xorb {xorb} are not {term_len} bytes")]
+    Term {
+        /// The xorb.
+        xorb: XorbHash,
+        /// The chunks.
+        chunks: ChunkRange,
+        /// Bytes of the term in the file.
+        term_len: u64,
+    },
+}
+
+/// The terms of a file, each with its place. `None` where they are longer than any file can be.
+#[must_use]
+pub fn place_terms(terms: &[Term]) -> Option<Vec<FileTerm>> {
+    let mut end: u64 = 0;
+    let place = |term: &Term| {
+        let start = end;
+        end = end.checked_add(term.raw_len.into())?;
+        Some(FileTerm { xorb: term.xorb, chunks: term.chunks, place: ByteRange::new(start, end)? })
+    };
+    terms.iter().map(place).collect()
+}
+
+/// Finds the terms for these bytes of a file, or for all of it.
+///
+/// `terms` are in order; those around the range will do, the rest of a large file need not be loaded. What of the range
+/// is behind the end of the file is left out.
+///
+/// # Errors
+///
+/// The range begins behind the end, or `terms` do not cover it.
+pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Result<Selection<'_>, PlanError> {
+    let wanted = match range {
+        None => ByteRange::new(0, file_len),
+        Some(range) => {
+            let within = ByteRange::new(range.start(), range.end().min(file_len));
+            Some(within.ok_or(PlanError::PastEnd { file_len })?)
+        }
+    };
+    let Some(wanted) = wanted else { return Ok(Selection { terms: &[], wanted: None }) };
+    let first = terms.partition_point(|term| term.place.end() <= wanted.start());
+    let behind = terms.partition_point(|term| term.place.start() < wanted.end());
+    let touched = terms.get(first..behind).unwrap_or_default();
+
+    let mut covered = wanted.start();
+    for (term, index) in touched.iter().zip(0_usize..) {
+        let start = term.place.start();
+        let follows = if index == 0 { start <= covered } else { start == covered };
+        if !follows {
+            return Err(PlanError::Inconsistent(Inconsistency::Gap { offset: covered }));
+        }
+        covered = term.place.end();
+    }
+    if covered < wanted.end() {
+        return Err(PlanError::Inconsistent(Inconsistency::Gap { offset: covered }));
+    }
+    Ok(Selection { terms: touched, wanted: Some(wanted) })
+}
+
+impl Selection<'_> {
+    /// The xorbs whose layouts [`plan`] will ask for, each once, in the order in which the terms first name them.
+    #[must_use]
+    pub fn xorbs(&self) -> Vec<XorbHash> {
+        let mut seen = std::collections::HashSet::new();
+        self.terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect()
+    }
+
+    /// The bytes of the file that are wanted and exist. `None` for the whole of the empty file.
+    #[must_use]
+    pub const fn wanted(&self) -> Option<ByteRange> {
+        self.wanted
+    }
+}
+
+/// Plans a range of one file. `layouts` is asked for each of [`Selection::xorbs`].
+///
+/// # Errors
+///
+/// A layout is missing or contradicts a term.
+pub fn plan<'l>(
+    selection: &Selection<'_>,
+    layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
+) -> Result<Plan, PlanError> {
+    let mut needs = Needs::default();
+    let file = needs.plan_file(selection, &layouts).map_err(PlanError::Inconsistent)?;
+    let xorbs = needs.finish(&layouts).map_err(PlanError::Inconsistent)?;
+    Ok(Plan { file, xorbs })
+}
+
+/// Plans ranges of several files at once: what they need of the same xorb is merged.
+///
+/// # Errors
+///
+/// A layout is missing or contradicts a term.
+pub fn plan_batch<'l>(
+    selections: &[Selection<'_>],
+    layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
+) -> Result<BatchPlan, PlanError> {
+    let mut needs = Needs::default();
+    let files: Result<Vec<FilePlan>, _> = selections.iter().map(|file| needs.plan_file(file, &layouts)).collect();
+    let files = files.map_err(PlanError::Inconsistent)?;
+    let xorbs = needs.finish(&layouts).map_err(PlanError::Inconsistent)?;
+    Ok(BatchPlan { files, xorbs })
+}
+
+/// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.
+#[must_use]
+pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
+    layout.raw_range(chunks)?;
+    let inside = layout.chunks().filter(|chunk| (chunks.start()..chunks.end()).contains(&chunk.index));
+    inside.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
+}
+
+/// The chunks that terms need, by xorb.
+#[derive(Debug, Default)]
+struct Needs {
+    xorbs: Vec<(XorbHash, Vec<ChunkRange>)>,
+    index: HashMap<XorbHash, usize>,
+}
+
+impl Needs {
+    fn plan_file<'l>(
+        &mut self,
+        selection: &Selection<'_>,
+        layouts: &impl Fn(&XorbHash) -> Option<&'l Layout>,
+    ) -> Result<FilePlan, Inconsistency> {
+        let mut file = FilePlan { offset_into_first_range: 0, terms: Vec::with_capacity(selection.terms.len()) };
+        let Some(wanted) = selection.wanted else { return Ok(file) };
+        for term in selection.terms {
+            let layout = layouts(&term.xorb).ok_or(Inconsistency::NoLayout { xorb: term.xorb })?;
+            let term_len = term.place.byte_len();
+            let inconsistent = Inconsistency::Term { xorb: term.xorb, chunks: term.chunks, term_len };
+            let (planned, offset) = trim(term, wanted, layout).ok_or(inconsistent)?;
+            if file.terms.is_empty() {
+                file.offset_into_first_range = offset;
+            }
+            self.add(planned.xorb, planned.chunks);
+            file.terms.push(planned);
+        }
+        Ok(file)
+    }
+
+    fn add(&mut self, xorb: XorbHash, chunks: ChunkRange) {
+        let index = match self.index.entry(xorb) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                self.xorbs.push((xorb, Vec::new()));
+                *entry.insert(self.xorbs.len().saturating_sub(1))
+            }
+        };
+        if let Some((_, needed)) = self.xorbs.get_mut(index) {
+            needed.push(chunks);
+        }
+    }
+
+    fn finish<'l>(self, layouts: &impl Fn(&XorbHash) -> Option<&'l Layout>) -> Result<Vec<XorbPlan>, Inconsistency> {
+        let xorb_plan = |(xorb, needed): (XorbHash, Vec<ChunkRange>)| {
+            let layout = layouts(&xorb).ok_or(Inconsistency::NoLayout { xorb })?;
+            let descriptor = |chunks: ChunkRange| {
+                let bytes = layout.serialized_range(chunks);
+                let inconsistent = Inconsistency::Term { xorb, chunks, term_len: 0 };
+                Ok(Descriptor { chunks, bytes: bytes.ok_or(inconsistent)? })
+            };
+            let descriptors: Result<_, _> = merge(needed).into_iter().map(descriptor).collect();
+            Ok(XorbPlan { xorb, descriptors: descriptors? })
+        };
+        self.xorbs.into_iter().map(xorb_plan).collect()
+    }
+}
+
+/// The part of a term that is wanted, in whole chunks, and how many of its bytes are before the range.
+///
+/// `None` where the term's chunks do not have its length.
+fn trim(term: &FileTerm, wanted: ByteRange, layout: &Layout) -> Option<(PlannedTerm, u64)> {
+    let raw = layout.raw_range(term.chunks)?;
+    if raw.byte_len() != term.place.byte_len() {
+        return None;
+    }
+    let in_xorb = |offset: u64| raw.start().checked_add(offset.checked_sub(term.place.start())?);
+    let start = in_xorb(wanted.start().max(term.place.start()))?;
+    let end = in_xorb(wanted.end().min(term.place.end()))?;
+    let chunks = layout.chunks_of_raw(ByteRange::new(start, end)?)?;
+    let trimmed = layout.raw_range(chunks)?;
+    let raw_len = u32::try_from(trimmed.byte_len()).ok()?;
+    Some((PlannedTerm { xorb: term.xorb, chunks, raw_len }, start.checked_sub(trimmed.start())?))
+}
+
+/// These chunks as ascending ranges that neither overlap nor touch. No chunk is added.
+fn merge(mut ranges: Vec<ChunkRange>) -> Vec<ChunkRange> {
+    ranges.sort_unstable_by_key(|range| (range.start(), range.end()));
+    let mut merged: Vec<ChunkRange> = Vec::new();
+    for range in ranges {
+        let joined = match merged.last() {
+            Some(last) if range.start() <= last.end() => ChunkRange::new(last.start(), last.end().max(range.end())),
+            _ => None,
+        };
+        if joined.is_some() {
+            merged.pop();
+        }
+        merged.push(joined.unwrap_or(range));
+    }
+    merged
+}

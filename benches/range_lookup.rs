@@ -44,7 +44,8 @@ fn range_lookup(criterion: &mut Criterion) {
     });
     let row = runtime.block_on(index.find_xorb(hashes[0])).unwrap().unwrap();
     group.bench_function("cached", |bencher| {
-        bencher.iter(|| black_box(&row).layout.serialized_range(black_box(ChunkRange::new(100, 200).unwrap())).unwrap());
+        bencher
+            .iter(|| black_box(&row).layout.serialized_range(black_box(ChunkRange::new(100, 200).unwrap())).unwrap());
     });
     group.finish();
 

@@ -9,5 +9,6 @@ pub mod config;
 pub mod format;
 pub mod http;
 pub mod index;
+pub mod rca;
 pub mod runtime;
 pub mod service;

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zorb::format::shard::{parse, write_upload};
+use zorb_fuzz::format::shard::{parse, write_upload};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(shard) = parse(bytes) else { return };

@@ -1,13 +1,18 @@
-//! What the fuzz targets test: the `format` layer of zorb, compiled as a crate of its own.
+//! What the fuzz targets test: the `format` and `rca` layers of zorb, compiled as a crate of their own.
 //!
-//! The layer imports nothing of the rest of the package, so it can be taken by its path. That saves building the
+//! The layers import nothing of the rest of the package, so they can be taken by their paths. That saves building the
 //! server's dependencies with sanitizers, which takes many times longer than all the targets.
 //!
 //! ```text
 //! cargo +nightly fuzz run xorb -- -max_total_time=600
 //! cargo +nightly fuzz run lz4 -- -max_total_time=600
+//! cargo +nightly fuzz run shard -- -max_total_time=600
+//! cargo +nightly fuzz run rca -- -max_total_time=600
 //! cargo run --manifest-path fuzz/Cargo.toml --example seeds    # writes the corpus anew
 //! ```
 
 #[path = "../../src/format/mod.rs"]
 pub mod format;
+
+#[path = "../../src/rca/mod.rs"]
+pub mod rca;

@@ -1,0 +1,105 @@
+//! The archive's hash: BLAKE2s with a digest length of 8 bytes.
+//!
+//! The length is a *parameter* of BLAKE2s and goes into its first block: the first 8 bytes of a
+//! 32-byte digest are something else. Test vectors: `""` gives `ef2a8b78dd80da9c`, `"abc"` gives
+//! `972e9d2cd6de6402`.
+
+use std::fmt;
+
+use blake2::digest::consts::U8;
+use blake2::{Blake2s, Digest as _};
+
+/// Bytes of a [`Digest`], and of the metadata of an archive's chunks.
+pub const DIGEST_LEN: usize = 8;
+
+/// A session's 64-bit BLAKE2s hash.
+///
+/// It tells accidents, not attackers: whoever can write the archive can recompute it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest(pub [u8; DIGEST_LEN]);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// A running hash that can be looked at without ending it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hasher(Blake2s<U8>);
+
+impl Hasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn digest(&self) -> Digest {
+        Digest(self.0.clone().finalize().into())
+    }
+}
+
+/// How the hash of a session treats the hash bytes of the reset block it begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HashRule {
+    /// They are hashed, as the reference does.
+    Included,
+    /// They are left out, as the README says.
+    Excluded,
+}
+
+/// The hash of one session under both rules, for as long as the rule is not known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionHash {
+    included: Hasher,
+    /// `None` where the rules agree (no reset yet) or the archive has told its rule.
+    excluded: Option<Hasher>,
+}
+
+impl SessionHash {
+    /// The hash of a session that begins with a reset block.
+    pub(crate) fn after_reset(known: Option<HashRule>) -> Self {
+        SessionHash { included: Hasher::default(), excluded: (known != Some(HashRule::Included)).then(Hasher::default) }
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.included.update(bytes);
+        if let Some(excluded) = &mut self.excluded {
+            excluded.update(bytes);
+        }
+    }
+
+    /// Takes the 8 hash bytes of a reset block.
+    pub(crate) fn update_stored(&mut self, stored: Digest) {
+        self.included.update(&stored.0);
+    }
+
+    /// The digest as the reference computes it.
+    pub(crate) fn digest(&self) -> Digest {
+        self.included.digest()
+    }
+
+    /// Compares with a stored digest; `Ok` says which rule holds, if that can be told.
+    ///
+    /// An archive has one rule: once `known`, a hash by the other one is a mismatch. (Reading on
+    /// with both would cost a second hash of every byte, for archives nobody writes.)
+    pub(crate) fn verify(&self, stored: Digest, known: Option<HashRule>) -> Result<Option<HashRule>, Digest> {
+        let included = self.included.digest();
+        let excluded = self.excluded.as_ref().map_or(included, Hasher::digest);
+        let fits = |rule, digest| digest == stored && known.is_none_or(|k| k == rule);
+        if stored == included && stored == excluded {
+            Ok(known)
+        } else if fits(HashRule::Included, included) {
+            Ok(Some(HashRule::Included))
+        } else if fits(HashRule::Excluded, excluded) {
+            Ok(Some(HashRule::Excluded))
+        } else {
+            Err(included)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the writer needs from the thing it writes to, beyond `Read + Write + Seek`.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Cursor, Read, Seek, Write};
+
+/// A random-access store of one archive.
+///
+/// The contract that makes appends crash-safe: when [`sync`](Storage::sync) has returned `Ok`,
+/// every earlier write and `set_len` survives a power loss; before that, any subset of them may be
+/// lost. Writes may be split anywhere. Only the writer's single header write at a multiple of
+/// 0x8000 is hoped to be whole, and a torn one is repaired (see [`Writer`](super::Writer)).
+pub trait Storage: Read + Write + Seek {
+    /// Sets the length in bytes: cuts, or extends with zeros.
+    ///
+    /// # Errors
+    /// Whatever the store reports.
+    fn set_len(&mut self, len: u64) -> io::Result<()>;
+
+    /// Makes everything written so far durable.
+    ///
+    /// After an error nothing is known about what is durable, and a second call that succeeds
+    /// proves nothing (the kernel may have dropped the dirty pages), so the writer gives up.
+    ///
+    /// # Errors
+    /// Whatever the store reports.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Takes the exclusive lock of a writer, without waiting; `false` if someone else has it.
+    ///
+    /// The lock lasts until the store is dropped. A store that only one owner can reach answers
+    /// `true`.
+    ///
+    /// # Errors
+    /// Whatever the store reports, except that it cannot lock at all.
+    fn try_lock(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Needs to be opened for reading and writing, *not* for appending.
+///
+/// The directory entry of a new file is not synced here: a store of one file does not know its
+/// directory, so whoever creates the file syncs the directory.
+impl Storage for File {
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    // Not sync_all: the length is flushed too, since reading back needs it; only times are not.
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        match File::try_lock(self) {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            // File systems without locks exist; refusing to back up onto them helps nobody.
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(true),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
+    }
+}
+
+/// For archives in memory; nothing survives anything.
+impl Storage for Cursor<Vec<u8>> {
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        self.get_mut().resize(len, 0);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: Storage + ?Sized> Storage for &mut S {
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        (**self).set_len(len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        (**self).sync()
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        (**self).try_lock()
+    }
+}

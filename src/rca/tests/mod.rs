@@ -1,0 +1,16 @@
+//! Tests of the archive code that go through its public interface.
+
+mod archive;
+mod chunks;
+mod crash;
+mod dialects;
+#[cfg(feature = "independent-reader")]
+mod interop;
+mod negative;
+mod reference;
+mod sha256;
+mod storage;
+mod support;
+mod vectors;
+mod writer;
+mod zstd_stream;

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -57,6 +58,17 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
     {
         self.start(work).await.await
+    }
+}
+
+impl Pool {
+    /// Drops a value whose end may block, on a blocking thread, and does not wait for it. It takes no permit: what ends
+    /// gives memory and files back, and must not wait behind what takes them. Without a runtime it is dropped here.
+    pub fn dispose<T: Send + 'static>(&self, value: T) {
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(value))),
+            Err(_) => drop(value),
+        }
     }
 }
 

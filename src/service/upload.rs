@@ -11,8 +11,9 @@
 //! From the staging on, the work is a task of its own and runs to its end even when the client hangs up: otherwise
 //! the lock would be released while the file is still being renamed.
 
+mod batch;
+
 use std::error::Error as StdError;
-use std::mem;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -21,12 +22,14 @@ use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::oneshot;
 
+use self::batch::Batch;
 use super::error::{StoreError, UploadError};
 use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::blob::{BlobKey, Draft};
 use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::index::{NewXorb, Staging, Ticket};
+use crate::runtime::blocking::Pool;
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
 /// beside hashing it (about a hundred), small enough that a hundred uploads hold little.
@@ -97,7 +100,6 @@ impl Cas {
         let ingest = self.receive(ingest, upload.body).await?;
         let (xorb, crc64, draft) = self.verify_pool.run(move || ingest.finish()).await?;
         if xorb.hash() != upload.claimed {
-            self.discard(draft).await;
             return Err(UploadError::HashMismatch { claimed: upload.claimed, actual: xorb.hash() });
         }
         self.commit(xorb, crc64, draft).await
@@ -109,15 +111,12 @@ impl Cas {
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
         let (mut idle, mut running) = (Some(ingest), None);
-        let (mut batch, mut batch_len, mut ended) = (Vec::new(), 0_usize, false);
+        let (mut batch, mut ended) = (Batch::default(), false);
         loop {
             tokio::select! {
-                piece = body.next(), if !ended && batch_len < MAX_BATCH_LEN => match piece {
+                piece = body.next(), if !ended && batch.len() < MAX_BATCH_LEN => match piece {
                     None => ended = true,
-                    Some(Ok(piece)) => {
-                        batch_len += piece.len();
-                        batch.push(piece);
-                    }
+                    Some(Ok(piece)) => batch.push(piece),
                     Some(Err(BodyError::Aborted(source))) => return Err(UploadError::Aborted(source)),
                     Some(Err(BodyError::Stalled)) => return Err(UploadError::Stalled),
                 },
@@ -126,12 +125,11 @@ impl Cas {
                     idle = Some(verified?);
                 }
             }
-            let due = batch_len >= BATCH_LEN || (ended && batch_len > 0);
+            let due = batch.len() >= BATCH_LEN || (ended && batch.len() > 0);
             match idle.take() {
                 Some(ingest) if due => {
-                    batch_len = 0;
-                    let batch = mem::take(&mut batch);
-                    running = Some(self.verify_pool.start(move || ingest.take(batch)).await);
+                    let pieces = batch.take();
+                    running = Some(self.verify_pool.start(move || ingest.take(pieces)).await);
                 }
                 Some(ingest) if ended => return Ok(ingest),
                 other => idle = other,
@@ -140,12 +138,7 @@ impl Cas {
     }
 
     /// Makes a verified upload durable and visible, in a task that nobody can interrupt.
-    async fn commit(
-        &self,
-        xorb: VerifiedXorb,
-        crc64: u64,
-        draft: Option<Box<dyn Draft>>,
-    ) -> Result<Uploaded, UploadError> {
+    async fn commit(&self, xorb: VerifiedXorb, crc64: u64, draft: DraftSlot) -> Result<Uploaded, UploadError> {
         let (answer, answered) = oneshot::channel();
         let cas = self.clone();
         self.publishing.spawn(async move {
@@ -157,12 +150,7 @@ impl Cas {
         answered.await.expect("the task sends its answer unless it panics, and then this request fails with it")
     }
 
-    async fn publish(
-        &self,
-        xorb: VerifiedXorb,
-        crc64: u64,
-        draft: Option<Box<dyn Draft>>,
-    ) -> Result<Uploaded, UploadError> {
+    async fn publish(&self, xorb: VerifiedXorb, crc64: u64, draft: DraftSlot) -> Result<Uploaded, UploadError> {
         let hash = xorb.hash();
         let mut uploaded = Uploaded {
             hash,
@@ -174,17 +162,11 @@ impl Cas {
         let _publishing = self.publish_locks[lock_index(&hash)].lock().await;
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
-            Staging::Live => {
-                self.discard(draft).await;
-                return Ok(uploaded);
-            }
-            Staging::Deleting => {
-                self.discard(draft).await;
-                return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
-            }
+            Staging::Live => return Ok(uploaded),
+            Staging::Deleting => return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
             Staging::Staged => {}
         }
-        let Some(draft) = draft else {
+        let Some(draft) = draft.into_draft() else {
             // It was there when the upload began, and was deleted since. Nothing was written, so it must come again;
             // the staged row is cleared up like that of any failed upload.
             return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
@@ -196,13 +178,6 @@ impl Cas {
         self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
         uploaded.was_inserted = true;
         Ok(uploaded)
-    }
-
-    /// Drops a draft where dropping may block.
-    async fn discard(&self, draft: Option<Box<dyn Draft>>) {
-        if draft.is_some() {
-            self.verify_pool.run(move || drop(draft)).await;
-        }
     }
 }
 
@@ -216,7 +191,7 @@ struct Ingest {
     cas: Cas,
     verifier: Verifier,
     crc64: Digest,
-    draft: Option<Box<dyn Draft>>,
+    draft: DraftSlot,
     keep: bool,
     busy: Duration,
 }
@@ -227,23 +202,23 @@ impl Ingest {
             cas: cas.clone(),
             verifier: Verifier::new(max_len),
             crc64: Digest::new(),
-            draft: None,
+            draft: DraftSlot { draft: None, pool: cas.verify_pool.clone() },
             keep: !is_stored,
             busy: Duration::ZERO,
         }
     }
 
     /// Verifies the frames that end in this batch and writes them to the draft. Blocks.
-    fn take(mut self, batch: Vec<Bytes>) -> Result<Self, UploadError> {
+    fn take(mut self, pieces: Vec<Bytes>) -> Result<Self, UploadError> {
         let begin = Instant::now();
-        for piece in batch {
+        for piece in pieces {
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
                 self.crc64.write(frame);
                 if self.keep {
-                    let draft = match &mut self.draft {
+                    let draft = match &mut self.draft.draft {
                         Some(draft) => draft,
-                        None => self.draft.insert(self.cas.blobs.draft().map_err(StoreError::from)?),
+                        none => none.insert(self.cas.blobs.draft().map_err(StoreError::from)?),
                     };
                     draft.write(frame).map_err(StoreError::from)?;
                 }
@@ -256,11 +231,31 @@ impl Ingest {
     }
 
     /// Ends the verification. Blocks.
-    #[expect(clippy::type_complexity, reason = "three values that part ways at once")]
-    fn finish(self) -> Result<(VerifiedXorb, u64, Option<Box<dyn Draft>>), UploadError> {
+    fn finish(self) -> Result<(VerifiedXorb, u64, DraftSlot), UploadError> {
         let xorb = self.verifier.finish()?;
         self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
         Ok((xorb, self.crc64.sum64(), self.draft))
+    }
+}
+
+/// A draft, if there is one yet. Dropped with it, it goes away on a blocking thread: removing a file takes its time, and
+/// the upload that ends may end anywhere, as when its client hangs up.
+struct DraftSlot {
+    draft: Option<Box<dyn Draft>>,
+    pool: Pool,
+}
+
+impl DraftSlot {
+    fn into_draft(mut self) -> Option<Box<dyn Draft>> {
+        self.draft.take()
+    }
+}
+
+impl Drop for DraftSlot {
+    fn drop(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.pool.dispose(draft);
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! What uploads cost in memory: it must not depend on how long they are.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use bytes::Bytes;
 use futures_util::stream;
 use rand::rngs::StdRng;
@@ -45,6 +48,39 @@ async fn sixty_four_concurrent_uploads_of_64_mib_take_less_than_64_mib() {
     println!("idle {} KiB, peak {} KiB, {} KiB per upload", idle >> 10, peak >> 10, (taken >> 10) / 64);
     assert!(taken < ALLOWED_LEN, "{} MiB beyond the {} MiB of an idle server", taken >> 20, idle >> 20);
     assert_eq!(server.blobs().len(), UPLOAD_COUNT + 1);
+}
+
+#[test]
+fn bodies_that_come_in_single_bytes_take_no_more_memory_than_they_are_long() {
+    const CONNECTION_COUNT: usize = 16;
+    const BYTE_COUNT: usize = 20_000;
+    let server = TestServer::start();
+    let xorb = Xorb::incompressible(&mut rng(), 128 << 10);
+    let head = format!("POST {} HTTP/1.1\r\nHost: zorb\r\nContent-Length: {}\r\n\r\n", xorb.path(), xorb.bytes.len());
+    let mut connections: Vec<TcpStream> = (0..CONNECTION_COUNT)
+        .map(|_| {
+            let mut connection = TcpStream::connect(server.address()).unwrap();
+            connection.set_nodelay(true).unwrap();
+            connection.write_all(head.as_bytes()).unwrap();
+            connection
+        })
+        .collect();
+    let idle = memory(&server, "VmRSS:");
+    for byte in &xorb.bytes[..BYTE_COUNT] {
+        for connection in &mut connections {
+            connection.write_all(std::slice::from_ref(byte)).unwrap();
+        }
+    }
+    // The rest at once: the answer proves that every byte has arrived.
+    for connection in &mut connections {
+        connection.write_all(&xorb.bytes[BYTE_COUNT..]).unwrap();
+        let mut status = [0; 12];
+        connection.read_exact(&mut status).unwrap();
+        assert!(status.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&status));
+    }
+    let taken = memory(&server, "VmHWM:").saturating_sub(idle);
+    println!("{} KiB per connection", (taken >> 10) / CONNECTION_COUNT as u64);
+    assert!(taken < CONNECTION_COUNT as u64 * (2 << 20), "{} MiB beyond an idle server", taken >> 20);
 }
 
 /// Another first chunk makes another xorb: its hash, and the record of that chunk.

@@ -21,7 +21,7 @@ use futures_util::stream::{StreamExt, try_unfold};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
-use crate::runtime::durable::{TempFile, clear_folder, create_folder, remove};
+use crate::runtime::durable::{TempFile, clear_folder, create_folder, create_folders_in, remove};
 
 /// Bytes that one hop to the disk pool reads, at most. Large enough that the hop's cost does not show, small enough
 /// that a thousand slow readers hold a gigabyte and not a hundred.
@@ -43,9 +43,12 @@ impl FsBlobStore {
     /// A folder cannot be created.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
         let store = Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool };
-        for folder in [&store.tmp, &store.xorbs] {
-            create_folder(folder).map_err(|error| BlobError::io("create the folders of", None, error))?;
-        }
+        // All of them now, so that publishing never has to wonder whether the folder it renames into is durable.
+        let groups = (0..=u8::MAX).map(|group| format!("{group:02x}"));
+        create_folder(&store.tmp)
+            .and_then(|()| create_folder(&store.xorbs))
+            .and_then(|()| create_folders_in(&store.xorbs, groups))
+            .map_err(|error| BlobError::io("create the folders tmp and xorbs", None, error))?;
         Ok(store)
     }
 
@@ -58,7 +61,7 @@ impl FsBlobStore {
 
 impl BlobStore for FsBlobStore {
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
-        let file = TempFile::create(&self.tmp).map_err(|error| BlobError::io("begin", None, error))?;
+        let file = TempFile::create(&self.tmp).map_err(|error| BlobError::io("begin a draft", None, error))?;
         Ok(Box::new(FsDraft { file, store: self.clone() }))
     }
 
@@ -102,7 +105,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.xorbs.clone();
         async move {
             let keys = self.pool.run(move || list_keys(&folder)).await;
-            keys.map_err(|error| BlobError::io("list", None, error))
+            keys.map_err(|error| BlobError::io("list the folder xorbs", None, error))
         }
         .boxed()
     }
@@ -111,7 +114,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let count = self.pool.run(move || clear_folder(&folder)).await;
-            count.map_err(|error| BlobError::io("remove stray drafts of", None, error))
+            count.map_err(|error| BlobError::io("remove stray drafts from the folder tmp", None, error))
         }
         .boxed()
     }
@@ -120,7 +123,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let probed = self.pool.run(move || TempFile::create(&folder)?.write(b"probe")).await;
-            probed.map_err(|error| BlobError::io("write to", None, error))
+            probed.map_err(|error| BlobError::io("write to the folder tmp", None, error))
         }
         .boxed()
     }
@@ -134,7 +137,7 @@ struct FsDraft {
 
 impl Draft for FsDraft {
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
-        self.file.write(bytes).map_err(|error| BlobError::io("write", None, error))
+        self.file.write(bytes).map_err(|error| BlobError::io("write a draft", None, error))
     }
 
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {

@@ -18,6 +18,7 @@ use crate::http::{AppState, Pace, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
+use crate::runtime::durable::create_folder;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::telemetry;
@@ -67,7 +68,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
 /// Takes the data folder for this process. The operating system lets go of it when the process ends, however it ends.
 fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
-    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
+    create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
     let path = data_dir.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot write to the data folder {dir}"))?;
     match file.try_lock() {

@@ -279,8 +279,9 @@ impl From<StoreError> for Problem {
 
 /// The answer to a path or method that there is not.
 pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
-    let detail = format!("There is no {method} {}; docs/http-api.md lists what there is.", uri.path());
-    Problem::new(Code::NotFound, detail)
+    // A path may be as long as a request's head; the beginning tells which it was.
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new(Code::NotFound, format!("There is no {method} {path}; docs/http-api.md lists what there is."))
 }
 
 /// The answer when a handler panicked.

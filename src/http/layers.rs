@@ -3,15 +3,19 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::http::header::ALLOW;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::AppState;
 use crate::runtime::metrics::{RequestLabels, RouteLabels};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What is counted as the status of a request whose client did not wait for one, as nginx does.
+const CLIENT_LEFT: u16 = 499;
 
 /// Longest request id that is taken over from a client or proxy.
 const MAX_REQUEST_ID_LEN: usize = 128;
@@ -22,7 +26,8 @@ pub(super) async fn observe(State(state): State<AppState>, request: Request, nex
     let id = request_id(request.headers());
     let method = known(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_owned();
-    let span = tracing::info_span!(
+    // Of the highest level, so that an error has its request's id whatever else is not logged.
+    let span = tracing::error_span!(
         "request",
         id = id.to_str().unwrap_or_default(),
         %method,
@@ -30,21 +35,14 @@ pub(super) async fn observe(State(state): State<AppState>, request: Request, nex
     );
     let begin = Instant::now();
     state.metrics.requests_in_flight.inc();
-    let in_flight = InFlight(&state);
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let mut in_flight = InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT };
+    let mut response = next.run(request).instrument(span).await;
+    in_flight.status = response.status().as_u16();
     drop(in_flight);
-
-    let (status, elapsed) = (response.status().as_u16(), begin.elapsed());
-    let elapsed_ms = elapsed.as_millis();
-    span.in_scope(|| match (status, method) {
-        (500.., _) => tracing::warn!(status, elapsed_ms, "answered"),
-        (_, "POST") => tracing::info!(status, elapsed_ms, "answered"),
-        _ => tracing::debug!(status, elapsed_ms, "answered"),
-    });
-    let seconds = state.metrics.request_seconds.get_or_create(&RouteLabels { route: route.clone() });
-    seconds.observe(elapsed.as_secs_f64());
-    drop(seconds);
-    state.metrics.requests.get_or_create(&RequestLabels { route, method, status }).inc();
+    // axum adds it to what it would have answered 405; there is no such answer here.
+    if response.status() == StatusCode::NOT_FOUND {
+        response.headers_mut().remove(ALLOW);
+    }
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
 }
@@ -73,11 +71,30 @@ fn known(method: &Method) -> &'static str {
     }
 }
 
-/// Ends the count of a request also when its client has left and the handler is dropped.
-struct InFlight<'a>(&'a AppState);
+/// A request that is being answered. Counted and logged when it ends, also when its client has left and the handler is
+/// dropped.
+struct InFlight<'a> {
+    state: &'a AppState,
+    span: Span,
+    begin: Instant,
+    route: String,
+    method: &'static str,
+    status: u16,
+}
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.metrics.requests_in_flight.dec();
+        let (metrics, status, elapsed) = (&self.state.metrics, self.status, self.begin.elapsed());
+        metrics.requests_in_flight.dec();
+        let elapsed_ms = elapsed.as_millis();
+        // A failure of the server has been logged already, where its cause is known.
+        self.span.in_scope(|| match (status, self.method) {
+            (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client left before its answer"),
+            (_, "POST") | (500.., _) => tracing::info!(status, elapsed_ms, "answered"),
+            _ => tracing::debug!(status, elapsed_ms, "answered"),
+        });
+        let route = self.route.clone();
+        metrics.request_seconds.get_or_create(&RouteLabels { route: route.clone() }).observe(elapsed.as_secs_f64());
+        metrics.requests.get_or_create(&RequestLabels { route, method: self.method, status }).inc();
     }
 }

@@ -52,7 +52,8 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
+    // A client may say that it sends no more, and still wait for its answer.
+    http.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
     let mut stop = pin!(stop);

@@ -59,17 +59,18 @@ impl TempFile {
         self.file.as_mut().expect("the file is open until publish takes self")
     }
 
-    /// Makes the bytes durable, then the name: sync, close, rename, sync the folder. Replaces what had that name.
+    /// Makes the bytes durable, then the name: sync, close, rename, sync the folder, which must be there and durable.
+    /// Replaces what had that name.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
         file.sync_all()?;
+        trace("sync the file");
         drop(file);
-        let folder = parent(path)?;
-        create_folder(folder)?;
         fs::rename(&self.path, path)?;
+        trace("rename");
         self.published = true;
-        sync_folder(folder)
+        sync_folder(parent(path)?)
     }
 }
 
@@ -82,17 +83,37 @@ impl Drop for TempFile {
     }
 }
 
-/// Creates a folder unless it is there; a new one, and a new parent, is durable afterwards.
+/// Creates a folder unless it is there, and its parents; whatever there is afterwards is durable, also what another
+/// process has created and had no time to sync.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => sync_folder(parent(path)?),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+            match sync_folder(parent(path)?) {
+                // Somebody else's folder, that we may not read: what is in it is not for us to make durable.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                result => result,
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             create_folder(parent(path)?)?;
             create_folder(path)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Creates these folders in `path` unless they are there, and makes all of them durable with one sync.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
+    for name in names {
+        match fs::create_dir(path.join(&name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    sync_folder(path)
 }
 
 /// Removes a file durably; returns whether it was there.
@@ -115,8 +136,19 @@ pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    File::open(path)?.sync_all()?;
+    trace("sync the folder");
+    Ok(())
 }
+
+/// Tells the tests of this module in which order things were done.
+#[cfg(test)]
+fn trace(step: &'static str) {
+    tests::STEPS.with_borrow_mut(|steps| steps.push(step));
+}
+
+#[cfg(not(test))]
+const fn trace(_: &'static str) {}
 
 fn parent(path: &Path) -> io::Result<&Path> {
     match path.parent() {
@@ -126,3 +158,6 @@ fn parent(path: &Path) -> io::Result<&Path> {
         None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the root folder has no parent")),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+use std::cell::RefCell;
+use std::path::Path;
+
+use super::{TempFile, create_folder, create_folders_in, remove};
+
+thread_local! {
+    /// What was done on this thread, in order.
+    pub(super) static STEPS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is done meanwhile, in order.
+fn steps(work: impl FnOnce()) -> Vec<&'static str> {
+    STEPS.take();
+    work();
+    STEPS.take()
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_file_is_synced_before_it_gets_its_name_and_its_folder_after_that() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let steps = steps(|| {
+        let mut file = TempFile::create(folder.path()).unwrap();
+        file.write(b"bytes").unwrap();
+        file.publish(&path).unwrap();
+    });
+    assert_eq!(steps, ["sync the file", "rename", "sync the folder"]);
+    assert_eq!(std::fs::read(path).unwrap(), b"bytes");
+}
+
+#[test]
+fn the_parent_of_a_folder_is_synced_also_when_the_folder_was_there_already() {
+    let folder = folder();
+    let path = folder.path().join("a/b/c");
+    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the folder"; 3]);
+    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the folder"]);
+    assert!(path.is_dir());
+}
+
+#[test]
+fn many_folders_are_made_durable_with_one_sync_also_when_they_were_there_already() {
+    let folder = folder();
+    let names = || ["a", "b"].map(str::to_owned).into_iter();
+    for _ in 0..2 {
+        assert_eq!(steps(|| create_folders_in(folder.path(), names()).unwrap()), ["sync the folder"]);
+    }
+    assert!(folder.path().join("b").is_dir());
+}
+
+#[test]
+fn a_removed_file_is_gone_durably_and_one_that_was_not_there_is_no_error() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    std::fs::File::create(&path).unwrap();
+    assert_eq!(steps(|| assert!(remove(&path).unwrap())), ["sync the folder"]);
+    assert_eq!(steps(|| assert!(!remove(&path).unwrap())), [""; 0]);
+}
+
+#[test]
+fn a_file_in_the_place_of_a_folder_is_an_error() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    std::fs::File::create(&path).unwrap();
+    assert!(create_folder(&path).is_err());
+    assert!(create_folder(Path::new("")).is_err());
+}

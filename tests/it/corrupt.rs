@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Raw, TestServer, Xorb, random_bytes, rng};
+use crate::support::{Answer, Raw, Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with one xorb, and the file of its blob.
 async fn stocked(xorb: &Xorb) -> (TestServer, PathBuf) {
-    let server = TestServer::start();
+    // Errors only: whatever else is not logged, an error says which request it belongs to.
+    let server = Start::default().with("log", "error").start();
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let hash = xorb.hash();
     let blob = server.data_dir().join("xorbs").join(&hash[..2]).join(&hash);

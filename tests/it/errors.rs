@@ -132,6 +132,7 @@ async fn check_unknown(server: &TestServer, method: &str, path: &str) {
     let answer = connection.answer().await;
     assert_eq!(answer.status, 404, "{method} {path}: {:?}", answer.body);
     let problem = answer.problem(404, "not_found");
+    assert!(answer.headers.get("allow").is_none(), "{method} {path}: {:?}", answer.headers);
     let query = path.split_once('?').map_or("", |(_, query)| query);
     assert!(query.is_empty() || !problem.to_string().contains(query), "queries may be secret: {problem}");
 }

@@ -107,6 +107,22 @@ async fn drafts_of_clients_that_stop_sending_are_gone_while_the_server_runs() {
 }
 
 #[tokio::test]
+async fn a_client_that_says_that_it_sends_no_more_still_gets_its_answer() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let xorb = Xorb::mixed(&mut rng, 5);
+    let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
+    connection.send(&xorb.bytes).await;
+    connection.finish_sending().await;
+    assert_eq!(connection.answer().await.status, 201);
+
+    let mut connection = Raw::connect(&server).await;
+    connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", xorb.path())).await;
+    connection.finish_sending().await;
+    let answer = connection.answer().await;
+    assert_eq!((answer.status, answer.body), (200, xorb.bytes));
+}
+
+#[tokio::test]
 async fn a_connection_goes_on_after_a_refused_upload() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (xorb, other) = (Xorb::mixed(&mut rng, 3), Xorb::mixed(&mut rng, 3));

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::ALLOW;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::{Instrument, Span};
@@ -39,10 +38,6 @@ pub(super) async fn observe(State(state): State<AppState>, request: Request, nex
     let mut response = next.run(request).instrument(span).await;
     in_flight.status = response.status().as_u16();
     drop(in_flight);
-    // axum adds it to what it would have answered 405; there is no such answer here.
-    if response.status() == StatusCode::NOT_FOUND {
-        response.headers_mut().remove(ALLOW);
-    }
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
 }

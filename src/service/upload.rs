@@ -100,6 +100,7 @@ impl Cas {
         let ingest = self.receive(ingest, upload.body).await?;
         let (xorb, crc64, draft) = self.verify_pool.run(move || ingest.finish()).await?;
         if xorb.hash() != upload.claimed {
+            draft.discard().await;
             return Err(UploadError::HashMismatch { claimed: upload.claimed, actual: xorb.hash() });
         }
         self.commit(xorb, crc64, draft).await
@@ -162,8 +163,14 @@ impl Cas {
         let _publishing = self.publish_locks[lock_index(&hash)].lock().await;
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
-            Staging::Live => return Ok(uploaded),
-            Staging::Deleting => return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
+            Staging::Live => {
+                draft.discard().await;
+                return Ok(uploaded);
+            }
+            Staging::Deleting => {
+                draft.discard().await;
+                return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
+            }
             Staging::Staged => {}
         }
         let Some(draft) = draft.into_draft() else {
@@ -246,6 +253,13 @@ struct DraftSlot {
 }
 
 impl DraftSlot {
+    /// Removes the draft, and waits for that: who is answered now finds nothing of it.
+    async fn discard(mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.pool.run(move || drop(draft)).await;
+        }
+    }
+
     fn into_draft(mut self) -> Option<Box<dyn Draft>> {
         self.draft.take()
     }

@@ -40,6 +40,11 @@ pub const MAX_FOOTER_LEN: u64 = 96 + 40 * MAX_XORB_CHUNK_COUNT as u64;
 pub const MAX_XORB_BODY_LEN: u64 =
     MAX_XORB_RAW_LEN + CHUNK_HEADER_LEN as u64 * MAX_XORB_CHUNK_COUNT as u64 + MAX_FOOTER_LEN;
 
+/// Bytes of a shard that is uploaded, at most: 80 MiB.
+///
+/// Clients aim at 64 MiB and cut softly, and some append lookup tables and a footer (spec 4.8).
+pub const MAX_SHARD_LEN: u64 = 80 << 20;
+
 /// Raw bytes in a chunk that the chunker cuts, at least (the last chunk of a file may be shorter): 8 KiB (spec 2).
 pub const MIN_CHUNK_RAW_LEN: u32 = 8_192;
 

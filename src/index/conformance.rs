@@ -20,12 +20,14 @@ macro_rules! suite {
             $(#[tokio::test] async fn $case() {
                 let folder = tempfile::tempdir().unwrap();
                 let index = super::SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
-                super::$case(super::Arc::new(index.clone())).await;
+                super::$case(std::sync::Arc::new(index.clone())).await;
                 index.close().await;
             })*
         }
     };
 }
+
+mod files;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

@@ -6,7 +6,10 @@ use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{SqlSafeStr, SqlitePool};
 
 /// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with the folder.
-pub(super) const SQLITE: &[(i64, &str, &str)] = &[(1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql"))];
+pub(super) const SQLITE: &[(i64, &str, &str)] = &[
+    (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
+    (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
+];
 
 /// Brings the database to the version that this program knows.
 ///

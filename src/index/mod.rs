@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod conformance;
 mod error;
+mod files;
 mod migrate;
 mod rows;
 pub mod sqlite;
@@ -22,9 +23,13 @@ use std::fmt::Debug;
 use futures_util::future::BoxFuture;
 
 pub use self::error::{IndexError, IndexErrorKind};
+pub use self::files::{
+    Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, StoredTerm, XorbContents,
+};
 use crate::format::compression::Scheme;
+use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
-use crate::format::{ChunkHash, XorbHash};
+use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// The life of a xorb's row.
@@ -146,4 +151,32 @@ pub trait Index: Debug + Send + Sync + 'static {
 
     /// Every xorb that readers may see, in no order. Reads the whole table: for checks, not for requests.
     fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
+
+    /// Layout and chunk hashes of those of these xorbs that readers may see, in no order.
+    fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
+
+    /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
+    /// is live afterwards: updating its row is what orders this against its deletion.
+    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>>;
+
+    /// The file, if this reader may see it.
+    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
+
+    /// A file with this sha256 that this reader may see: a verified claim, or one of the reader's own repository.
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>>;
+
+    /// A visible xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
+    /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
+    fn find_dedup(
+        &self,
+        chunk: ChunkHash,
+        domain: Option<String>,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
+
+    /// Claims of a sha256 that nobody has verified, the oldest first.
+    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+
+    /// Says what became of a claim. Returns whether it was still unverified.
+    fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;
 }

@@ -8,10 +8,13 @@ use futures_util::future::BoxFuture;
 
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::shard::Sha256;
 use crate::format::{ByteRange, XorbHash};
+use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Index, IndexError, IndexErrorKind, NewXorb, Staging, Ticket, Totals, XorbRow, XorbState,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, IndexError, IndexErrorKind, NewXorb, Reader, Registered,
+    Registration, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -200,5 +203,38 @@ impl Index for FaultyIndex {
 
     fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         self.faults.around("list_xorbs", self.inner.list_xorbs(), index_error).boxed()
+    }
+
+    fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
+        self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
+    }
+
+    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+        self.faults.around("register", self.inner.register(registration), index_error).boxed()
+    }
+
+    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.faults.around("find_file", self.inner.find_file(hash, reader), index_error).boxed()
+    }
+
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+        self.faults.around("find_sha256", self.inner.find_sha256(sha256, reader), index_error).boxed()
+    }
+
+    fn find_dedup(
+        &self,
+        chunk: ChunkHash,
+        domain: Option<String>,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
+        self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
+    }
+
+    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(limit), index_error).boxed()
+    }
+
+    fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("settle_claim", self.inner.settle_claim(claim, state), index_error).boxed()
     }
 }

@@ -3,6 +3,8 @@
 //! Write-ahead log with `synchronous=FULL`: a transaction that was committed survives a power cut. One connection
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
+mod files;
+
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +16,12 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
-use super::{ChunkColumns, Index, NewXorb, Staging, Ticket, Totals, XorbRow, XorbState, migrate};
-use crate::format::XorbHash;
+use super::{
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, Staging,
+    Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+};
+use crate::format::shard::Sha256;
+use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
@@ -224,6 +230,39 @@ impl Index for SqliteIndex {
             rows.iter().map(parse).collect()
         }
         .boxed()
+    }
+
+    fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
+        self.read_contents(hashes).boxed()
+    }
+
+    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+        self.register_files(registration).boxed()
+    }
+
+    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.read_file(hash, reader).boxed()
+    }
+
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+        self.read_sha256(sha256, reader).boxed()
+    }
+
+    fn find_dedup(
+        &self,
+        chunk: ChunkHash,
+        domain: Option<String>,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
+        self.lease_dedup(chunk, domain, lease_until).boxed()
+    }
+
+    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(limit).boxed()
+    }
+
+    fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.write_claim(claim, state).boxed()
     }
 }
 

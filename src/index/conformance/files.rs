@@ -1,0 +1,199 @@
+//! What the contract says about files.
+
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::shard::Sha256;
+use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::index::{
+    Claim, ClaimState, IndexErrorKind, NewFile, Reader, Registered, Registration, StoredTerm, Ticket, XorbState,
+};
+use crate::runtime::clock::Timestamp;
+
+suite! {
+    a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else
+    a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees
+    a_registration_with_a_missing_xorb_changes_nothing_at_all
+    a_file_is_not_known_with_another_sha256
+    a_void_claim_names_nothing_and_gives_way_to_another
+    a_verified_claim_is_settled_once
+    deduplication_stays_within_its_domain
+    an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk
+    contents_are_those_of_visible_xorbs_only
+    the_empty_file_can_be_registered
+}
+
+fn file_hash(byte: u8) -> FileHash {
+    FileHash::from_bytes([byte; 32])
+}
+
+fn sha256(byte: u8) -> Sha256 {
+    Sha256::from_digest([byte; 32])
+}
+
+fn term(xorb: u8, start: u32, end: u32) -> StoredTerm {
+    StoredTerm { xorb: hash(xorb), chunks: ChunkRange::new(start, end).unwrap(), raw_len: 1000 * (end - start) }
+}
+
+fn file(byte: u8, terms: &[StoredTerm]) -> NewFile {
+    let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
+    NewFile { hash: file_hash(byte), raw_len, terms: terms.to_vec(), sha256: None }
+}
+
+fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
+    Registration {
+        repo: repo.to_owned(),
+        domain: repo.split('/').next().unwrap_or_default().to_owned(),
+        files,
+        xorbs: xorbs.iter().map(|byte| hash(*byte)).collect(),
+        dedup: Vec::new(),
+        now: NOW,
+    }
+}
+
+fn reader(repo: &str) -> Reader {
+    Reader::Repo(repo.to_owned())
+}
+
+async fn a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    put(&db, xorb(2, 3)).await;
+    let terms = [term(1, 0, 2), term(2, 1, 3), term(1, 0, 1)];
+    let new = registration("org/a", vec![file(9, &terms)], &[1, 2]);
+    assert_eq!(db.register(new.clone()).await.unwrap(), Registered::New);
+    assert_eq!(db.register(new).await.unwrap(), Registered::Known);
+
+    let found = db.find_file(file_hash(9), reader("org/a")).await.unwrap().unwrap();
+    assert_eq!((found.hash, found.raw_len, found.terms.as_slice()), (file_hash(9), 5000, &terms[..]));
+    assert_eq!(db.find_file(file_hash(9), Reader::All).await.unwrap(), Some(found.clone()));
+    assert_eq!(db.find_file(file_hash(9), reader("org/b")).await.unwrap(), None);
+    assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
+
+    // Another repository that proves that it has the file may read it, too.
+    let other = registration("org/b", vec![file(9, &terms)], &[1, 2]);
+    assert_eq!(db.register(other).await.unwrap(), Registered::New);
+    assert_eq!(db.find_file(file_hash(9), reader("org/b")).await.unwrap(), Some(found));
+}
+
+async fn a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    put(&db, xorb(2, 3)).await;
+    db.register(registration("r", vec![file(9, &[term(1, 0, 2)])], &[1])).await.unwrap();
+    let before = db.find_file(file_hash(9), Reader::All).await.unwrap();
+    db.register(registration("r", vec![file(9, &[term(2, 0, 2)])], &[2])).await.unwrap();
+    assert_eq!(db.find_file(file_hash(9), Reader::All).await.unwrap(), before);
+}
+
+async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    for missing in [2, 3] {
+        let files = vec![file(8, &[term(1, 0, 1)]), file(9, &[term(missing, 0, 1)])];
+        let outcome = db.register(registration("r", files, &[1, missing])).await.unwrap();
+        assert_eq!(outcome, Registered::MissingXorb(hash(missing)));
+        assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
+    }
+    // The database is as usable as before.
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Staged)]);
+    let good = registration("r", vec![file(8, &[term(1, 0, 1)])], &[1]);
+    assert_eq!(db.register(good).await.unwrap(), Registered::New);
+    let lost = db.publish_xorb(xorb(2, 1), Ticket::random(), NOW).await.unwrap_err();
+    assert_eq!(lost.kind, IndexErrorKind::Lost);
+}
+
+async fn a_file_is_not_known_with_another_sha256(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let claimed = |sha256| NewFile { sha256, ..file(9, &[term(1, 0, 1)]) };
+    // Without a claim, then with one, then with the same, then without again: all of that is consistent.
+    for sha256 in [None, Some(sha256(1)), Some(sha256(1)), None] {
+        let outcome = db.register(registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
+        assert!(matches!(outcome, Registered::New | Registered::Known), "{outcome:?}");
+    }
+    let other = registration("s", vec![file(8, &[term(1, 0, 1)]), claimed(Some(sha256(2)))], &[1]);
+    assert_eq!(db.register(other).await.unwrap(), Registered::OtherSha256(file_hash(9)));
+    assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
+    assert_eq!(db.find_sha256(sha256(1), reader("r")).await.unwrap(), Some(file_hash(9)));
+    assert_eq!(db.find_sha256(sha256(1), reader("s")).await.unwrap(), None);
+    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), None);
+}
+
+async fn a_void_claim_names_nothing_and_gives_way_to_another(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let claimed =
+        |byte| registration("r", vec![NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) }], &[1]);
+    db.register(claimed(1)).await.unwrap();
+    let claim = Claim { file: file_hash(9), sha256: sha256(1) };
+    assert_eq!(db.unverified_claims(10).await.unwrap(), [claim]);
+    assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
+    assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
+    assert_eq!(db.unverified_claims(10).await.unwrap(), []);
+
+    db.register(claimed(2)).await.unwrap();
+    assert_eq!(db.unverified_claims(10).await.unwrap(), [Claim { file: file_hash(9), sha256: sha256(2) }]);
+    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), Some(file_hash(9)));
+}
+
+async fn a_verified_claim_is_settled_once(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let new = NewFile { sha256: Some(sha256(1)), ..file(9, &[term(1, 0, 1)]) };
+    db.register(registration("r", vec![new], &[1])).await.unwrap();
+    let claim = Claim { file: file_hash(9), sha256: sha256(1) };
+    assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
+    assert!(!db.settle_claim(claim, ClaimState::Void).await.unwrap());
+    assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), Some(file_hash(9)));
+    assert_eq!(db.unverified_claims(10).await.unwrap(), []);
+}
+
+async fn deduplication_stays_within_its_domain(db: Db) {
+    put(&db, xorb(1, 2)).await;
+    put(&db, xorb(2, 5)).await;
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
+    let find = |domain: Option<&str>| db.find_dedup(chunk, domain.map(str::to_owned), lease);
+    assert_eq!(find(None).await.unwrap(), None);
+
+    for (repo, byte) in [("org/a", 1), ("other/b", 2)] {
+        let mut new = registration(repo, Vec::new(), &[byte]);
+        new.dedup.push((chunk, hash(byte)));
+        db.register(new).await.unwrap();
+    }
+    let xorb_of = |hit: Option<crate::index::DedupHit>| hit.map(|hit| hit.xorb);
+    assert_eq!(xorb_of(find(Some("org")).await.unwrap()), Some(hash(1)));
+    assert_eq!(xorb_of(find(Some("other")).await.unwrap()), Some(hash(2)));
+    assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), None);
+    // Who may see all gets the xorb that says most.
+    assert_eq!(xorb_of(find(None).await.unwrap()), Some(hash(2)));
+}
+
+async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: Db) {
+    for (byte, chunk_count) in [(1, 3), (2, 3), (3, 1), (4, 3)] {
+        put(&db, xorb(byte, chunk_count)).await;
+    }
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let terms = [term(1, 0, 1), term(2, 0, 1), term(3, 0, 1)];
+    let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4]);
+    new.dedup.push((chunk, hash(1)));
+    db.register(new).await.unwrap();
+    // Xorb 3 has one chunk, whose hash it would give away; xorb 4 belongs to no file with xorb 1.
+    for domain in [None, Some("org".to_owned())] {
+        let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
+        assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
+    }
+}
+
+async fn contents_are_those_of_visible_xorbs_only(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    let many: Vec<XorbHash> = (0..=255).map(hash).collect();
+    let contents = db.xorb_contents(many).await.unwrap();
+    assert_eq!(contents.len(), 1);
+    let expected = xorb(1, 3);
+    assert_eq!((contents[0].hash, &contents[0].layout), (hash(1), &expected.layout));
+    assert_eq!(contents[0].chunk_hashes, expected.chunk_hashes);
+    assert!(db.xorb_contents(Vec::new()).await.unwrap().is_empty());
+}
+
+async fn the_empty_file_can_be_registered(db: Db) {
+    let empty = NewFile { hash: FileHash::EMPTY, raw_len: 0, terms: Vec::new(), sha256: None };
+    assert_eq!(db.register(registration("r", vec![empty], &[])).await.unwrap(), Registered::New);
+    let found = db.find_file(FileHash::EMPTY, reader("r")).await.unwrap().unwrap();
+    assert_eq!((found.raw_len, found.terms), (0, Vec::new()));
+}

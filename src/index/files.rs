@@ -1,0 +1,149 @@
+//! What the index says about files.
+
+use crate::format::shard::Sha256;
+use crate::format::xorb::Layout;
+use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::runtime::clock::Timestamp;
+
+/// Layout and chunk hashes of a xorb: what a shard is checked against.
+#[derive(Clone, Debug)]
+pub struct XorbContents {
+    /// Which one.
+    pub hash: XorbHash,
+    /// Where its chunks are.
+    pub layout: Layout,
+    /// Its chunks' hashes, as many as the layout has chunks.
+    pub chunk_hashes: Vec<ChunkHash>,
+}
+
+/// Consecutive chunks of a xorb that are consecutive in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredTerm {
+    /// The xorb.
+    pub xorb: XorbHash,
+    /// Which chunks.
+    pub chunks: ChunkRange,
+    /// Their raw bytes.
+    pub raw_len: u32,
+}
+
+/// A file to be registered, proven against the layouts of its xorbs.
+#[derive(Clone, Debug)]
+pub struct NewFile {
+    /// Its hash.
+    pub hash: FileHash,
+    /// Its bytes.
+    pub raw_len: u64,
+    /// What it is made of.
+    pub terms: Vec<StoredTerm>,
+    /// The sha256 that its client claims.
+    pub sha256: Option<Sha256>,
+}
+
+/// Files to be registered, all or none.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Who may read them from now on; `*` for every token that is for all.
+    pub repo: String,
+    /// Within which domain deduplication may mention their xorbs.
+    pub domain: String,
+    /// The files.
+    pub files: Vec<NewFile>,
+    /// Every xorb that the files or the shard name, each once.
+    pub xorbs: Vec<XorbHash>,
+    /// Chunks that clients may ask for, and the xorb with each.
+    pub dedup: Vec<(ChunkHash, XorbHash)>,
+    /// The present moment.
+    pub now: Timestamp,
+}
+
+/// What became of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// The files are registered; at least one of them was not known to this repository.
+    New,
+    /// Everything was known.
+    Known,
+    /// This xorb is not there, or on its way out. Nothing was changed.
+    MissingXorb(XorbHash),
+    /// This file is known with another sha256. Nothing was changed.
+    OtherSha256(FileHash),
+}
+
+/// Who asks for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Someone who may read everything.
+    All,
+    /// Someone who may read what this repository has registered.
+    Repo(String),
+}
+
+/// A registered file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRow {
+    /// Its hash.
+    pub hash: FileHash,
+    /// Its bytes.
+    pub raw_len: u64,
+    /// What it is made of.
+    pub terms: Vec<StoredTerm>,
+}
+
+/// Xorbs that deduplication may mention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupHit {
+    /// The one with the chunk that was asked for.
+    pub xorb: XorbHash,
+    /// Others of files that it is part of: who has one chunk of a file likely has the rest.
+    pub neighbours: Vec<XorbHash>,
+}
+
+/// A sha256 that a client has claimed for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The file.
+    pub file: FileHash,
+    /// What its client says.
+    pub sha256: Sha256,
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// The file has this sha256.
+    Verified,
+    /// It does not.
+    Void,
+}
+
+/// Bytes of one packed term.
+const TERM_LEN: usize = 44;
+
+/// Terms as the index keeps them.
+pub(super) fn pack_terms(terms: &[StoredTerm]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(terms.len() * TERM_LEN);
+    for term in terms {
+        packed.extend_from_slice(term.xorb.as_bytes());
+        packed.extend_from_slice(&term.chunks.start().to_le_bytes());
+        packed.extend_from_slice(&term.chunks.end().to_le_bytes());
+        packed.extend_from_slice(&term.raw_len.to_le_bytes());
+    }
+    packed
+}
+
+/// Reads what [`pack_terms`] made; `None` for anything else.
+pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<StoredTerm>> {
+    let (terms, rest) = packed.as_chunks::<TERM_LEN>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let parse = |term: &[u8; TERM_LEN]| {
+        let (xorb, numbers) = term.split_first_chunk::<32>()?;
+        let (numbers, []) = numbers.as_chunks::<4>() else { return None };
+        let [start, end, raw_len] = numbers else { return None };
+        let chunks = ChunkRange::new(u32::from_le_bytes(*start), u32::from_le_bytes(*end))?;
+        Some(StoredTerm { xorb: XorbHash::from_bytes(*xorb), chunks, raw_len: u32::from_le_bytes(*raw_len) })
+    };
+    terms.iter().map(parse).collect()
+}

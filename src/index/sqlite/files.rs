@@ -1,0 +1,363 @@
+//! Files in SQLite. Statements run inside the transaction of the verb that they belong to.
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+
+use super::{SqliteIndex, get, map, millis};
+use crate::format::shard::Sha256;
+use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::{pack_terms, parse_terms};
+use crate::index::rows;
+use crate::index::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
+use crate::runtime::clock::Timestamp;
+
+/// Hashes in one statement: far below SQLite's limit on parameters (32 766 since 3.32).
+const BATCH_COUNT: usize = 500;
+
+impl SqliteIndex {
+    pub(super) async fn read_contents(&self, hashes: Vec<XorbHash>) -> Result<Vec<XorbContents>, IndexError> {
+        let op = "read the contents of xorbs";
+        let mut contents = Vec::with_capacity(hashes.len());
+        for batch in hashes.chunks(BATCH_COUNT) {
+            let mut query = QueryBuilder::<Sqlite>::new(
+                "SELECT hash, crc64, layout, hashes, schemes FROM xorbs JOIN xorb_chunks ON xorb_id = id \
+                 WHERE state IN (1, 2) AND hash IN (",
+            );
+            push_hashes(&mut query, batch);
+            let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+            for row in &rows {
+                contents.push(parse_contents(op, row)?);
+            }
+        }
+        Ok(contents)
+    }
+
+    pub(super) async fn register_files(&self, registration: Registration) -> Result<Registered, IndexError> {
+        let op = "register files";
+        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+        let registered = register(op, &mut connection, &registration).await;
+        release(connection, registered.is_ok()).await;
+        registered
+    }
+
+    pub(super) async fn read_file(&self, hash: FileHash, reader: Reader) -> Result<Option<FileRow>, IndexError> {
+        const SQL: &str = "SELECT raw_len, terms FROM files WHERE hash = ?1 AND \
+             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2))";
+        let op = "find a file";
+        let row = sqlx::query(SQL)
+            .bind(hash.as_bytes().as_slice())
+            .bind(repo_of(&reader))
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        let Some(row) = row else { return Ok(None) };
+        let terms = parse_terms(get(op, &row, 1)?).ok_or_else(|| {
+            let (key, reason) = (format!("file {hash}"), "no packed terms".to_owned());
+            IndexError::inconsistent(op, Inconsistent { table: "files", column: "terms", key, reason })
+        })?;
+        Ok(Some(FileRow { hash, raw_len: get::<i64>(op, &row, 0)?.cast_unsigned(), terms }))
+    }
+
+    pub(super) async fn read_sha256(&self, sha256: Sha256, reader: Reader) -> Result<Option<FileHash>, IndexError> {
+        const SQL: &str = "SELECT hash FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) AND \
+             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
+             ORDER BY sha256_state DESC, id LIMIT 1";
+        let op = "find a file by its sha256";
+        let row = sqlx::query(SQL)
+            .bind(sha256.as_digest().as_slice())
+            .bind(repo_of(&reader))
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        row.map(|row| file_hash(op, get(op, &row, 0)?)).transpose()
+    }
+
+    pub(super) async fn lease_dedup(
+        &self,
+        chunk: ChunkHash,
+        domain: Option<String>,
+        lease_until: Timestamp,
+    ) -> Result<Option<DedupHit>, IndexError> {
+        let op = "find a chunk for deduplication";
+        let failed = |error| map(op, error);
+        // Most questions have no answer, and need no writer.
+        let found = sqlx::query(FIND_DEDUP)
+            .bind(chunk.as_bytes().as_slice())
+            .bind(domain.as_deref())
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(failed)?;
+        if found.is_none() {
+            return Ok(None);
+        }
+        let mut connection = self.writer.acquire().await.map_err(failed)?;
+        let leased = lease(op, &mut connection, chunk, domain.as_deref(), lease_until).await;
+        release(connection, leased.is_ok()).await;
+        leased
+    }
+
+    pub(super) async fn read_claims(&self, limit: u32) -> Result<Vec<Claim>, IndexError> {
+        let op = "list unverified claims";
+        let rows = sqlx::query("SELECT hash, sha256 FROM files WHERE sha256_state = 1 ORDER BY id LIMIT ?")
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        let parse = |row: &SqliteRow| {
+            let digest: &[u8] = get(op, row, 1)?;
+            let sha256 = digest.try_into().map(Sha256::from_digest).map_err(|_| {
+                let (key, reason) = ("a row".to_owned(), "not 32 bytes".to_owned());
+                IndexError::inconsistent(op, Inconsistent { table: "files", column: "sha256", key, reason })
+            })?;
+            Ok(Claim { file: file_hash(op, get(op, row, 0)?)?, sha256 })
+        };
+        rows.iter().map(parse).collect()
+    }
+
+    pub(super) async fn write_claim(&self, claim: Claim, state: ClaimState) -> Result<bool, IndexError> {
+        let state = match state {
+            ClaimState::Verified => 2,
+            ClaimState::Void => 3,
+        };
+        let sql = "UPDATE files SET sha256_state = ? WHERE hash = ? AND sha256 = ? AND sha256_state = 1";
+        let result = sqlx::query(sql)
+            .bind(state)
+            .bind(claim.file.as_bytes().as_slice())
+            .bind(claim.sha256.as_digest().as_slice())
+            .execute(&self.writer)
+            .await
+            .map_err(|error| map("settle a claim", error))?;
+        Ok(result.rows_affected() == 1)
+    }
+}
+
+/// Among several xorbs the one with the most chunks tells the client most.
+const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
+     WHERE chunk_hash = ?1 AND state IN (1, 2) AND \
+     (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
+     ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
+
+/// Other xorbs of the files that a xorb is part of, within the same walls. Few: an answer has some 40 KiB for each.
+/// A xorb of one chunk is never among them: its hash is that of the chunk and would be told in clear (spec 6.2, rule 9).
+const FIND_NEIGHBOURS: &str = "SELECT DISTINCT xorbs.id, xorbs.hash FROM xorb_files AS hit \
+     JOIN xorb_files AS other ON other.file_id = hit.file_id JOIN xorbs ON xorbs.id = other.xorb_id \
+     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND length(layout) > 8 AND \
+     (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
+     LIMIT 64";
+
+/// Gives a writing connection back, or closes it where a transaction on it has failed: see
+/// [`publish_xorb`](crate::index::Index::publish_xorb) of this index for what sqlx would do with it.
+async fn release(connection: PoolConnection<Sqlite>, is_sound: bool) {
+    if !is_sound && let Err(error) = connection.close().await {
+        tracing::warn!(%error, "a connection to the index was not closed well");
+    }
+}
+
+async fn register(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    registration: &Registration,
+) -> Result<Registered, IndexError> {
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let outcome = write_registration(op, &mut transaction, registration).await?;
+    match outcome {
+        Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
+        Registered::MissingXorb(_) | Registered::OtherSha256(_) => transaction.rollback().await.map_err(failed)?,
+    }
+    Ok(outcome)
+}
+
+async fn lease(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    chunk: ChunkHash,
+    domain: Option<&str>,
+    lease_until: Timestamp,
+) -> Result<Option<DedupHit>, IndexError> {
+    const LEASE: &str = "UPDATE xorb_domains SET lease_until = max(lease_until, ?) WHERE xorb_id = ?";
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let found = sqlx::query(FIND_DEDUP)
+        .bind(chunk.as_bytes().to_vec())
+        .bind(domain.map(str::to_owned))
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let Some(row) = found else { return Ok(None) };
+    let (id, hash): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
+    let xorb = rows::xorb_hash(hash).map_err(|error| IndexError::inconsistent(op, error))?;
+    let mut neighbours = Vec::new();
+    let rows = sqlx::query(FIND_NEIGHBOURS)
+        .bind(id)
+        .bind(domain.map(str::to_owned))
+        .fetch_all(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let mut ids = vec![id];
+    for row in &rows {
+        ids.push(get(op, row, 0)?);
+        let hash = rows::xorb_hash(get(op, row, 1)?);
+        neighbours.push(hash.map_err(|error| IndexError::inconsistent(op, error))?);
+    }
+    for id in ids {
+        execute(op, &mut transaction, LEASE, |query| query.bind(millis(lease_until)).bind(id)).await?;
+        make_live(op, &mut transaction, id).await?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(Some(DedupHit { xorb, neighbours }))
+}
+
+async fn write_registration(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    registration: &Registration,
+) -> Result<Registered, IndexError> {
+    let mut ids = std::collections::HashMap::with_capacity(registration.xorbs.len());
+    for hash in &registration.xorbs {
+        // `Condemned` goes back to `Live` here, and a row that is being deleted is not found: either this or the
+        // deletion comes first, and the database says which.
+        let row = sqlx::query(
+            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) RETURNING id",
+        )
+        .bind(millis(registration.now))
+        .bind(hash.as_bytes().as_slice())
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(|error| map(op, error))?;
+        let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
+        let id: i64 = get(op, &row, 0)?;
+        ids.insert(*hash, id);
+        execute(op, connection, "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)", |query| {
+            query.bind(id).bind(registration.domain.clone())
+        })
+        .await?;
+    }
+    let mut outcome = Registered::Known;
+    for file in &registration.files {
+        match write_file(op, connection, registration, file, &ids).await? {
+            Registered::Known => {}
+            Registered::New => outcome = Registered::New,
+            refused => return Ok(refused),
+        }
+    }
+    for (chunk, xorb) in &registration.dedup {
+        let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
+        execute(op, connection, "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)", |query| {
+            query.bind(chunk.as_bytes().to_vec()).bind(*id)
+        })
+        .await?;
+    }
+    Ok(outcome)
+}
+
+/// Registers one file. What readers see of a file that is known does not change: its terms stay.
+async fn write_file(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    registration: &Registration,
+    file: &NewFile,
+    ids: &std::collections::HashMap<XorbHash, i64>,
+) -> Result<Registered, IndexError> {
+    let known = sqlx::query("SELECT id, sha256, sha256_state FROM files WHERE hash = ?")
+        .bind(file.hash.as_bytes().as_slice())
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(|error| map(op, error))?;
+    let claimed = file.sha256.map(|sha256| sha256.as_digest().to_vec());
+    let id = match known {
+        None => {
+            let row = sqlx::query(
+                "INSERT INTO files (hash, raw_len, terms, since, sha256, sha256_state) VALUES (?, ?, ?, ?, ?, ?) \
+                 RETURNING id",
+            )
+            .bind(file.hash.as_bytes().as_slice())
+            .bind(file.raw_len.cast_signed())
+            .bind(pack_terms(&file.terms))
+            .bind(millis(registration.now))
+            .bind(claimed.clone())
+            .bind(i64::from(claimed.is_some()))
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(|error| map(op, error))?;
+            let id: i64 = get(op, &row, 0)?;
+            for term in &file.terms {
+                let Some(xorb_id) = ids.get(&term.xorb) else { return Ok(Registered::MissingXorb(term.xorb)) };
+                execute(op, connection, "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) VALUES (?, ?)", |query| {
+                    query.bind(*xorb_id).bind(id)
+                })
+                .await?;
+            }
+            id
+        }
+        Some(row) => {
+            let id: i64 = get(op, &row, 0)?;
+            let (before, state): (Option<Vec<u8>>, i64) = (get(op, &row, 1)?, get(op, &row, 2)?);
+            // A claim that was found false, or none at all, gives way to a new one.
+            let is_open = matches!(state, 0 | 3);
+            if claimed.is_some() && is_open && before != claimed {
+                execute(op, connection, "UPDATE files SET sha256 = ?, sha256_state = 1 WHERE id = ?", |query| {
+                    query.bind(claimed.clone()).bind(id)
+                })
+                .await?;
+            } else if claimed.is_some() && before != claimed {
+                return Ok(Registered::OtherSha256(file.hash));
+            }
+            id
+        }
+    };
+    let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
+    let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
+    Ok(if added > 0 { Registered::New } else { Registered::Known })
+}
+
+type SqliteQuery = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
+
+async fn execute(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    bind: impl FnOnce(SqliteQuery) -> SqliteQuery,
+) -> Result<u64, IndexError> {
+    let result = bind(sqlx::query(sql)).execute(&mut *connection).await.map_err(|error| map(op, error))?;
+    Ok(result.rows_affected())
+}
+
+/// A xorb that was mentioned to somebody is wanted again.
+async fn make_live(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<(), IndexError> {
+    let sql = "UPDATE xorbs SET state = 1 WHERE id = ? AND state = 2";
+    execute(op, connection, sql, |query| query.bind(id)).await.map(|_| ())
+}
+
+fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash]) {
+    let mut list = query.separated(", ");
+    for hash in hashes {
+        list.push_bind(hash.as_bytes().to_vec());
+    }
+    query.push(")");
+}
+
+fn parse_contents(op: &'static str, row: &SqliteRow) -> Result<XorbContents, IndexError> {
+    let inconsistent = |error| IndexError::inconsistent(op, error);
+    let hash = rows::xorb_hash(get(op, row, 0)?).map_err(inconsistent)?;
+    let xorb = rows::xorb(hash, get(op, row, 1)?, get(op, row, 2)?).map_err(inconsistent)?;
+    let columns = rows::chunk_columns(&hash, get(op, row, 3)?, get(op, row, 4)?).map_err(inconsistent)?;
+    Ok(XorbContents { hash, layout: xorb.layout, chunk_hashes: columns.hashes })
+}
+
+fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
+    let bytes = bytes.try_into().map_err(|_| {
+        let (key, reason) = ("a row".to_owned(), format!("{} bytes, not 32", bytes.len()));
+        IndexError::inconsistent(op, Inconsistent { table: "files", column: "hash", key, reason })
+    })?;
+    Ok(FileHash::from_bytes(bytes))
+}
+
+fn repo_of(reader: &Reader) -> Option<String> {
+    match reader {
+        Reader::All => None,
+        Reader::Repo(repo) => Some(repo.clone()),
+    }
+}

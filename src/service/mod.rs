@@ -5,8 +5,10 @@
 pub mod access;
 mod download;
 mod error;
+mod files;
 pub mod reconstruct;
 mod recover;
+mod register;
 mod upload;
 
 use std::sync::Arc;
@@ -17,7 +19,9 @@ use tokio::sync::{Mutex, Semaphore};
 
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
+pub use self::files::{ReconstructError, Reconstruction};
 pub use self::recover::Recovered;
+pub use self::register::{RegisterError, RegisteredShard};
 pub use self::upload::{BodyError, Upload, Uploaded};
 use crate::blob::BlobStore;
 use crate::format::XorbHash;

@@ -1,0 +1,203 @@
+//! Reading files: what to fetch for a range, and what deduplication may tell.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::Cas;
+use super::access::{Claims, RepoScope};
+use super::download::StoredXorb;
+use super::error::StoreError;
+use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Selection, plan, plan_batch, select};
+use super::register::domain;
+use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
+use crate::format::xorb::ChunkPlace;
+use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
+use crate::index::{FileRow, Reader, XorbContents};
+use crate::runtime::clock::Timestamp;
+
+/// How long clients may use an answer to a chunk query, and how long its xorb stays because of it: the three weeks for
+/// which stock clients keep what they know (spec 7.5).
+const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
+
+/// What to fetch for a range of a file.
+#[derive(Clone, Debug)]
+pub struct Reconstruction {
+    /// Bytes of the file.
+    pub file_len: u64,
+    /// The terms and where their chunks are.
+    pub plan: Plan,
+}
+
+/// Why there is no reconstruction.
+#[derive(Debug, Error)]
+pub enum ReconstructError {
+    /// There is no such file, or it is none of this reader's business; which of them is not told.
+    #[error("there is no such file")]
+    NotFound,
+    /// The range begins behind the end of the file.
+    #[error("the range begins behind the end of the file, which has {file_len} bytes")]
+    PastEnd {
+        /// Bytes of the file.
+        file_len: u64,
+    },
+    /// The index contradicts itself.
+    #[error("file {file} cannot be reconstructed")]
+    Inconsistent {
+        /// Which file.
+        file: FileHash,
+        /// How.
+        #[source]
+        source: Inconsistency,
+    },
+    /// The store failed.
+    #[error("the file could not be looked up")]
+    Store(#[from] StoreError),
+}
+
+impl Cas {
+    /// Length of a file in bytes; `None` where this reader sees none.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn file_len(&self, claims: &Claims, file: FileHash) -> Result<Option<u64>, StoreError> {
+        Ok(self.index.find_file(file, reader(claims)).await?.map(|row| row.raw_len))
+    }
+
+    /// What to fetch for a range of a file, or for all of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReconstructError`].
+    pub async fn reconstruct(
+        &self,
+        claims: &Claims,
+        file: FileHash,
+        range: Option<ByteRange>,
+    ) -> Result<Reconstruction, ReconstructError> {
+        let row = self.file_row(claims, file).await?;
+        let terms = place(&row);
+        let failed = |error| plan_error(file, error);
+        let selection = select(&terms, row.raw_len, range).map_err(failed)?;
+        let layouts = self.layouts(selection.xorbs()).await?;
+        let plan = plan(&selection, |xorb| layouts.get(xorb).map(|xorb| xorb.layout())).map_err(failed)?;
+        Ok(Reconstruction { file_len: row.raw_len, plan })
+    }
+
+    /// What to fetch for several whole files.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReconstructError`]; one file that is not there is enough.
+    pub async fn reconstruct_all(&self, claims: &Claims, files: &[FileHash]) -> Result<BatchPlan, ReconstructError> {
+        let mut rows = Vec::with_capacity(files.len());
+        for file in files {
+            let row = self.file_row(claims, *file).await?;
+            rows.push((*file, row.raw_len, place(&row)));
+        }
+        let mut selections: Vec<Selection<'_>> = Vec::with_capacity(rows.len());
+        let mut xorbs = Vec::new();
+        for (file, raw_len, terms) in &rows {
+            let selection = select(terms, *raw_len, None).map_err(|error| plan_error(*file, error))?;
+            xorbs.extend(selection.xorbs());
+            selections.push(selection);
+        }
+        let layouts = self.layouts(xorbs).await?;
+        let first = files.first().copied().unwrap_or(FileHash::EMPTY);
+        plan_batch(&selections, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()))
+            .map_err(|error| plan_error(first, error))
+    }
+
+    /// The answer to a client that asks whether a chunk is there: a shard with the xorb that has it, blinded with a
+    /// fresh key. `None` where nothing may be told, for whatever reason.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn dedup_answer(&self, claims: &Claims, chunk: ChunkHash) -> Result<Option<Vec<u8>>, StoreError> {
+        let now = self.clock.now();
+        let lease_until = Timestamp::from_millis(
+            now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),
+        );
+        let walls = match claims.repo {
+            RepoScope::All => None,
+            RepoScope::One(_) => Some(domain(&claims.repo)),
+        };
+        let Some(hit) = self.index.find_dedup(chunk, walls, lease_until).await? else { return Ok(None) };
+        let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
+        let contents = self.index.xorb_contents(hashes).await?;
+        let Some(xorbs) = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let answer = DedupAnswer {
+            xorbs: &xorbs,
+            key: HmacKey::from_bytes(rand::random()),
+            created_unix_secs: now.as_secs(),
+            key_expires_unix_secs: lease_until.as_secs(),
+        };
+        // A client that gets a shard it cannot read fails its whole upload; not answering costs it nothing.
+        Ok(write_dedup_answer(&answer).ok())
+    }
+
+    async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
+        let row = self.index.find_file(file, reader(claims)).await.map_err(StoreError::from)?;
+        if row.is_none() && file == FileHash::EMPTY {
+            // The empty file is what it is, whether anybody has registered it or not (spec 5.1).
+            return Ok(FileRow { hash: file, raw_len: 0, terms: Vec::new() });
+        }
+        row.ok_or(ReconstructError::NotFound)
+    }
+
+    async fn layouts(&self, xorbs: Vec<XorbHash>) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, StoreError> {
+        let mut layouts = HashMap::with_capacity(xorbs.len());
+        for hash in xorbs {
+            if let Some(xorb) = self.find(hash).await? {
+                layouts.insert(hash, xorb);
+            }
+        }
+        Ok(layouts)
+    }
+}
+
+/// A xorb as an answer shows it, before its chunk hashes are blinded.
+fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
+    let narrow = |number: u64| u32::try_from(number).ok();
+    let chunk = |(place, hash): (ChunkPlace, &ChunkHash)| {
+        Some(CasChunk {
+            hash: *hash,
+            raw_offset: narrow(place.raw.start())?,
+            raw_len: narrow(place.raw.byte_len())?,
+            dedup_eligible: hash.is_dedup_eligible() || *hash == asked,
+        })
+    };
+    let chunks = contents.layout.chunks().zip(&contents.chunk_hashes).map(chunk).collect::<Option<_>>()?;
+    Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
+}
+
+fn reader(claims: &Claims) -> Reader {
+    match &claims.repo {
+        RepoScope::All => Reader::All,
+        RepoScope::One(repo) => Reader::Repo(repo.to_string()),
+    }
+}
+
+/// The terms of a file with their places.
+fn place(row: &FileRow) -> Vec<FileTerm> {
+    let mut end: u64 = 0;
+    let place = |term: &crate::index::StoredTerm| {
+        let start = end;
+        end = end.saturating_add(term.raw_len.into());
+        Some(FileTerm { xorb: term.xorb, chunks: term.chunks, place: ByteRange::new(start, end)? })
+    };
+    row.terms.iter().filter_map(place).collect()
+}
+
+fn plan_error(file: FileHash, error: PlanError) -> ReconstructError {
+    match error {
+        PlanError::PastEnd { file_len } => ReconstructError::PastEnd { file_len },
+        PlanError::Inconsistent(source) => ReconstructError::Inconsistent { file, source },
+    }
+}

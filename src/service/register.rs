@@ -1,0 +1,249 @@
+//! Registration of files: a shard's claims are proven against the index, then entered, all or none (spec 7.3).
+//!
+//! No blob is opened. What a shard says is compared with what was verified when its xorbs were uploaded: that they
+//! exist, which chunks they have, that each term lies within its xorb and has the length it says, that the client
+//! knows the chunk hashes of every term, and that the chunks of all terms hash to the file. Hence the one line that
+//! must be true: nobody with a write token can change what another file reads.
+//!
+//! Terms are proven in batches, so that memory is bounded by a batch of layouts, not by the file.
+
+use std::collections::{HashMap, HashSet};
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::Cas;
+use super::access::{Claims, RepoScope};
+use super::error::StoreError;
+use crate::format::merkle::Aggregator;
+use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
+use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
+use crate::index::{NewFile, Registered, Registration, StoredTerm, XorbContents};
+
+/// Terms, or xorb blocks, that are proven at once: as many layouts are held, of 41 bytes per chunk.
+const BATCH_COUNT: usize = 128;
+
+/// What became of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisteredShard {
+    /// Whether it told anything that was not known.
+    pub was_new: bool,
+}
+
+/// Why a shard was refused. Nothing of it was entered then.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// The bytes are no shard.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+    /// A xorb that it names is not there.
+    #[error("xorb {xorb} is not there")]
+    MissingXorb {
+        /// Which xorb.
+        xorb: XorbHash,
+    },
+    /// What it says of a xorb is not what the xorb is.
+    #[error("xorb {xorb} has other chunks than the shard says")]
+    OtherChunks {
+        /// Which xorb.
+        xorb: XorbHash,
+    },
+    /// A term names chunks that its xorb does not have, or says another length.
+    #[error("term {term} of file {file} is not chunks {chunks} of xorb {xorb} with the length that it says")]
+    Term {
+        /// Which file.
+        file: FileHash,
+        /// Which of its terms, from 0.
+        term: usize,
+        /// The xorb that it names.
+        xorb: XorbHash,
+        /// The chunks that it names.
+        chunks: ChunkRange,
+    },
+    /// The client did not show that it knows the chunks of a term.
+    #[error("the verification hash of term {term} of file {file} is missing or wrong")]
+    NoProof {
+        /// Which file.
+        file: FileHash,
+        /// Which of its terms, from 0.
+        term: usize,
+    },
+    /// The terms make another file.
+    #[error("the terms make the file {actual}, not {claimed}")]
+    FileHash {
+        /// The hash in the shard.
+        claimed: FileHash,
+        /// The hash of the terms.
+        actual: FileHash,
+    },
+    /// The file is known with another sha256.
+    #[error("file {file} is known with another sha256")]
+    OtherSha256 {
+        /// Which file.
+        file: FileHash,
+    },
+    /// The store failed.
+    #[error("the shard could not be registered")]
+    Store(#[from] StoreError),
+}
+
+impl Cas {
+    /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
+    ///
+    /// # Errors
+    ///
+    /// See [`RegisterError`].
+    pub async fn register(&self, claims: &Claims, shard: bytes::Bytes) -> Result<RegisteredShard, RegisterError> {
+        let shard = self.verify_pool.run(move || parse(&shard)).await?;
+        let Shard { files, xorbs } = shard;
+        let mut registration = Registration {
+            repo: claims.repo.to_string(),
+            domain: domain(&claims.repo),
+            files: Vec::with_capacity(files.len()),
+            xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
+            dedup: Vec::new(),
+            now: self.clock.now(),
+        };
+        for batch in xorbs.chunks(BATCH_COUNT) {
+            let contents = self.contents(batch.iter().map(|xorb| xorb.hash)).await?;
+            for xorb in batch {
+                registration.dedup.extend(prove_xorb(xorb, &contents)?);
+            }
+        }
+        for file in files {
+            let (file, first) = self.prove_file(file).await?;
+            registration.files.push(file);
+            registration.dedup.extend(first);
+        }
+        self.enter(registration).await
+    }
+
+    /// Proves one file; returns it, and its first chunk with the xorb that has it.
+    async fn prove_file(&self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
+        let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
+        let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
+        for terms in file.terms.chunks(BATCH_COUNT) {
+            let contents = self.contents(terms.iter().map(|term| term.xorb)).await?;
+            let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
+            range_hashes = rest;
+            let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
+            proof = self.verify_pool.run(move || proof.take(&terms, &proofs, &contents)).await?;
+        }
+        let actual = proof.chunks.file_hash();
+        if actual != file.hash {
+            return Err(RegisterError::FileHash { claimed: file.hash, actual });
+        }
+        let raw_len = file.raw_len();
+        let terms =
+            file.terms.iter().map(|term| StoredTerm { xorb: term.xorb, chunks: term.chunks, raw_len: term.raw_len });
+        Ok((NewFile { hash: file.hash, raw_len, terms: terms.collect(), sha256: file.sha256 }, proof.first))
+    }
+
+    /// Contents of these xorbs, all of which must be there.
+    async fn contents(
+        &self,
+        hashes: impl Iterator<Item = XorbHash>,
+    ) -> Result<HashMap<XorbHash, XorbContents>, RegisterError> {
+        let hashes: HashSet<XorbHash> = hashes.collect();
+        let found = self.index.xorb_contents(hashes.iter().copied().collect()).await.map_err(StoreError::from)?;
+        let found: HashMap<XorbHash, XorbContents> = found.into_iter().map(|xorb| (xorb.hash, xorb)).collect();
+        match hashes.into_iter().find(|hash| !found.contains_key(hash)) {
+            Some(xorb) => Err(RegisterError::MissingXorb { xorb }),
+            None => Ok(found),
+        }
+    }
+
+    /// One transaction, in a task that nobody can interrupt.
+    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+        let (answer, answered) = oneshot::channel();
+        let index = std::sync::Arc::clone(&self.index);
+        self.publishing.spawn(async move {
+            if answer.send(index.register(registration).await).is_err() {
+                tracing::debug!("the client left before its shard was registered");
+            }
+        });
+        let registered =
+            answered.await.expect("the task answers unless it panics, and then this request fails with it");
+        match registered.map_err(StoreError::from)? {
+            Registered::New => Ok(RegisteredShard { was_new: true }),
+            Registered::Known => Ok(RegisteredShard { was_new: false }),
+            Registered::MissingXorb(xorb) => Err(RegisterError::MissingXorb { xorb }),
+            Registered::OtherSha256(file) => Err(RegisterError::OtherSha256 { file }),
+        }
+    }
+}
+
+/// Within which walls deduplication may mention what these claims register: everything of one owner, the part of a
+/// repository's name before its slash.
+pub(super) fn domain(repo: &RepoScope) -> String {
+    let name = repo.to_string();
+    name.split_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
+}
+
+fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
+    let mut seen = HashSet::new();
+    terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()
+}
+
+/// Compares what a shard says of a xorb with what the xorb is; returns its chunks that clients may ask for.
+fn prove_xorb(
+    claimed: &CasInfo,
+    contents: &HashMap<XorbHash, XorbContents>,
+) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+    let xorb = claimed.hash;
+    let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
+    let is_same = stored.chunk_hashes.len() == claimed.chunks.len()
+        && stored.layout.raw_len() == u64::from(claimed.raw_len)
+        && stored.layout.chunks().zip(&stored.chunk_hashes).zip(&claimed.chunks).all(|((place, hash), claim)| {
+            claim.hash == *hash
+                && u64::from(claim.raw_offset) == place.raw.start()
+                && u64::from(claim.raw_len) == place.raw.byte_len()
+        });
+    if !is_same {
+        return Err(RegisterError::OtherChunks { xorb });
+    }
+    let asked_for = claimed.chunks.iter().filter(|chunk| chunk.hash.is_dedup_eligible());
+    Ok(asked_for.map(|chunk| (chunk.hash, xorb)).collect())
+}
+
+/// A file of which some terms were proven.
+struct FileProof {
+    file: FileHash,
+    /// The next term.
+    next: usize,
+    chunks: Aggregator,
+    /// The first chunk, and the xorb that has it.
+    first: Option<(ChunkHash, XorbHash)>,
+}
+
+impl FileProof {
+    /// Proves the next terms.
+    fn take(
+        mut self,
+        terms: &[Term],
+        proofs: &[RangeHash],
+        contents: &HashMap<XorbHash, XorbContents>,
+    ) -> Result<Self, RegisterError> {
+        for (index, term) in terms.iter().enumerate() {
+            let (xorb, chunks) = (term.xorb, term.chunks);
+            let wrong = || RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
+            let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
+            let raw = stored.layout.raw_range(chunks).ok_or_else(wrong)?;
+            let hashes = usize::try_from(chunks.start()).ok().zip(usize::try_from(chunks.end()).ok());
+            let hashes = hashes.and_then(|(start, end)| stored.chunk_hashes.get(start..end)).ok_or_else(wrong)?;
+            if raw.byte_len() != u64::from(term.raw_len) {
+                return Err(wrong());
+            }
+            if proofs.get(index) != Some(&RangeHash::of(hashes)) {
+                return Err(RegisterError::NoProof { file: self.file, term: self.next });
+            }
+            let skipped = usize::try_from(chunks.start()).unwrap_or(usize::MAX);
+            for (place, hash) in stored.layout.chunks().skip(skipped).zip(hashes) {
+                self.chunks.push(hash, place.raw.byte_len());
+                self.first.get_or_insert((*hash, xorb));
+            }
+            self.next += 1;
+        }
+        Ok(self)
+    }
+}

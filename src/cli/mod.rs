@@ -3,6 +3,7 @@
 mod destination;
 mod get;
 mod healthcheck;
+mod keys;
 mod output;
 mod put;
 mod remote;

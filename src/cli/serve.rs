@@ -11,6 +11,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
+use super::keys;
 use crate::blob::fs::FsBlobStore;
 use crate::config::{Config, RawConfig};
 use crate::http::server::{ConnectionLimits, serve};
@@ -88,6 +89,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
+    let ring = keys::open(&config.data_dir)?;
     let budget = Budget {
         upload_count: config.max_uploads,
         verify_worker_count: config.verify_workers,
@@ -107,7 +109,14 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let router = router(AppState { cas: cas.clone(), metrics: Arc::clone(&metrics), pace });
+    let router = router(AppState {
+        cas: cas.clone(),
+        metrics: Arc::clone(&metrics),
+        pace,
+        ring: Arc::new(ring),
+        clock: Arc::new(SystemClock),
+        public_url: config.public_url.map(Arc::from),
+    });
     let limits = ConnectionLimits {
         max_count: config.max_connections,
         idle: config.idle_timeout,

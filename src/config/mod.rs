@@ -24,6 +24,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where everything is kept.
     pub data_dir: PathBuf,
+    /// Where clients reach the server, without a slash at the end; where they send their requests if not set.
+    pub public_url: Option<String>,
     /// Whether requests without authentication are meant to be taken from other machines.
     pub allow_anonymous: bool,
     /// Connections held at once.
@@ -105,6 +107,7 @@ impl Config {
         let config = Self {
             listen,
             data_dir: raw.data_dir.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from),
+            public_url: public_url(raw.public_url)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
@@ -131,6 +134,16 @@ fn listen_address(text: String) -> Result<SocketAddr, ConfigError> {
     let refused = |reason: String| ConfigError::Value { key: "listen", value: text.clone(), reason };
     let mut addresses = text.to_socket_addrs().map_err(|error| refused(format!("{reason} ({error})")))?;
     addresses.next().ok_or_else(|| refused(reason.to_owned()))
+}
+
+fn public_url(text: Option<String>) -> Result<Option<String>, ConfigError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    if host.is_empty() || host.starts_with('/') || text.contains(['?', '#', ' ']) {
+        let reason = "it is http:// or https://, a host, and maybe a path".to_owned();
+        return Err(ConfigError::Value { key: "public_url", value: text, reason });
+    }
+    Ok(Some(text.trim_end_matches('/').to_owned()))
 }
 
 fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {

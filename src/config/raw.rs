@@ -49,6 +49,8 @@ keys! {
     listen: String, "an address and a port";
     /// Folder of everything.
     data_dir: String, "a folder";
+    /// Where clients reach the server.
+    public_url: String, "a URL";
     /// Serve other machines without authentication.
     allow_anonymous: bool, "true or false";
     /// Connections held at once.

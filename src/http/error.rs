@@ -9,125 +9,17 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+pub use super::code::Code;
 use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
-use crate::service::{ReadError, StoreError, StoreErrorKind, UploadError};
+use crate::service::{ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError};
 
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// The failures that a client can tell apart. Names never change their meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// The hash in the path is not 64 hex digits.
-    InvalidHash,
-    /// A `range` or `format` parameter, or a `Range` header, is not of its form.
-    InvalidRange,
-    /// The body is no xorb, from byte `offset` on.
-    MalformedXorb,
-    /// A chunk or footer has a version that nobody knows.
-    UnsupportedVersion,
-    /// A chunk has a compression scheme that nobody knows.
-    UnsupportedCompression,
-    /// The body is the xorb `actual`, not `claimed`.
-    HashMismatch,
-    /// The body, or what it decompresses to, is beyond the limit.
-    TooLarge,
-    /// The xorb has more chunks than a xorb may have.
-    TooManyChunks,
-    /// The body ended within a chunk, or the connection within the body.
-    IncompleteBody,
-    /// The body makes no progress.
-    BodyTimeout,
-    /// There is nothing in the range.
-    RangeNotSatisfiable,
-    /// A condition of the request does not hold.
-    PreconditionFailed,
-    /// There is no such thing, or no such route.
-    NotFound,
-    /// Too much is under way, or in the way; try again.
-    Overloaded,
-    /// The server is not ready to serve.
-    NotReady,
-    /// The store is full.
-    OutOfSpace,
-    /// Something is broken here.
-    Internal,
-}
-
-impl Code {
-    /// Every code there is.
-    pub const ALL: &[Self] = &[
-        Self::InvalidHash,
-        Self::InvalidRange,
-        Self::MalformedXorb,
-        Self::UnsupportedVersion,
-        Self::UnsupportedCompression,
-        Self::HashMismatch,
-        Self::TooLarge,
-        Self::TooManyChunks,
-        Self::IncompleteBody,
-        Self::BodyTimeout,
-        Self::RangeNotSatisfiable,
-        Self::PreconditionFailed,
-        Self::NotFound,
-        Self::Overloaded,
-        Self::NotReady,
-        Self::OutOfSpace,
-        Self::Internal,
-    ];
-
-    /// Its name in the answer.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidHash => "invalid_hash",
-            Self::InvalidRange => "invalid_range",
-            Self::MalformedXorb => "malformed_xorb",
-            Self::UnsupportedVersion => "unsupported_version",
-            Self::UnsupportedCompression => "unsupported_compression",
-            Self::HashMismatch => "hash_mismatch",
-            Self::TooLarge => "too_large",
-            Self::TooManyChunks => "too_many_chunks",
-            Self::IncompleteBody => "incomplete_body",
-            Self::BodyTimeout => "body_timeout",
-            Self::RangeNotSatisfiable => "range_not_satisfiable",
-            Self::PreconditionFailed => "precondition_failed",
-            Self::NotFound => "not_found",
-            Self::Overloaded => "overloaded",
-            Self::NotReady => "not_ready",
-            Self::OutOfSpace => "out_of_space",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// The status of the answer.
-    #[must_use]
-    pub const fn status(self) -> StatusCode {
-        match self {
-            Self::InvalidHash
-            | Self::InvalidRange
-            | Self::MalformedXorb
-            | Self::UnsupportedVersion
-            | Self::UnsupportedCompression
-            | Self::HashMismatch
-            | Self::TooManyChunks
-            | Self::IncompleteBody => StatusCode::BAD_REQUEST,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
-            Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
-        }
-    }
-}
 
 /// A failure on its way to the client.
 #[derive(Debug)]
@@ -164,6 +56,16 @@ impl Problem {
     fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
+    }
+
+    /// The sentence.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Whether the same request may succeed later.
+    pub(super) const fn is_retryable(&self) -> bool {
+        matches!(self.code, Code::Overloaded | Code::Internal)
     }
 
     /// Which failure it is.
@@ -247,6 +149,49 @@ impl From<UploadError> for Problem {
                 Self::new(Code::BodyTimeout, "The body made no progress for too long; send it again.")
             }
             UploadError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<RegisterError> for Problem {
+    fn from(error: RegisterError) -> Self {
+        let sentence = format!("The shard is refused: {error}.");
+        match error {
+            RegisterError::Malformed(error) => Self::new(Code::MalformedShard, sentence).with("offset", error.offset),
+            RegisterError::MissingXorb { xorb } => {
+                let detail = format!("Xorb {xorb} is not there, or not any more; upload it first.");
+                Self::new(Code::MissingXorb, detail).with("xorb", xorb.to_string())
+            }
+            RegisterError::OtherChunks { xorb } => {
+                Self::new(Code::ShardMismatch, sentence).with("xorb", xorb.to_string())
+            }
+            RegisterError::Term { file, term, .. } => {
+                Self::new(Code::ShardMismatch, sentence).with("file", file.to_string()).with("term", term)
+            }
+            RegisterError::NoProof { file, term } => {
+                Self::new(Code::NoProof, sentence).with("file", file.to_string()).with("term", term)
+            }
+            RegisterError::FileHash { claimed, actual } => Self::new(Code::FileHashMismatch, sentence)
+                .with("claimed", claimed.to_string())
+                .with("actual", actual.to_string()),
+            RegisterError::OtherSha256 { file } => {
+                Self::new(Code::Sha256Conflict, sentence).with("file", file.to_string())
+            }
+            RegisterError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReconstructError> for Problem {
+    fn from(error: ReconstructError) -> Self {
+        match error {
+            ReconstructError::NotFound => Self::new(Code::NotFound, "There is no such file."),
+            ReconstructError::PastEnd { file_len } => {
+                let detail = format!("The file has {file_len} bytes; the range begins behind them.");
+                Self::new(Code::RangeNotSatisfiable, detail).unsatisfied(file_len)
+            }
+            ReconstructError::Inconsistent { .. } => internal(&error),
+            ReconstructError::Store(error) => error.into(),
         }
     }
 }

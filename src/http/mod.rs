@@ -3,7 +3,10 @@
 //! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or blob
 //! keys, and only `error` knows which status a failure has.
 
+mod auth;
 mod body;
+mod chunks;
+mod code;
 mod conditions;
 mod error;
 mod extract;
@@ -11,8 +14,11 @@ mod health;
 mod layers;
 mod linger;
 mod range;
+mod reconstructions;
 mod representation;
 pub mod server;
+mod shards;
+mod transfer;
 mod wire;
 mod xorbs;
 
@@ -21,12 +27,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{get, head, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use self::error::{Code, Problem};
+use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::Cas;
+use crate::service::access::KeyRing;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
@@ -37,6 +45,12 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// How patient the server is with a body.
     pub pace: Pace,
+    /// The keys that sign.
+    pub ring: Arc<KeyRing>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Where clients reach this server, without a slash at the end; where they sent their request if not set.
+    pub public_url: Option<Arc<str>>,
 }
 
 /// The least progress that an upload has to make.
@@ -57,6 +71,25 @@ pub fn router(state: AppState) -> Router {
         .route("/xorbs/{hash}/chunks", get(xorbs::list_chunks))
         // For Xet clients; the prefix is `default` or `default-merkledb` and means nothing (spec 9, row 1).
         .route("/v1/xorbs/{prefix}/{hash}", post(xorbs::upload_xet).get(xorbs::download))
+        .route("/v1/shards", post(shards::register))
+        .route("/v2/shards", post(shards::register_events))
+        .route("/v1/reconstructions", get(reconstructions::batch_get).post(reconstructions::batch_post))
+        .route("/v1/reconstructions/{file}", get(reconstructions::v1))
+        .route("/v2/reconstructions/{file}", get(reconstructions::v2))
+        .route("/v1/files/{file}", head(reconstructions::file_head))
+        .route("/v1/chunks/{prefix}/{hash}", get(chunks::find))
+        .route("/v1/telemetry", post(chunks::telemetry))
+        .route("/v1/data/{xorb}", get(transfer::data))
+        // The same under the names of older clients (spec 5.0).
+        .route("/xorbs/{prefix}/{hash}", post(xorbs::upload_xet))
+        .route("/xorb/{prefix}/{hash}", post(xorbs::upload_xet).head(xorbs::download))
+        .route("/shards", post(shards::register))
+        .route("/shard/{prefix}/{hash}", post(shards::register).put(shards::register))
+        .route("/reconstructions", get(reconstructions::batch_get))
+        .route("/reconstructions/{file}", get(reconstructions::v1))
+        .route("/reconstruction/{file}", get(reconstructions::v1))
+        .route("/chunks/{prefix}/{hash}", get(chunks::find))
+        .route("/chunk/{prefix}/{hash}", get(chunks::find))
         // For whoever runs this.
         .route("/healthz", get(health::live))
         .route("/readyz", get(health::ready))

@@ -7,8 +7,9 @@
 //!
 //! All functions block.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
@@ -39,6 +40,11 @@ impl TempFile {
     /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file_mut().write_all(bytes)
+    }
+
+    /// Lets nobody but its owner read or write the file; to be called before anything is in it.
+    pub(crate) fn restrict_to_owner(&mut self) -> io::Result<()> {
+        self.file_mut().set_permissions(Permissions::from_mode(0o600))
     }
 
     /// Forgets what was written.

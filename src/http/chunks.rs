@@ -1,0 +1,31 @@
+//! The question whether a chunk is there already (spec 5.7), and the sink for telemetry (spec 5.8).
+
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+
+use super::AppState;
+use super::auth::anonymous;
+use super::error::{Code, Problem};
+use crate::format::ChunkHash;
+
+/// `GET /v1/chunks/{prefix}/{hash}`: a shard that says where the chunk is. Any doubt is a 404: clients take a shard that
+/// they cannot read as the end of the whole upload, and a 5xx as a reason to wait for minutes.
+pub(super) async fn find(
+    State(state): State<AppState>,
+    Path((_, chunk)): Path<(String, String)>,
+) -> Result<impl IntoResponse, Problem> {
+    let chunk: ChunkHash = chunk.parse()?;
+    let not_found = || Problem::new(Code::NotFound, "This chunk is not known.");
+    let answer = state.cas.dedup_answer(&anonymous(), chunk).await.inspect_err(|error| {
+        tracing::warn!(%error, "a chunk could not be looked up");
+    });
+    let shard = answer.ok().flatten().ok_or_else(not_found)?;
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))], shard))
+}
+
+/// `POST /v1/telemetry`: counted like every request, and dropped.
+pub(super) async fn telemetry() -> StatusCode {
+    StatusCode::OK
+}

@@ -1,0 +1,147 @@
+//! The codes of failures, and the status of each.
+
+use axum::http::StatusCode;
+
+/// The failures that a client can tell apart. Names never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The hash in the path is not 64 hex digits.
+    InvalidHash,
+    /// A `range` or `format` parameter, or a `Range` header, is not of its form.
+    InvalidRange,
+    /// The body is no xorb, from byte `offset` on.
+    MalformedXorb,
+    /// A chunk or footer has a version that nobody knows.
+    UnsupportedVersion,
+    /// A chunk has a compression scheme that nobody knows.
+    UnsupportedCompression,
+    /// The body is no shard, from byte `offset` on.
+    MalformedShard,
+    /// A shard names a xorb that is not there.
+    MissingXorb,
+    /// A shard says of a xorb, or of a term, what is not so.
+    ShardMismatch,
+    /// A shard does not prove that its client knows the chunks of a term.
+    NoProof,
+    /// The terms of a shard make another file.
+    FileHashMismatch,
+    /// The file is known with another sha256.
+    Sha256Conflict,
+    /// The request is not allowed.
+    Forbidden,
+    /// The body is the xorb `actual`, not `claimed`.
+    HashMismatch,
+    /// The body, or what it decompresses to, is beyond the limit.
+    TooLarge,
+    /// The xorb has more chunks than a xorb may have.
+    TooManyChunks,
+    /// The body ended within a chunk, or the connection within the body.
+    IncompleteBody,
+    /// The body makes no progress.
+    BodyTimeout,
+    /// There is nothing in the range.
+    RangeNotSatisfiable,
+    /// A condition of the request does not hold.
+    PreconditionFailed,
+    /// There is no such thing, or no such route.
+    NotFound,
+    /// Too much is under way, or in the way; try again.
+    Overloaded,
+    /// The server is not ready to serve.
+    NotReady,
+    /// The store is full.
+    OutOfSpace,
+    /// Something is broken here.
+    Internal,
+}
+
+impl Code {
+    /// Every code there is.
+    pub const ALL: &[Self] = &[
+        Self::InvalidHash,
+        Self::InvalidRange,
+        Self::MalformedXorb,
+        Self::UnsupportedVersion,
+        Self::UnsupportedCompression,
+        Self::MalformedShard,
+        Self::MissingXorb,
+        Self::ShardMismatch,
+        Self::NoProof,
+        Self::FileHashMismatch,
+        Self::Sha256Conflict,
+        Self::Forbidden,
+        Self::HashMismatch,
+        Self::TooLarge,
+        Self::TooManyChunks,
+        Self::IncompleteBody,
+        Self::BodyTimeout,
+        Self::RangeNotSatisfiable,
+        Self::PreconditionFailed,
+        Self::NotFound,
+        Self::Overloaded,
+        Self::NotReady,
+        Self::OutOfSpace,
+        Self::Internal,
+    ];
+
+    /// Its name in the answer.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidHash => "invalid_hash",
+            Self::InvalidRange => "invalid_range",
+            Self::MalformedXorb => "malformed_xorb",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::UnsupportedCompression => "unsupported_compression",
+            Self::MalformedShard => "malformed_shard",
+            Self::MissingXorb => "missing_xorb",
+            Self::ShardMismatch => "shard_mismatch",
+            Self::NoProof => "no_proof",
+            Self::FileHashMismatch => "file_hash_mismatch",
+            Self::Sha256Conflict => "sha256_conflict",
+            Self::Forbidden => "forbidden",
+            Self::HashMismatch => "hash_mismatch",
+            Self::TooLarge => "too_large",
+            Self::TooManyChunks => "too_many_chunks",
+            Self::IncompleteBody => "incomplete_body",
+            Self::BodyTimeout => "body_timeout",
+            Self::RangeNotSatisfiable => "range_not_satisfiable",
+            Self::PreconditionFailed => "precondition_failed",
+            Self::NotFound => "not_found",
+            Self::Overloaded => "overloaded",
+            Self::NotReady => "not_ready",
+            Self::OutOfSpace => "out_of_space",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidHash
+            | Self::InvalidRange
+            | Self::MalformedXorb
+            | Self::UnsupportedVersion
+            | Self::UnsupportedCompression
+            | Self::MalformedShard
+            | Self::MissingXorb
+            | Self::ShardMismatch
+            | Self::NoProof
+            | Self::FileHashMismatch
+            | Self::Sha256Conflict
+            | Self::HashMismatch
+            | Self::TooManyChunks
+            | Self::IncompleteBody => StatusCode::BAD_REQUEST,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The routes that register files (spec 5.6).
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, Response};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::unfold;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::AppState;
+use super::auth::anonymous;
+use super::body::PacedBody;
+use super::error::Problem;
+use crate::format::limits::MAX_SHARD_LEN;
+use crate::service::{BodyError, RegisterError, RegisteredShard, UploadError};
+
+/// How long a registration may take before its answer begins without it. What is refused sooner is refused with a
+/// status; later there is only the event in the stream.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Pause between two signs of life in the stream; clients give up after 300 seconds of silence.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+
+type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterError>> + Send>>;
+
+/// `POST /v1/shards` and its older names: `{"result":1}`, or 0 where everything was known.
+pub(super) async fn register(State(state): State<AppState>, body: Body) -> Result<Json<Value>, Problem> {
+    let registering = begin(state, body).await?;
+    let shard = registering.await?;
+    Ok(Json(json!({ "result": u8::from(shard.was_new) })))
+}
+
+/// `POST /v2/shards`: a line of JSON per event, the last one is the result.
+pub(super) async fn register_events(State(state): State<AppState>, body: Body) -> Result<Response<Body>, Problem> {
+    let mut registering = begin(state, body).await?;
+    let first = match timeout(QUIET, &mut registering).await {
+        Ok(result) => Progress::Done(result_event(result?)),
+        Err(_) => Progress::Running(registering),
+    };
+    let events = unfold(first, |progress| async {
+        let (event, next) = match progress {
+            Progress::Over => return None,
+            Progress::Done(event) => (event, Progress::Over),
+            Progress::Running(mut registering) => match timeout(HEARTBEAT, &mut registering).await {
+                Err(_) => (json!({ "type": "validating", "verified": 0, "total": 1 }), Progress::Running(registering)),
+                Ok(Ok(shard)) => (result_event(shard), Progress::Over),
+                Ok(Err(error)) => (error_event(error), Progress::Over),
+            },
+        };
+        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), next))
+    });
+    let mut response = Response::new(Body::from_stream(events));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+enum Progress {
+    Running(Registering),
+    Done(Value),
+    Over,
+}
+
+/// Receives the body; the rest is in the future.
+async fn begin(state: AppState, body: Body) -> Result<Registering, Problem> {
+    let shard = receive(&state, body).await?;
+    let cas = state.cas;
+    Ok(Box::pin(async move { cas.register(&anonymous(), shard).await }))
+}
+
+async fn receive(state: &AppState, body: Body) -> Result<Bytes, UploadError> {
+    let too_large = || UploadError::TooLarge { limit: MAX_SHARD_LEN };
+    let declared = http_body::Body::size_hint(&body).exact();
+    if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
+        return Err(too_large());
+    }
+    let mut body = PacedBody::new(body, state);
+    let mut shard = BytesMut::new();
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| match error {
+            BodyError::Aborted(source) => UploadError::Aborted(source),
+            BodyError::Stalled => UploadError::Stalled,
+        })?;
+        if shard.len() as u64 + piece.len() as u64 > MAX_SHARD_LEN {
+            return Err(too_large());
+        }
+        shard.extend_from_slice(&piece);
+    }
+    Ok(shard.freeze())
+}
+
+fn result_event(shard: RegisteredShard) -> Value {
+    json!({ "type": "result", "result": u8::from(shard.was_new) })
+}
+
+fn error_event(error: RegisterError) -> Value {
+    let problem = Problem::from(error);
+    json!({ "type": "error", "message": problem.detail(), "code": problem.code().as_str(), "retryable": problem.is_retryable() })
+}

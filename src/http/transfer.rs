@@ -1,0 +1,78 @@
+//! URLs of xorb data that carry their own authority (spec 5.10): making them, and serving what they allow.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{HOST, RANGE};
+use axum::http::{HeaderMap, Method, Response};
+
+use super::AppState;
+use super::error::{Code, Problem};
+use super::range::parse_byte_ranges;
+use super::representation::Representation;
+use crate::format::XorbHash;
+use crate::service::Form;
+use crate::service::access::{DataUrl, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
+use crate::service::reconstruct::Descriptor;
+
+/// How long a URL is good for. It is fetched soon after it was given out, but may queue behind gigabytes.
+const URL_LIFE_SECS: u64 = 3600;
+
+/// Makes URLs for one answer.
+pub(super) struct Urls {
+    base: String,
+    ring: Arc<KeyRing>,
+    expires_unix_secs: u64,
+}
+
+impl Urls {
+    /// URLs that lead back to where the request came in, unless the settings say where clients reach this server.
+    pub(super) fn new(state: &AppState, headers: &HeaderMap) -> Self {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+        let base = state.public_url.as_deref().map_or_else(|| format!("http://{host}"), str::to_owned);
+        let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
+        Self { base, ring: Arc::clone(&state.ring), expires_unix_secs }
+    }
+
+    /// A URL for these descriptors, or several where they are too many for one.
+    pub(super) fn sign<'d>(&self, xorb: XorbHash, descriptors: &'d [Descriptor]) -> Vec<(String, &'d [Descriptor])> {
+        let batches = descriptors.chunks(MAX_URL_RANGE_COUNT);
+        batches
+            .filter_map(|batch| {
+                let ranges: Vec<_> = batch.iter().map(|part| part.bytes).collect();
+                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs: self.expires_unix_secs };
+                let signature = url.sign(&self.ring)?;
+                Some((format!("{}/v1/data/{xorb}?s={}", self.base, signature.expose()), batch))
+            })
+            .collect()
+    }
+}
+
+/// `GET /v1/data/{xorb}?s=…`: ranges that were signed, each alone or all together.
+pub(super) async fn data(
+    State(state): State<AppState>,
+    Path(xorb): Path<String>,
+    Query(pairs): Query<Vec<(String, String)>>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<Body>, Problem> {
+    let xorb: XorbHash = xorb.parse()?;
+    let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
+    let range = headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
+    // Signed ranges lie within the xorb, so they read the same whatever its length is.
+    let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
+    check_data_url(&state.ring, &xorb, signature, &ranges, state.clock.now().as_secs()).map_err(|refused| {
+        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+        Problem::new(
+            Code::Forbidden,
+            "This URL does not allow that, or not any more; ask for the reconstruction again.",
+        )
+    })?;
+    let stored = state.cas.find(xorb).await?;
+    let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
+    let whole = stored.layout().whole();
+    // Only the range counts here: a condition that fails would turn it into the whole xorb.
+    let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
+    Representation::new(stored, Form::Serialized, whole).respond(&state, &method, &only_range).await
+}

@@ -4,7 +4,9 @@ use std::fs;
 
 use zorb::http::Code;
 
-use crate::support::{Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng};
+use crate::support::{
+    Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, upload_shard,
+};
 
 /// Fields that every problem has.
 const COMMON: [&str; 5] = ["type", "title", "status", "code", "detail"];
@@ -68,7 +70,9 @@ async fn provoke(code: &str) -> Answer {
         _ => start.start(),
     };
     let client = server.client();
-    if ["range_not_satisfiable", "invalid_range", "precondition_failed", "internal"].contains(&code) {
+    let needs_xorb = ["range_not_satisfiable", "invalid_range", "precondition_failed", "internal", "shard_mismatch"];
+    let needs_xorb = [&needs_xorb[..], &["no_proof", "file_hash_mismatch", "sha256_conflict"]].concat();
+    if needs_xorb.contains(&code) {
         assert_eq!(client.post(&path, xorb.bytes.clone()).await.status, 201);
     }
     match code {
@@ -80,6 +84,16 @@ async fn provoke(code: &str) -> Answer {
         "hash_mismatch" => client.post(&path, Xorb::mixed(&mut rng, 2).bytes).await,
         "too_many_chunks" => client.post(&path, [&header(0, 1, 1)[..], b"x"].concat().repeat(8193)).await,
         "incomplete_body" => client.post(&path, xorb.bytes.slice(..xorb.bytes.len() - 1)).await,
+        "malformed_shard" => client.post("/v1/shards", "no shard").await,
+        "missing_xorb" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).bytes()).await,
+        "shard_mismatch" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_term_len(1).bytes()).await,
+        "no_proof" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_wrong_proof().bytes()).await,
+        "file_hash_mismatch" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_wrong_hash().bytes()).await,
+        "sha256_conflict" => {
+            assert_eq!(client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(1).bytes()).await.status, 200);
+            client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(2).bytes()).await
+        }
+        "forbidden" => client.get(&format!("/v1/data/{}?s=forged", xorb.hash())).await,
         "not_found" => client.get(&path).await,
         "body_timeout" => Raw::begin_upload(&server, &path, 10).await.answer().await,
         "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
@@ -153,11 +167,6 @@ async fn every_unknown_path_is_404_with_every_method() {
         format!("/v1/xorbs/a/b/{hash}"),
         format!("/v1/xorb-grants/default/{hash}"),
         format!("/v1/xorb-commits/default/{hash}/grant/1"),
-        "/v1/shards".to_owned(),
-        "/v2/shards".to_owned(),
-        format!("/v2/reconstructions/{hash}"),
-        format!("/v1/chunks/default/{hash}"),
-        "/v1/telemetry".to_owned(),
         "/favicon.ico?token=secret".to_owned(),
         "/%2e%2e/%2e%2e/etc/passwd".to_owned(),
         "/../../etc/passwd".to_owned(),
@@ -179,6 +188,12 @@ async fn a_known_path_is_404_with_every_method_that_it_does_not_have() {
         (format!("/xorbs/{hash}"), &all[..]),
         (format!("/v1/xorbs/default/{hash}"), &all),
         (format!("/xorbs/{hash}/chunks"), &read),
+        ("/v1/shards".to_owned(), &["POST"]),
+        ("/v2/shards".to_owned(), &["POST"]),
+        ("/v1/telemetry".to_owned(), &["POST"]),
+        (format!("/v2/reconstructions/{hash}"), &read),
+        (format!("/v1/chunks/default/{hash}"), &read),
+        (format!("/v1/files/{hash}"), &["HEAD"]),
         ("/healthz".to_owned(), &read),
         ("/readyz".to_owned(), &read),
         ("/metrics".to_owned(), &read),

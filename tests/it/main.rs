@@ -13,6 +13,7 @@ mod corrupt;
 mod crash;
 mod download;
 mod errors;
+mod files;
 mod full_disk;
 mod interrupted;
 mod limits;

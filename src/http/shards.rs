@@ -70,19 +70,23 @@ enum Progress {
     Over,
 }
 
-/// Receives the body; the rest is in the future.
+/// Receives the body when there is room for it; the rest is in the future.
 async fn begin(state: AppState, body: Body) -> Result<Registering, Problem> {
+    let declared = http_body::Body::size_hint(&body).exact();
+    if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
+        return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
+    }
+    let room = state.cas.shard_room(declared.unwrap_or(MAX_SHARD_LEN)).await;
     let shard = receive(&state, body).await?;
     let cas = state.cas;
-    Ok(Box::pin(async move { cas.register(&anonymous(), shard).await }))
+    Ok(Box::pin(async move {
+        let registered = cas.register(&anonymous(), shard).await;
+        drop(room);
+        registered
+    }))
 }
 
 async fn receive(state: &AppState, body: Body) -> Result<Bytes, UploadError> {
-    let too_large = || UploadError::TooLarge { limit: MAX_SHARD_LEN };
-    let declared = http_body::Body::size_hint(&body).exact();
-    if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
-        return Err(too_large());
-    }
     let mut body = PacedBody::new(body, state);
     let mut shard = BytesMut::new();
     while let Some(piece) = body.next().await {
@@ -91,7 +95,7 @@ async fn receive(state: &AppState, body: Body) -> Result<Bytes, UploadError> {
             BodyError::Stalled => UploadError::Stalled,
         })?;
         if shard.len() as u64 + piece.len() as u64 > MAX_SHARD_LEN {
-            return Err(too_large());
+            return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN });
         }
         shard.extend_from_slice(&piece);
     }

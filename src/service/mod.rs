@@ -48,6 +48,8 @@ pub struct Cas {
     metrics: Arc<Metrics>,
     verify_pool: Pool,
     upload_slots: Arc<Semaphore>,
+    /// KiB of shards that may still be taken into memory.
+    shard_room: Arc<Semaphore>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
@@ -82,6 +84,7 @@ impl Cas {
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
             upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
+            shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             xorbs: Cache::builder()

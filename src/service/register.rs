@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use thiserror::Error;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
@@ -19,6 +19,9 @@ use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{NewFile, Registered, Registration, StoredTerm, XorbContents};
+
+/// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
+pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
 
 /// Terms, or xorb blocks, that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 128;
@@ -88,6 +91,14 @@ pub enum RegisterError {
 }
 
 impl Cas {
+    /// Room for a shard of this many bytes, to be taken before its body is received and held until it is registered:
+    /// a shard is in memory as a whole. Waits for it.
+    pub async fn shard_room(&self, len: u64) -> OwnedSemaphorePermit {
+        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(SHARD_ROOM_KIB);
+        let room = std::sync::Arc::clone(&self.shard_room);
+        room.acquire_many_owned(kib).await.expect("nobody closes this semaphore")
+    }
+
     /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
     ///
     /// # Errors
@@ -106,9 +117,9 @@ impl Cas {
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
             let contents = self.contents(batch.iter().map(|xorb| xorb.hash)).await?;
-            for xorb in batch {
-                registration.dedup.extend(prove_xorb(xorb, &contents)?);
-            }
+            let batch = batch.to_vec();
+            let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
+            registration.dedup.extend(self.verify_pool.run(prove).await?.into_iter().flatten());
         }
         for file in files {
             let (file, first) = self.prove_file(file).await?;

@@ -8,10 +8,11 @@ use futures_util::stream::{StreamExt, iter};
 use serde::Serialize;
 
 use super::output::{Output, OutputArgs};
-use super::remote::{self, RemoteArgs, Shown, chain};
+use super::remote::{self, RemoteArgs, Shown};
 use super::units::{Count, Size};
 use crate::client::{Put, PutError, Server};
 use crate::runtime::blocking::Pool;
+use crate::runtime::telemetry::chain;
 
 /// Send xorb files to a server.
 ///

@@ -1,7 +1,5 @@
 //! What the commands that talk to a server have in common.
 
-use std::error::Error as StdError;
-use std::fmt::Write;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +13,7 @@ use super::output::Output;
 use super::units::Wait;
 use crate::client::{RequestError, RetryPolicy, Server, ServerUrl, Watch};
 use crate::runtime::shutdown::StopSignal;
+use crate::runtime::telemetry::chain;
 
 /// Which server, and how patiently.
 #[derive(Debug, Args)]
@@ -78,16 +77,4 @@ impl Drop for Shown {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
-}
-
-/// An error and its causes, in one line.
-pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::error::Error as StdError;
-use std::fmt::Write;
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
@@ -16,6 +15,7 @@ use serde_json::{Map, Value, json};
 pub use super::code::Code;
 use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
+use crate::runtime::telemetry::chain;
 use crate::service::{ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError};
 
 /// How long a client is asked to wait when the index does not answer in time.
@@ -242,16 +242,4 @@ const INTERNAL: &str = "Something is broken in the server; its log says what, un
 fn internal(error: &(dyn StdError + 'static)) -> Problem {
     tracing::error!(error = %chain(error), "a request failed");
     Problem::new(Code::Internal, INTERNAL)
-}
-
-/// An error and its causes, in one line. No `Display` of ours prints its own cause.
-pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }

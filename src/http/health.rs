@@ -8,7 +8,8 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::AppState;
-use super::error::{Code, Problem, chain};
+use super::error::{Code, Problem};
+use crate::runtime::telemetry::chain;
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn live() -> Json<Value> {

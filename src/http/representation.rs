@@ -11,9 +11,10 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter, once};
 
 use super::AppState;
 use super::conditions::{if_match, if_none_match, if_range};
-use super::error::{Code, Problem, chain};
+use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
 use crate::format::{ByteRange, ChunkRange};
+use crate::runtime::telemetry::chain;
 use crate::service::{Form, ReadError, ReadStream, StoredXorb};
 
 /// Chunks that an answer is about, half-open, as in `?range=`.

@@ -1,6 +1,6 @@
 //! What the index says about files.
 
-use crate::format::shard::Sha256;
+use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
@@ -16,17 +16,6 @@ pub struct XorbContents {
     pub chunk_hashes: Vec<ChunkHash>,
 }
 
-/// Consecutive chunks of a xorb that are consecutive in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredTerm {
-    /// The xorb.
-    pub xorb: XorbHash,
-    /// Which chunks.
-    pub chunks: ChunkRange,
-    /// Their raw bytes.
-    pub raw_len: u32,
-}
-
 /// A file to be registered, proven against the layouts of its xorbs.
 #[derive(Clone, Debug)]
 pub struct NewFile {
@@ -35,7 +24,7 @@ pub struct NewFile {
     /// Its bytes.
     pub raw_len: u64,
     /// What it is made of.
-    pub terms: Vec<StoredTerm>,
+    pub terms: Vec<Term>,
     /// The sha256 that its client claims.
     pub sha256: Option<Sha256>,
 }
@@ -87,7 +76,7 @@ pub struct FileRow {
     /// Its bytes.
     pub raw_len: u64,
     /// What it is made of.
-    pub terms: Vec<StoredTerm>,
+    pub terms: Vec<Term>,
 }
 
 /// Xorbs that deduplication may mention.
@@ -121,7 +110,7 @@ pub enum ClaimState {
 const TERM_LEN: usize = 44;
 
 /// Terms as the index keeps them.
-pub(super) fn pack_terms(terms: &[StoredTerm]) -> Vec<u8> {
+pub(super) fn pack_terms(terms: &[Term]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(terms.len() * TERM_LEN);
     for term in terms {
         packed.extend_from_slice(term.xorb.as_bytes());
@@ -133,7 +122,7 @@ pub(super) fn pack_terms(terms: &[StoredTerm]) -> Vec<u8> {
 }
 
 /// Reads what [`pack_terms`] made; `None` for anything else.
-pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<StoredTerm>> {
+pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<Term>> {
     let (terms, rest) = packed.as_chunks::<TERM_LEN>();
     if !rest.is_empty() {
         return None;
@@ -143,7 +132,7 @@ pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<StoredTerm>> {
         let (numbers, []) = numbers.as_chunks::<4>() else { return None };
         let [start, end, raw_len] = numbers else { return None };
         let chunks = ChunkRange::new(u32::from_le_bytes(*start), u32::from_le_bytes(*end))?;
-        Some(StoredTerm { xorb: XorbHash::from_bytes(*xorb), chunks, raw_len: u32::from_le_bytes(*raw_len) })
+        Some(Term { xorb: XorbHash::from_bytes(*xorb), chunks, raw_len: u32::from_le_bytes(*raw_len) })
     };
     terms.iter().map(parse).collect()
 }

@@ -23,9 +23,7 @@ use std::fmt::Debug;
 use futures_util::future::BoxFuture;
 
 pub use self::error::{IndexError, IndexErrorKind};
-pub use self::files::{
-    Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, StoredTerm, XorbContents,
-};
+pub use self::files::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;

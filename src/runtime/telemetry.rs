@@ -1,5 +1,7 @@
 //! Logs: tracing events to stderr, as text for people or JSON lines for machines.
 
+use std::error::Error as StdError;
+use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::EnvFilter;
@@ -37,4 +39,17 @@ pub fn install(format: LogFormat, filter: &str) -> Result<(), LogError> {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
     .map_err(|_| LogError::Installed)
+}
+
+/// An error and its causes, in one line. No `Display` of ours prints its own cause.
+#[must_use]
+pub fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a String does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
 }

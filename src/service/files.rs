@@ -10,7 +10,9 @@ use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::download::StoredXorb;
 use super::error::StoreError;
-use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Selection, plan, plan_batch, select};
+use super::reconstruct::{
+    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Selection, place_terms, plan, plan_batch, select,
+};
 use super::register::domain;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
 use crate::format::xorb::ChunkPlace;
@@ -79,7 +81,7 @@ impl Cas {
         range: Option<ByteRange>,
     ) -> Result<Reconstruction, ReconstructError> {
         let row = self.file_row(claims, file).await?;
-        let terms = place(&row);
+        let terms = place(&row)?;
         let failed = |error| plan_error(file, error);
         let selection = select(&terms, row.raw_len, range).map_err(failed)?;
         let layouts = self.layouts(selection.xorbs()).await?;
@@ -96,7 +98,7 @@ impl Cas {
         let mut rows = Vec::with_capacity(files.len());
         for file in files {
             let row = self.file_row(claims, *file).await?;
-            rows.push((*file, row.raw_len, place(&row)));
+            rows.push((*file, row.raw_len, place(&row)?));
         }
         let mut selections: Vec<Selection<'_>> = Vec::with_capacity(rows.len());
         let mut xorbs = Vec::new();
@@ -185,14 +187,9 @@ fn reader(claims: &Claims) -> Reader {
 }
 
 /// The terms of a file with their places.
-fn place(row: &FileRow) -> Vec<FileTerm> {
-    let mut end: u64 = 0;
-    let place = |term: &crate::index::StoredTerm| {
-        let start = end;
-        end = end.saturating_add(term.raw_len.into());
-        Some(FileTerm { xorb: term.xorb, chunks: term.chunks, place: ByteRange::new(start, end)? })
-    };
-    row.terms.iter().filter_map(place).collect()
+fn place(row: &FileRow) -> Result<Vec<FileTerm>, ReconstructError> {
+    let too_long = PlanError::Inconsistent(Inconsistency::Gap { offset: row.raw_len });
+    place_terms(&row.terms).ok_or_else(|| plan_error(row.hash, too_long))
 }
 
 fn plan_error(file: FileHash, error: PlanError) -> ReconstructError {

@@ -18,7 +18,7 @@ use super::error::StoreError;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
-use crate::index::{NewFile, Registered, Registration, StoredTerm, XorbContents};
+use crate::index::{NewFile, Registered, Registration, XorbContents};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
@@ -145,9 +145,7 @@ impl Cas {
             return Err(RegisterError::FileHash { claimed: file.hash, actual });
         }
         let raw_len = file.raw_len();
-        let terms =
-            file.terms.iter().map(|term| StoredTerm { xorb: term.xorb, chunks: term.chunks, raw_len: term.raw_len });
-        Ok((NewFile { hash: file.hash, raw_len, terms: terms.collect(), sha256: file.sha256 }, proof.first))
+        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first))
     }
 
     /// Contents of these xorbs, all of which must be there.

@@ -1,11 +1,9 @@
 //! What the contract says about files.
 
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
-use crate::format::shard::Sha256;
+use crate::format::shard::{Sha256, Term};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
-use crate::index::{
-    Claim, ClaimState, IndexErrorKind, NewFile, Reader, Registered, Registration, StoredTerm, Ticket, XorbState,
-};
+use crate::index::{Claim, ClaimState, IndexErrorKind, NewFile, Reader, Registered, Registration, Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -29,11 +27,11 @@ fn sha256(byte: u8) -> Sha256 {
     Sha256::from_digest([byte; 32])
 }
 
-fn term(xorb: u8, start: u32, end: u32) -> StoredTerm {
-    StoredTerm { xorb: hash(xorb), chunks: ChunkRange::new(start, end).unwrap(), raw_len: 1000 * (end - start) }
+fn term(xorb: u8, start: u32, end: u32) -> Term {
+    Term { xorb: hash(xorb), chunks: ChunkRange::new(start, end).unwrap(), raw_len: 1000 * (end - start) }
 }
 
-fn file(byte: u8, terms: &[StoredTerm]) -> NewFile {
+fn file(byte: u8, terms: &[Term]) -> NewFile {
     let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
     NewFile { hash: file_hash(byte), raw_len, terms: terms.to_vec(), sha256: None }
 }

@@ -8,6 +8,7 @@ mod output;
 mod put;
 mod remote;
 mod serve;
+mod token;
 mod units;
 mod xorb;
 
@@ -37,6 +38,8 @@ enum Command {
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     Put(put::PutArgs),
     Get(get::GetArgs),
     /// Ask whether a server is ready to store and serve
@@ -55,6 +58,7 @@ impl Cli {
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Xorb(command) => xorb::run(command),
+            Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
             Command::Healthcheck(args) => healthcheck::run(args),

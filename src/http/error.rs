@@ -7,7 +7,7 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -88,6 +88,9 @@ impl IntoResponse for Problem {
         let mut response = (status, Value::Object(problem).to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"zorb\""));
+        }
         if let Some(delay) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)));
         }

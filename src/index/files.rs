@@ -34,8 +34,6 @@ pub struct NewFile {
 pub struct Registration {
     /// Who may read them from now on; `*` for every token that is for all.
     pub repo: String,
-    /// Within which domain deduplication may mention their xorbs.
-    pub domain: String,
     /// The files.
     pub files: Vec<NewFile>,
     /// Every xorb that the files or the shard name, each once.

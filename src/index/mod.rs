@@ -74,6 +74,8 @@ pub struct NewXorb {
     pub chunk_hashes: Vec<ChunkHash>,
     /// The chunks' compression, as many as the layout has chunks.
     pub schemes: Vec<Scheme>,
+    /// Within which walls deduplication may mention it: those of whoever uploaded it.
+    pub domain: String,
 }
 
 /// What is known of a xorb's chunks beside their places.
@@ -134,6 +136,10 @@ pub trait Index: Debug + Send + Sync + 'static {
     /// Makes a staged row live, after its blob was published. An error of kind [`IndexErrorKind::Lost`] where the row
     /// is not staged under this ticket any more; nothing is changed then.
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Notes that somebody of this domain has uploaded a xorb that is visible already: deduplication may mention it
+    /// there as well. Returns whether it is visible.
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;

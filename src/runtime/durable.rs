@@ -122,6 +122,20 @@ pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>
     sync_folder(path)
 }
 
+/// Removes temporary files that a process which died has left in the folder of `path`. Only where nobody else can be
+/// writing there.
+pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(parent(path)?)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if name.starts_with(b".zorb-") && name.ends_with(b".tmp") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes a file durably; returns whether it was there.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {

@@ -109,7 +109,6 @@ impl Cas {
         let Shard { files, xorbs } = shard;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
-            domain: domain(&claims.repo),
             files: Vec::with_capacity(files.len()),
             xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
             dedup: Vec::new(),
@@ -182,11 +181,11 @@ impl Cas {
     }
 }
 
-/// Within which walls deduplication may mention what these claims register: everything of one owner, the part of a
-/// repository's name before its slash.
+/// Within which walls deduplication may mention what these claims upload: everything of one owner, the part of a
+/// repository's name before its last slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
     let name = repo.to_string();
-    name.split_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
+    name.rsplit_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
 }
 
 fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {

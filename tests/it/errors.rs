@@ -93,6 +93,8 @@ async fn provoke(code: &str) -> Answer {
             assert_eq!(client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(1).bytes()).await.status, 200);
             client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(2).bytes()).await
         }
+        "invalid_request" => client.post("/v1/reconstructions", "no json").await,
+        "unauthorized" => Start::default().with("auth", "token").start().client().get("/v1/reconstructions").await,
         "forbidden" => client.get(&format!("/v1/data/{}?s=forged", xorb.hash())).await,
         "not_found" => client.get(&path).await,
         "body_timeout" => Raw::begin_upload(&server, &path, 10).await.answer().await,

@@ -3,7 +3,9 @@
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
-use crate::index::{Claim, ClaimState, IndexErrorKind, NewFile, Reader, Registered, Registration, Ticket, XorbState};
+use crate::index::{
+    Claim, ClaimState, IndexErrorKind, NewFile, NewXorb, Reader, Registered, Registration, Ticket, XorbState,
+};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -39,7 +41,6 @@ fn file(byte: u8, terms: &[Term]) -> NewFile {
 fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
     Registration {
         repo: repo.to_owned(),
-        domain: repo.split('/').next().unwrap_or_default().to_owned(),
         files,
         xorbs: xorbs.iter().map(|byte| hash(*byte)).collect(),
         dedup: Vec::new(),
@@ -142,7 +143,7 @@ async fn a_verified_claim_is_settled_once(db: Db) {
 
 async fn deduplication_stays_within_its_domain(db: Db) {
     put(&db, xorb(1, 2)).await;
-    put(&db, xorb(2, 5)).await;
+    put(&db, NewXorb { domain: "other".to_owned(), ..xorb(2, 5) }).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
     let find = |domain: Option<&str>| db.find_dedup(chunk, domain.map(str::to_owned), lease);
@@ -159,6 +160,16 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), None);
     // Who may see all gets the xorb that says most.
     assert_eq!(xorb_of(find(None).await.unwrap()), Some(hash(2)));
+
+    // Whoever uploads what is there already has it too; what is not there cannot be shared.
+    for _ in 0..2 {
+        assert!(db.share_xorb(hash(2), "nobody".to_owned()).await.unwrap());
+    }
+    assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), Some(hash(2)));
+    db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    for missing in [3, 4] {
+        assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());
+    }
 }
 
 async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: Db) {

@@ -230,10 +230,6 @@ async fn write_registration(
         let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
         let id: i64 = get(op, &row, 0)?;
         ids.insert(*hash, id);
-        execute(op, connection, "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)", |query| {
-            query.bind(id).bind(registration.domain.clone())
-        })
-        .await?;
     }
     let mut outcome = Registered::Known;
     for file in &registration.files {

@@ -159,6 +159,28 @@ impl Index for SqliteIndex {
         .boxed()
     }
 
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
+             FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) \
+             SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        let op = "share a xorb";
+        async move {
+            // Most uploads of what is there come from those who have uploaded it before, and need no writer.
+            let known = sqlx::query(KNOWN).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+            let known = known.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+            match known.map(|row| get::<bool>(op, &row, 0)).transpose()? {
+                None => return Ok(false),
+                Some(true) => return Ok(true),
+                Some(false) => {}
+            }
+            let shared = sqlx::query(SHARE).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+            let shared = shared.execute(&self.writer).await.map_err(|error| map(op, error))?;
+            Ok(shared.rows_affected() == 1)
+        }
+        .boxed()
+    }
+
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         async move {
             let result = sqlx::query("UPDATE xorbs SET state = ?, since = ? WHERE hash = ? AND state = ?")
@@ -295,10 +317,17 @@ async fn publish(
     let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
     let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
     let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
+    let id: i64 = get(op, &row, 0)?;
     sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
-        .bind(get::<i64>(op, &row, 0)?)
+        .bind(id)
         .bind(hashes)
         .bind(schemes)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)")
+        .bind(id)
+        .bind(xorb.domain)
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;

@@ -177,6 +177,10 @@ impl Index for FaultyIndex {
         self.faults.around("find_chunks", self.inner.find_chunks(hash), index_error).boxed()
     }
 
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("share_xorb", self.inner.share_xorb(hash, domain), index_error).boxed()
+    }
+
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
         self.faults.around("stage_xorb", self.inner.stage_xorb(hash, ticket, now), index_error).boxed()
     }

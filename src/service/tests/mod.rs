@@ -9,6 +9,7 @@ use futures_util::{TryStreamExt, stream};
 use tempfile::TempDir;
 
 use self::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
+use super::access::Claims;
 use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobKey, BlobStore};
@@ -59,7 +60,14 @@ async fn upload(cas: &Cas, xorb: &BuiltXorb) -> Result<Uploaded, UploadError> {
         xorb.bytes().chunks(3000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
     let claimed = xorb.xorb().hash();
     let body = stream::iter(pieces);
-    cas.upload(Upload { claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len: None, body }).await
+    cas.upload(Upload {
+        claims: &Claims::UNRESTRICTED,
+        claimed,
+        max_len: MAX_XORB_SERIALIZED_LEN,
+        declared_len: None,
+        body,
+    })
+    .await
 }
 
 /// The stored bytes as a reader gets them; `None` where there is no such xorb.

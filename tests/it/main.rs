@@ -26,4 +26,5 @@ mod smoke;
 mod startup;
 mod support;
 mod tidy;
+mod traps;
 mod upload;

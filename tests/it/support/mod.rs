@@ -1,6 +1,7 @@
 //! A server process, clients, and xorbs to send.
 
 mod client;
+mod files;
 mod metrics;
 mod official;
 mod raw;
@@ -9,6 +10,7 @@ mod shards;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
+pub use self::files::{read_file, register, stocked};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
 pub use self::raw::Raw;

@@ -27,6 +27,7 @@ macro_rules! suite {
     };
 }
 
+mod archive;
 mod files;
 
 suite! {

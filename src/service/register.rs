@@ -185,8 +185,12 @@ impl Cas {
 /// Within which walls deduplication may mention what these claims register: everything of one owner, the part of a
 /// repository's name before its slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
-    let name = repo.to_string();
-    name.split_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
+    domain_of(&repo.to_string()).to_owned()
+}
+
+/// The same for a repository by its name in the index.
+pub(super) fn domain_of(repo: &str) -> &str {
+    repo.split_once('/').map_or(repo, |(owner, _)| owner)
 }
 
 fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {

@@ -108,7 +108,7 @@ async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
     let restored = |record: FileRecord| RestoredFile { record, domains: Vec::new(), dedup: Vec::new() };
     let verified = FileRecord { sha256: Some((sha256(8), Sha256State::Verified)), ..record(9, &["org/b"]) };
     db.restore_files(vec![restored(record(9, &["org/a"])), restored(verified.clone())]).await.unwrap();
-    assert_eq!(records(&db).await, [verified.clone()]);
+    assert_eq!(records(&db).await, std::slice::from_ref(&verified));
     db.restore_files(vec![restored(verified.clone())]).await.unwrap();
     assert_eq!(records(&db).await, [verified]);
 }

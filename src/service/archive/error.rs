@@ -107,3 +107,10 @@ pub enum RestoreError {
     #[error("the restored store cannot be written")]
     Store(#[from] StoreError),
 }
+
+impl RestoreError {
+    /// Whether it is what the archive has that is wrong, as opposed to the store that is being made.
+    pub(super) fn blames_archive(&self) -> bool {
+        !matches!(self, Self::Store(_))
+    }
+}

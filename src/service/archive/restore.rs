@@ -74,12 +74,15 @@ impl Target {
         let mut restored =
             Restored { xorb_count: 0, raw_len: 0, file_count: 0, keys: None, archive_len: 0, trailing_garbage: false };
         let taken = run.take(&mut items, &mut restored).await;
+        if taken.as_ref().is_err_and(RestoreError::blames_archive) {
+            // Damage makes chunks that are of another xorb, and only the hash behind them says that it is damage.
+            while items.recv().await.is_some() {}
+        }
         // Before waiting for the reader: it may be waiting for somebody to receive.
         drop(items);
         let failed =
             |source| RestoreError::Archive { xorb_count: restored.xorb_count, file_count: restored.file_count, source };
         let ending = match (reading.await, taken) {
-            // Damage makes chunks that are of another xorb; that it is damage is the better thing to know.
             (Err(source), _) => return Err(failed(source)),
             (_, Err(error)) => return Err(error),
             (Ok(ending), Ok(())) => ending,

@@ -92,6 +92,35 @@ impl Origin {
         }
         run.finish().await
     }
+
+    /// The xorb in its loose form, verified; `None` where it is gone from the index, too.
+    async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Loose>, ReadError> {
+        let key = BlobKey::xorb(hash);
+        let range = ByteRange::new(0, len).expect("a layout has at least one chunk");
+        let Some(mut blob) = self.blobs.read(key, range).await.map_err(StoreError::from)? else {
+            return if self.find(hash).await?.is_some() { Err(ReadError::Missing { hash }) } else { Ok(None) };
+        };
+        let mut loosener = Loosener::new(raw_len);
+        while let Some(piece) = blob.try_next().await.map_err(StoreError::from)? {
+            let push = move || loosener.push(&piece).map(|()| loosener);
+            let pushed = self.pool.run(push).await;
+            loosener = pushed.map_err(|source| ReadError::Damaged { hash, source })?;
+        }
+        let (xorb, loose) = loosener.finish().map_err(|source| ReadError::Damaged { hash, source })?;
+        if xorb.hash() == hash { Ok(Some(loose)) } else { Err(self.altered(hash, &xorb).await?) }
+    }
+
+    /// Says which chunk of a blob is another one than was uploaded.
+    async fn altered(&self, hash: XorbHash, read: &VerifiedXorb) -> Result<ReadError, ReadError> {
+        let columns = self.index.find_chunks(hash).await.map_err(StoreError::from)?;
+        let expected = columns.map(|columns| columns.hashes).unwrap_or_default();
+        let same = expected.iter().zip(read.chunk_hashes()).take_while(|(expected, read)| expected == read).count();
+        Ok(ReadError::Altered { hash, chunk: u32::try_from(same).unwrap_or(u32::MAX) })
+    }
+
+    async fn find(&self, hash: XorbHash) -> Result<Option<XorbRow>, StoreError> {
+        Ok(self.index.find_xorb(hash).await?)
+    }
 }
 
 /// One run.
@@ -112,14 +141,14 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                 continue;
             }
             // One that is gone again was not needed by anything.
-            if let Some(XorbRow { layout, .. }) = self.find(hash).await? {
+            if let Some(XorbRow { layout, .. }) = self.origin.find(hash).await? {
                 rows.push((hash, layout.serialized_len(), layout.raw_len()));
             }
         }
         self.watch.total(rows.iter().map(|(_, len, _)| len).sum());
         let (mut page, mut position) = (Page::default(), 0);
         for (hash, len, raw_len) in rows {
-            match self.read_xorb(hash, len, raw_len).await {
+            match self.origin.read_xorb(hash, len, raw_len).await {
                 Ok(Some(loose)) => {
                     page.push_xorb(hash, loose);
                     self.known.xorbs.insert(hash);
@@ -140,32 +169,6 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
             }
         }
         self.pipe.append(Kind::Xorbs, page).await
-    }
-
-    /// The xorb in its loose form, verified; `None` where it is gone from the index, too.
-    async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Loose>, ReadError> {
-        let key = BlobKey::xorb(hash);
-        let range = ByteRange::new(0, len).expect("a layout has at least one chunk");
-        let Some(mut blob) = self.origin.blobs.read(key, range).await.map_err(StoreError::from)? else {
-            let row = self.origin.index.find_xorb(hash).await.map_err(StoreError::from)?;
-            return if row.is_some() { Err(ReadError::Missing { hash }) } else { Ok(None) };
-        };
-        let mut loosener = Loosener::new(raw_len);
-        while let Some(piece) = blob.try_next().await.map_err(StoreError::from)? {
-            let push = move || loosener.push(&piece).map(|()| loosener);
-            let pushed = self.origin.pool.run(push).await;
-            loosener = pushed.map_err(|source| ReadError::Damaged { hash, source })?;
-        }
-        let (xorb, loose) = loosener.finish().map_err(|source| ReadError::Damaged { hash, source })?;
-        if xorb.hash() == hash { Ok(Some(loose)) } else { Err(self.altered(hash, &xorb).await?) }
-    }
-
-    /// Says which chunk of a blob is another one than was uploaded.
-    async fn altered(&self, hash: XorbHash, read: &VerifiedXorb) -> Result<ReadError, ReadError> {
-        let columns = self.origin.index.find_chunks(hash).await.map_err(StoreError::from)?;
-        let expected = columns.map(|columns| columns.hashes).unwrap_or_default();
-        let same = expected.iter().zip(read.chunk_hashes()).take_while(|(expected, read)| expected == read).count();
-        Ok(ReadError::Altered { hash, chunk: u32::try_from(same).unwrap_or(u32::MAX) })
     }
 
     async fn take_files(&mut self) -> Result<(), BackupError> {
@@ -225,10 +228,6 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.done.archive_len = archive.len();
         self.done.archive_read_len = archive.read_len();
         Ok(self.done)
-    }
-
-    async fn find(&self, hash: XorbHash) -> Result<Option<XorbRow>, BackupError> {
-        Ok(self.origin.index.find_xorb(hash).await.map_err(StoreError::from)?)
     }
 }
 

@@ -116,7 +116,7 @@ pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), Arc
     let mut reader = Reader::new(&mut *storage)?;
     let not_ours = |reason| Err(ArchiveError::NotABackup { reason });
     match reader.next_blob() {
-        Ok(Some(blob)) => return check_name(blob.name()),
+        Ok(Some(blob)) => check_name(blob.name()),
         // A file that begins with two zero bytes is an empty archive for the format, but it may be anybody's.
         Ok(None) => not_ours("it has no blob, and may be somebody's file"),
         Err(error) if error.is_damage() => not_ours("its first bytes are not those of an archive"),
@@ -167,12 +167,8 @@ fn read_catalog<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Resul
 fn read_session<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Entries, ArchiveError> {
     let mut entries = Entries::default();
     let Some(reader) = outline.session(index)? else { return Ok(entries) };
-    loop {
-        match reader.next_event()? {
-            Event::Blob(blob) => read_blob(blob, &mut entries)?,
-            // An archive whose last commit was the end of a session ends with an empty one.
-            Event::Verified(_) | Event::End(_) => break,
-        }
+    while let Event::Blob(blob) = reader.next_event()? {
+        read_blob(blob, &mut entries)?;
     }
     check_dialect(reader.dialect())?;
     Ok(entries)

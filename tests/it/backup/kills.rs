@@ -31,7 +31,7 @@ async fn a_backup_killed_50_times_is_readable_after_each_and_complete_in_the_end
         }
         let mut child = command(&backups, &["backup", "b.rca", "--json", "--data-dir", text(server.data_dir())]);
         // Not a wait for anything: the moment of death, which is what is random here.
-        sleep(empty_run.mul_f64(rng.random_range(0.05..3.0))).await;
+        sleep(empty_run.mul_f64(rng.random_range(0.1..6.0))).await;
         child.kill().unwrap();
         killed_count += usize::from(!child.wait().unwrap().success());
         let (blob_count, garbage) = check_readable(&backups.archive());

@@ -50,7 +50,7 @@ fn tightened_without_compression_it_is_the_same_xorb_in_other_bytes() {
 
 #[test]
 fn contents_are_raw_or_grouped_as_the_scheme_says() {
-    let chunks = [vec![1, 2, 3, 4, 5, 6, 7, 8, 9].repeat(40), vec![7; 300]];
+    let chunks = [[1, 2, 3, 4, 5, 6, 7, 8, 9].repeat(40), vec![7; 300]];
     for (policy, grouped) in [(Policy::Lz4, false), (Policy::ByteGroupedLz4, true)] {
         let xorb = build(policy, &chunks);
         let (_, loose) = loosen(xorb.bytes(), 64).unwrap();

@@ -90,7 +90,8 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     check_outside(&args.archive, &data_dir)?;
     let ring = if args.include_keys { Some(read_keys(&data_dir)?) } else { None };
     let done = remote::run(async {
-        let index = SqliteIndex::open_read_only(&index_path).await?;
+        let index = SqliteIndex::open_read_only(&index_path).await;
+        let index = index.context("cannot read the store; run this as the user that serves it")?;
         let archive = open(&args.archive, ring.is_some(), &output)?;
         let origin = Origin {
             blobs: Arc::new(FsBlobStore::open_existing(&data_dir, Pool::new(1))),

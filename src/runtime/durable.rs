@@ -131,12 +131,11 @@ impl TempFolder {
     /// name, whose permissions it takes over, but nothing else.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
-        let mode = match fs::metadata(path) {
-            Ok(metadata) => metadata.permissions(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Permissions::from_mode(0o755),
+        match fs::metadata(path) {
+            Ok(metadata) => fs::set_permissions(&self.path, metadata.permissions())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
-        };
-        fs::set_permissions(&self.path, mode)?;
+        }
         sync_folder(&self.path)?;
         fs::rename(&self.path, path)?;
         self.published = true;

@@ -58,7 +58,7 @@ impl From<RcaError> for ArchiveError {
 #[derive(Debug, Error)]
 pub enum BackupError {
     /// The archive cannot be appended to.
-    #[error("the archive cannot be written")]
+    #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The store failed.
     #[error("the store cannot be read")]

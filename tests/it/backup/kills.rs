@@ -124,3 +124,33 @@ async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
     }
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
 }
+
+#[tokio::test]
+async fn a_full_disk_costs_nothing_and_with_more_room_the_next_run_goes_on() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let mut stored = Vec::new();
+    for _ in 0..4 {
+        stored.push(store(&server.client(), Xorb::incompressible(&mut rng, 9 << 20)).await);
+    }
+    // A disk with room for one xorb, and then for all; seen by these commands only.
+    std::fs::create_dir(backups.folder.path("disk")).unwrap();
+    let script = "mount -t tmpfs -o size=12m tmpfs disk || exit 9; \
+                  \"$0\" backup disk/b.rca --data-dir \"$1\" && exit 8; \
+                  \"$0\" backup disk/b.rca --verify || exit 7; \
+                  mount -o remount,size=60m disk || exit 6; \
+                  \"$0\" backup disk/b.rca --data-dir \"$1\" && cp disk/b.rca .";
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let output = command
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_zorb"), text(server.data_dir())])
+        .current_dir(backups.folder.path(""))
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}: {stdout}{stderr}", output.status);
+    assert!(stderr.contains("cannot back up to disk/b.rca") && stderr.contains("No space left"), "{stderr}");
+    assert!(stdout.contains("disk/b.rca is good: 1 xorb"), "{stdout}");
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+}

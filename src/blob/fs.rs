@@ -52,6 +52,13 @@ impl FsBlobStore {
         Ok(store)
     }
 
+    /// The store that is in `root`, to be read: makes no folder, so that a blob of a store that is not there is just
+    /// not found.
+    #[must_use]
+    pub fn open_existing(root: &Path, pool: Pool) -> Self {
+        Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool }
+    }
+
     fn path(&self, key: BlobKey) -> PathBuf {
         let name = key.xorb_hash().to_string();
         let (folder, _) = name.split_at(2);

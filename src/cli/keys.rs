@@ -66,12 +66,17 @@ pub(super) fn change(
     let lock = File::create(data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
     let _lock = lock.with_context(|| format!("cannot lock the keys in {dir}"))?;
     let ring = make(read(data_dir)?)?;
-    let path = data_dir.join(FILE_NAME);
-    write(&path, &ring).with_context(|| format!("cannot write the key file {}", path.display()))?;
+    write(data_dir, &ring)?;
     Ok(ring)
 }
 
-fn write(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
+/// Gives a data folder this key ring. Only where nobody else writes there: see [`change`].
+pub(super) fn write(data_dir: &Path, ring: &KeyRing) -> anyhow::Result<()> {
+    let path = data_dir.join(FILE_NAME);
+    publish(&path, ring).with_context(|| format!("cannot write the key file {}", path.display()))
+}
+
+fn publish(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
     remove_leftovers(path)?;
     let mut file = TempFile::create_beside(path)?;
     file.restrict_to_owner()?;

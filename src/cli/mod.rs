@@ -1,5 +1,6 @@
 //! The command line: what was typed, and which module does it.
 
+mod backup;
 mod destination;
 mod get;
 mod healthcheck;
@@ -7,7 +8,9 @@ mod keys;
 mod output;
 mod put;
 mod remote;
+mod restore;
 mod serve;
+mod store;
 mod token;
 mod units;
 mod xorb;
@@ -42,6 +45,8 @@ enum Command {
     Token(token::TokenCommand),
     Put(put::PutArgs),
     Get(get::GetArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
@@ -61,6 +66,8 @@ impl Cli {
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
+            Command::Backup(args) => backup::run(args),
+            Command::Restore(args) => restore::run(args),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
         };

@@ -110,6 +110,12 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// The data folder where this is what was written, if anything was.
+    #[must_use]
+    pub fn data_dir_of(written: Option<String>) -> PathBuf {
+        written.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from)
+    }
+
     /// Validates what was written, and fills in the defaults.
     ///
     /// # Errors
@@ -120,7 +126,7 @@ impl Config {
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
-            data_dir: raw.data_dir.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from),
+            data_dir: Self::data_dir_of(raw.data_dir),
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
             auth: auth_mode(raw.auth)?,

@@ -27,6 +27,7 @@ macro_rules! suite {
     };
 }
 
+mod archive;
 mod files;
 
 suite! {
@@ -52,7 +53,7 @@ fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
         layout: layout.finish().unwrap(),
         chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
         schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
-        domain: "org".to_owned(),
+        domain: Some("org".to_owned()),
     }
 }
 

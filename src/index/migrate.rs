@@ -1,9 +1,11 @@
 //! The migrations that are built in, and how they are applied.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{SqlSafeStr, SqlitePool};
+use sqlx::{Row, SqlSafeStr, SqlitePool};
+use thiserror::Error;
 
 /// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with the folder.
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
@@ -20,4 +22,20 @@ pub(super) async fn run(pool: &SqlitePool) -> Result<(), MigrateError> {
     });
     let migrator = Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT };
     migrator.run(pool).await
+}
+
+/// A database that this program can bring up to date only where it may write, or not at all.
+#[derive(Debug, Error)]
+#[error("its schema has version {found}, this program knows {known}: use the zorb that serves it")]
+struct OtherVersion {
+    found: i64,
+    known: i64,
+}
+
+/// Checks that the database has the version that this program knows, and changes nothing.
+pub(super) async fn check(pool: &SqlitePool) -> Result<(), Box<dyn StdError + Send + Sync>> {
+    let row =
+        sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success").fetch_one(pool).await?;
+    let (found, known) = (row.try_get(0)?, SQLITE.last().map_or(0, |(version, ..)| *version));
+    if found == known { Ok(()) } else { Err(Box::new(OtherVersion { found, known })) }
 }

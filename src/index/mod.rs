@@ -10,6 +10,7 @@
 //! statement whose row count is checked, so the database decides races, not our code. Blobs are somebody else's
 //! matter: the index does not know where they are.
 
+mod archive;
 #[cfg(test)]
 mod conformance;
 mod error;
@@ -22,6 +23,7 @@ use std::fmt::Debug;
 
 use futures_util::future::BoxFuture;
 
+pub use self::archive::{FileRecord, RestoredFile, Sha256State};
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
 use crate::format::compression::Scheme;
@@ -74,8 +76,8 @@ pub struct NewXorb {
     pub chunk_hashes: Vec<ChunkHash>,
     /// The chunks' compression, as many as the layout has chunks.
     pub schemes: Vec<Scheme>,
-    /// Within which walls deduplication may mention it: those of whoever uploaded it.
-    pub domain: String,
+    /// Within which walls deduplication may mention it: those of whoever uploaded it, if that is known by now.
+    pub domain: Option<String>,
 }
 
 /// What is known of a xorb's chunks beside their places.
@@ -183,4 +185,12 @@ pub trait Index: Debug + Send + Sync + 'static {
 
     /// Says what became of a claim. Returns whether it was still unverified.
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Some files with everything that is known of them, in ascending order of their hashes from behind `after` on;
+    /// none at the end. For backups.
+    fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>>;
+
+    /// Enters files, all or none, in place of what was known of the same ones. Every xorb of theirs must be visible,
+    /// else the error is of kind [`IndexErrorKind::Lost`]. For a new index that nobody else uses: nothing is proven.
+    fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>>;
 }

@@ -64,6 +64,7 @@ mod chunk_layer;
 mod error;
 mod hash;
 mod limits;
+mod outline;
 mod reader;
 mod repair;
 mod storage;
@@ -83,6 +84,7 @@ pub use limits::{
     DEFAULT_BUFFER_LEN, DEFAULT_MAX_LISTING_LEN, DEFAULT_MAX_NAME_LEN, MAX_FIELD_BITS, MAX_METADATA_LEN,
     MAX_WINDOW_LOG, MIN_WINDOW_LOG,
 };
+pub use outline::Outline;
 pub use reader::{Dialect, End, Event, ReadOptions, Reader, Session, UnverifiedBlob};
 pub use storage::Storage;
 pub use writer::{Appended, Opened, WriteOptions, Writer};

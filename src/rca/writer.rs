@@ -7,6 +7,8 @@ use super::chunk_layer::{Append, Chunker, Layout, Payload, SpanReader, scan};
 use super::error::Error;
 use super::hash::{Digest, Hasher};
 use super::limits::{DEFAULT_BUFFER_LEN, DEFAULT_MAX_NAME_LEN, STEP_LEN};
+use super::outline::Outline;
+use super::reader::ReadOptions;
 use super::storage::Storage;
 use super::survey::settle;
 use super::varint;
@@ -161,6 +163,33 @@ impl<S: Storage> Writer<S> {
         let content_len = self.append_block(name, &mut content)?;
         let committed_end = self.chunker.committed_end();
         Ok(Appended { content_len, stored_len: committed_end.saturating_sub(offset), committed_end })
+    }
+
+    /// Ends the session: the next append begins a new one, with its own hash and a fresh state of zstd. Writes nothing
+    /// by itself, and does nothing where the session has no blob yet.
+    ///
+    /// Whoever wants to find blobs without decompressing what is in front of them puts them into sessions of their
+    /// own: see [`Outline`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] if zstd gives no fresh state; the writer is then of no use.
+    pub fn begin_session(&mut self) -> Result<(), Error> {
+        let offset = self.chunker.committed_end();
+        if self.reset.is_none() && offset > 0 {
+            self.zstd.reset().map_err(|source| Error::Io { op: "compress for", offset, source })?;
+            self.reset = Some(reset_block(self.committed));
+        }
+        Ok(())
+    }
+
+    /// The sessions of what is committed. What a crash has left is mended and cut off first, as the next append would
+    /// do.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Io`], and as [`Outline::open`].
+    pub fn outline(&mut self, options: ReadOptions) -> Result<Outline<&mut S>, Error> {
+        self.chunker.mend()?;
+        Outline::open(self.chunker.storage(), options)
     }
 
     /// What was found when the archive was opened.

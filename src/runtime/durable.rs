@@ -7,10 +7,12 @@
 //!
 //! All functions block.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
@@ -77,6 +79,76 @@ impl TempFile {
         trace("rename");
         self.published = true;
         sync_folder(parent(path)?)
+    }
+}
+
+impl TempFile {
+    /// The same for a name that must be free: an error of kind [`io::ErrorKind::AlreadyExists`] where it is not.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    pub(crate) fn publish_new(mut self, path: &Path) -> io::Result<()> {
+        let file = self.file.take().expect("the file is open until publish takes self");
+        file.sync_all()?;
+        drop(file);
+        match renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE).map_err(io::Error::from) {
+            Ok(()) => self.published = true,
+            // File systems that cannot do that have links; the temporary name goes away with `self`.
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+                fs::hard_link(&self.path, path)?;
+            }
+            Err(error) => return Err(error),
+        }
+        sync_folder(parent(path)?)
+    }
+}
+
+/// A folder under a temporary name, that only its owner may look into. Dropped unpublished, it is removed with all that
+/// is in it.
+#[derive(Debug)]
+pub(crate) struct TempFolder {
+    path: PathBuf,
+    published: bool,
+}
+
+impl TempFolder {
+    /// A new empty folder in `folder`.
+    pub(crate) fn create(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(format!(".zorb-{:032x}.tmp", rand::random::<u128>()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, published: false })
+    }
+
+    /// A new empty folder beside `path`, which is where it is to be published.
+    pub(crate) fn create_beside(path: &Path) -> io::Result<Self> {
+        Self::create(parent(path)?)
+    }
+
+    /// Its temporary name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the folder its name, durably: what is in it must be durable already. There may be an empty folder of that
+    /// name, whose permissions it takes over, but nothing else.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
+        match fs::metadata(path) {
+            Ok(metadata) => fs::set_permissions(&self.path, metadata.permissions())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        sync_folder(&self.path)?;
+        fs::rename(&self.path, path)?;
+        self.published = true;
+        sync_folder(parent(path)?)
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        if !self.published {
+            // A courtesy, like that of a temporary file.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

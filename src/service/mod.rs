@@ -3,6 +3,7 @@
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
+pub mod archive;
 mod download;
 mod error;
 mod files;

@@ -198,7 +198,7 @@ impl Cas {
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
         draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain) };
         self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
         uploaded.was_inserted = true;
         Ok(uploaded)

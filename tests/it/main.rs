@@ -8,6 +8,7 @@
 )]
 
 mod auth;
+mod backup;
 mod cli;
 mod conditions;
 mod corrupt;

@@ -25,20 +25,20 @@ fn file_hash(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
 }
 
-fn sha256(byte: u8) -> Sha256 {
+pub(super) fn sha256(byte: u8) -> Sha256 {
     Sha256::from_digest([byte; 32])
 }
 
-fn term(xorb: u8, start: u32, end: u32) -> Term {
+pub(super) fn term(xorb: u8, start: u32, end: u32) -> Term {
     Term { xorb: hash(xorb), chunks: ChunkRange::new(start, end).unwrap(), raw_len: 1000 * (end - start) }
 }
 
-fn file(byte: u8, terms: &[Term]) -> NewFile {
+pub(super) fn file(byte: u8, terms: &[Term]) -> NewFile {
     let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
     NewFile { hash: file_hash(byte), raw_len, terms: terms.to_vec(), sha256: None }
 }
 
-fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
+pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
     Registration {
         repo: repo.to_owned(),
         files,
@@ -143,7 +143,7 @@ async fn a_verified_claim_is_settled_once(db: Db) {
 
 async fn deduplication_stays_within_its_domain(db: Db) {
     put(&db, xorb(1, 2)).await;
-    put(&db, NewXorb { domain: "other".to_owned(), ..xorb(2, 5) }).await;
+    put(&db, NewXorb { domain: Some("other".to_owned()), ..xorb(2, 5) }).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
     let find = |domain: Option<&str>| db.find_dedup(chunk, domain.map(str::to_owned), lease);

@@ -149,7 +149,7 @@ const FIND_NEIGHBOURS: &str = "SELECT DISTINCT xorbs.id, xorbs.hash FROM xorb_fi
 
 /// Gives a writing connection back, or closes it where a transaction on it has failed: see
 /// [`publish_xorb`](crate::index::Index::publish_xorb) of this index for what sqlx would do with it.
-async fn release(connection: PoolConnection<Sqlite>, is_sound: bool) {
+pub(super) async fn release(connection: PoolConnection<Sqlite>, is_sound: bool) {
     if !is_sound && let Err(error) = connection.close().await {
         tracing::warn!(%error, "a connection to the index was not closed well");
     }
@@ -311,7 +311,7 @@ async fn write_file(
 
 type SqliteQuery = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
 
-async fn execute(
+pub(super) async fn execute(
     op: &'static str,
     connection: &mut SqliteConnection,
     sql: &'static str,
@@ -343,7 +343,7 @@ fn parse_contents(op: &'static str, row: &SqliteRow) -> Result<XorbContents, Ind
     Ok(XorbContents { hash, layout: xorb.layout, chunk_hashes: columns.hashes })
 }
 
-fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
+pub(super) fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
     let bytes = bytes.try_into().map_err(|_| {
         let (key, reason) = ("a row".to_owned(), format!("{} bytes, not 32", bytes.len()));
         IndexError::inconsistent(op, Inconsistent { table: "files", column: "hash", key, reason })

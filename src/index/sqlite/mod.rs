@@ -3,6 +3,7 @@
 //! Write-ahead log with `synchronous=FULL`: a transaction that was committed survives a power cut. One connection
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
+mod archive;
 mod files;
 
 use std::fs::File;
@@ -17,8 +18,8 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, Staging,
-    Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, NewXorb, Reader, Registered, Registration,
+    RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ChunkHash, FileHash, XorbHash};
@@ -286,6 +287,14 @@ impl Index for SqliteIndex {
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.write_claim(claim, state).boxed()
     }
+
+    fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>> {
+        self.read_file_records(after).boxed()
+    }
+
+    fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.write_restored(files).boxed()
+    }
 }
 
 async fn publish(
@@ -325,12 +334,10 @@ async fn publish(
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
-    sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)")
-        .bind(id)
-        .bind(xorb.domain)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+    if let Some(domain) = xorb.domain {
+        let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(domain);
+        share.execute(&mut *transaction).await.map_err(failed)?;
+    }
     sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)
 }

@@ -98,6 +98,20 @@ impl<S: Storage> Chunker<S> {
         self.storage
     }
 
+    /// Mends a torn header and cuts off garbage, so that readers of the storage find the committed state and nothing
+    /// else.
+    pub(crate) fn mend(&mut self) -> Result<(), Error> {
+        drop(self.begin(Vec::new())?);
+        self.poisoned = false;
+        Ok(())
+    }
+
+    /// The storage, to be read between two appends.
+    pub(crate) fn storage(&mut self) -> &mut S {
+        self.at = None;
+        &mut self.storage
+    }
+
     /// Begins an append. The chunker is poisoned until it is committed.
     ///
     /// `before` is the metadata that belongs to the payload committed so far; a new chunk carries

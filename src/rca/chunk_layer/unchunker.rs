@@ -167,6 +167,37 @@ impl<R: Read + Seek> Unchunker<R> {
         self.chunk = mark.chunk.clone();
         Ok(())
     }
+
+    /// Moves on by `len` bytes of payload without reading them; `false` if there are fewer.
+    ///
+    /// A seek goes past the end of a file as well, so what lies there is for the caller to find out.
+    pub(crate) fn skip(&mut self, mut len: u64) -> Result<bool, Error> {
+        while len > 0 {
+            self.advance()?;
+            let State::Payload { left } = &mut self.state else { return Ok(false) };
+            // A step of a seek is a signed number.
+            let step = len.min(*left).min(u64::from(u32::MAX));
+            let by = i64::try_from(step).expect("32 bits fit");
+            self.source.seek_relative(by).map_err(|source| Error::Io { op: "seek in", offset: self.pos, source })?;
+            *left -= step;
+            self.pos = self.pos.saturating_add(step);
+            len -= step;
+        }
+        Ok(true)
+    }
+
+    /// Bytes of the file up to here, and the error for a file that has fewer.
+    pub(crate) fn reach(&self) -> (u64, Option<Error>) {
+        (self.pos, self.chunk.as_ref().map(Chunk::truncated))
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn file_len(&mut self) -> Result<u64, Error> {
+        let io = |source| Error::Io { op: "seek in", offset: 0, source };
+        let len = self.source.seek(SeekFrom::End(0)).map_err(io)?;
+        self.source.seek(SeekFrom::Start(self.pos)).map_err(io)?;
+        Ok(len)
+    }
 }
 
 impl<R: Read> Payload for Unchunker<R> {

@@ -297,6 +297,38 @@ impl<R: Read> Core<R> {
 }
 
 impl<R: Read + Seek> Core<R> {
+    /// Goes on to the beginning of the next session; only between blobs. Reads nothing but varints and reset blocks,
+    /// and believes them. `false` at the end.
+    pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
+        loop {
+            let mut after = SessionHash::after_reset(self.rule);
+            let Some(head) = read_head(&mut self.source, |bytes| after.update(bytes))? else { return Ok(false) };
+            if matches!(head.kind, Kind::Reset | Kind::ReadmeReset) {
+                after.update_stored(read_stored_hash(&mut self.source, head)?);
+                read_payload(&mut self.source, head, head.extra_len(), |bytes| after.update(bytes))?;
+                self.readme_varint |= head.kind == Kind::ReadmeReset;
+                self.hash = after;
+                self.session = self.session.saturating_add(1);
+                self.first_blob = self.blobs;
+                self.verified = self.blobs;
+                return Ok(true);
+            }
+            if !self.source.skip(head.len)? {
+                return Err(Error::TruncatedBlock { offset: head.offset });
+            }
+            if let (reach, Some(error)) = self.source.reach()
+                && reach > file_len
+            {
+                return Err(error);
+            }
+            self.blobs = self.blobs.saturating_add(u64::from(head.kind == Kind::Blob));
+        }
+    }
+
+    pub(super) fn file_len(&mut self) -> Result<u64, Error> {
+        self.source.file_len()
+    }
+
     pub(super) fn restore(&mut self, start: &SessionStart) -> Result<(), Error> {
         self.source.restore(&start.mark)?;
         let offset = self.source.offset();

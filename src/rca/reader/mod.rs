@@ -215,6 +215,16 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
+    /// Goes on to the beginning of the next session without reading this one; `false` at the end. Only right before
+    /// the first block of a session.
+    pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
+        self.core.skip_session(file_len).inspect_err(|_| self.stage = Stage::Stopped)
+    }
+
+    pub(super) fn file_len(&mut self) -> Result<u64, Error> {
+        self.core.file_len()
+    }
+
     /// Goes back, or on, to the beginning of a session. What follows is read as if it had been
     /// reached from there, except that the hash in front of it is not checked again.
     pub(super) fn restore(&mut self, start: &SessionStart) -> Result<(), Error> {

@@ -7,6 +7,7 @@ mod dialects;
 #[cfg(feature = "independent-reader")]
 mod interop;
 mod negative;
+mod outline;
 mod reference;
 mod sha256;
 mod storage;

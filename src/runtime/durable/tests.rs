@@ -1,7 +1,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use super::{TempFile, create_folder, create_folders_in, remove};
+use super::{TempFile, TempFolder, create_folder, create_folders_in, remove};
 
 thread_local! {
     /// What was done on this thread, in order.
@@ -67,4 +67,38 @@ fn a_file_in_the_place_of_a_folder_is_an_error() {
     std::fs::File::create(&path).unwrap();
     assert!(create_folder(&path).is_err());
     assert!(create_folder(Path::new("")).is_err());
+}
+
+#[test]
+fn a_new_name_is_taken_only_if_it_is_free() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    for content in ["first", "second"] {
+        let mut file = TempFile::create_beside(&path).unwrap();
+        file.write(content.as_bytes()).unwrap();
+        let result = file.publish_new(&path);
+        assert_eq!(result.is_ok(), content == "first", "{result:?}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"first");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_folder_appears_whole_in_place_of_an_empty_one_or_of_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let (new, empty, full) = (folder.path().join("new"), folder.path().join("empty"), folder.path().join("full"));
+    create_folders_in(folder.path(), ["empty", "full", "full/x"].map(str::to_owned).into_iter()).unwrap();
+    std::fs::set_permissions(&empty, std::fs::Permissions::from_mode(0o751)).unwrap();
+    for path in [&new, &empty, &full] {
+        let made = TempFolder::create_beside(path).unwrap();
+        assert_eq!(mode(made.path()), 0o700);
+        create_folders_in(made.path(), ["inside".to_owned()].into_iter()).unwrap();
+        assert_eq!(made.publish(path).is_ok(), path != &full);
+    }
+    assert_eq!((mode(&new), mode(&empty)), (0o700, 0o751));
+    assert!(new.join("inside").is_dir() && empty.join("inside").is_dir() && full.join("x").is_dir());
+    // The one that was refused is gone, with what was in it.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
 }

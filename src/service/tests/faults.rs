@@ -13,8 +13,8 @@ use crate::format::{ByteRange, XorbHash};
 use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, IndexError, IndexErrorKind, NewXorb, Reader, Registered,
-    Registration, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, IndexError, IndexErrorKind, NewXorb, Reader,
+    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -240,5 +240,13 @@ impl Index for FaultyIndex {
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.faults.around("settle_claim", self.inner.settle_claim(claim, state), index_error).boxed()
+    }
+
+    fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>> {
+        self.faults.around("file_records", self.inner.file_records(after), index_error).boxed()
+    }
+
+    fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("restore_files", self.inner.restore_files(files), index_error).boxed()
     }
 }

@@ -1,5 +1,6 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
+mod backup;
 mod faults;
 
 use std::sync::Arc;

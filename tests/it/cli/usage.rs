@@ -52,6 +52,8 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
         &["xorb", "unpack"],
         &["put"],
         &["get"],
+        &["backup"],
+        &["restore"],
         &["healthcheck"],
         &["completions"],
     ] {

@@ -11,6 +11,7 @@ mod corruption;
 mod docs_table;
 mod interop;
 mod layout;
+mod loose;
 mod pieces;
 
 use super::footer::{self, Version};

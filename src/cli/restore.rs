@@ -1,0 +1,125 @@
+//! `zorb restore`: an archive into a store.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::backup::{open_to_read, workers};
+use super::destination::cannot_write;
+use super::output::{Output, OutputArgs};
+use super::store::{Progress, StoreArgs};
+use super::units::{Count, Size};
+use super::{keys, remote};
+use crate::blob::fs::FsBlobStore;
+use crate::format::xorb::Tightening;
+use crate::index::sqlite::SqliteIndex;
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::SystemClock;
+use crate::runtime::durable::{TempFolder, create_folder};
+use crate::service::archive::{Restored, Target};
+
+/// Make a store of an archive.
+///
+/// The data folder must not be there, or be empty. It appears as a whole, when every hash of a xorb, every hash of a
+/// file and those of the archive itself were right, and not before: until then everything is in a temporary folder
+/// beside it. An archive that is damaged changes nothing; the exit code is 1 then, and stderr says up to where it is
+/// good.
+///
+/// The keys that sign tokens and URLs come back if the archive has them. If not, the server makes new ones, and tokens
+/// have to be given out again.
+#[derive(Debug, Args)]
+pub(super) struct RestoreArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    archive: &'a str,
+    data_dir: &'a str,
+    xorbs: u64,
+    raw_len: u64,
+    files: u64,
+    keys: bool,
+    archive_len: u64,
+    trailing_garbage: bool,
+}
+
+pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
+    let output = Output::new(args.output);
+    let data_dir = args.store.data_dir()?;
+    let target = free_place(&data_dir)?;
+    let archive = open_to_read(&args.archive)?;
+    let folder = TempFolder::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
+    // The runtime is gone when this returns, and with it whatever still wrote into the folder.
+    let restored = remote::run(async {
+        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await?;
+        let target = Target {
+            blobs: Arc::new(FsBlobStore::open(folder.path(), Pool::new(16))?),
+            index: Arc::new(index.clone()),
+            clock: Arc::new(SystemClock),
+            pool: workers(),
+            tightening: Tightening::Compressed,
+        };
+        let restored = Box::pin(target.restore(archive, Progress::new(&output, "restore"))).await;
+        index.close().await;
+        restored.with_context(|| format!("cannot restore {}", args.archive.display()))
+    })?;
+    if let Some(ring) = &restored.keys {
+        keys::write(folder.path(), ring)?;
+    }
+    folder.publish(&target).with_context(|| cannot_write(&data_dir))?;
+    report(&args.archive, &data_dir, &restored, &output)
+}
+
+fn report(archive: &Path, data_dir: &Path, restored: &Restored, output: &Output) -> anyhow::Result<()> {
+    let (from, to) = (archive.to_string_lossy(), data_dir.to_string_lossy());
+    output.record(&Record {
+        archive: &from,
+        data_dir: &to,
+        xorbs: restored.xorb_count,
+        raw_len: restored.raw_len,
+        files: restored.file_count,
+        keys: restored.keys.is_some(),
+        archive_len: restored.archive_len,
+        trailing_garbage: restored.trailing_garbage,
+    })?;
+    let (xorbs, records) = (Count(restored.xorb_count, "xorb"), Count(restored.file_count, "record"));
+    let keys = if restored.keys.is_some() { "with its keys" } else { "without keys" };
+    let raw = Size(restored.raw_len);
+    output.line(format_args!("{to} is {from}, {keys}: {xorbs}, {raw}, {records} of files, all of them proven"))?;
+    Ok(())
+}
+
+/// Where the data folder is to be, links followed. Refuses whatever is there already.
+fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    let shown = data_dir.display();
+    let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match data_dir.read_dir().map(|mut entries| entries.next().is_none()) {
+        Ok(false) => bail!("{shown} is not empty; a store is only restored into a folder that is, or is not there"),
+        Ok(true) => {
+            let target = data_dir.canonicalize().with_context(|| cannot_write(data_dir))?;
+            let parent = target.parent().unwrap_or(&target).metadata().with_context(|| cannot_write(data_dir))?;
+            if data_dir.metadata().is_ok_and(|metadata| metadata.dev() != parent.dev()) {
+                bail!("{shown} is a mount point, which a restored store cannot replace; name a folder inside it");
+            }
+            Ok(target)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            create_folder(parent).with_context(|| cannot_write(data_dir))?;
+            Ok(data_dir.to_owned())
+        }
+        Err(error) => Err(error).with_context(|| cannot_write(data_dir)),
+    }
+}

@@ -1,0 +1,66 @@
+//! Which store a command works on that needs no server, and how such a command shows its progress.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use indicatif::ProgressBar;
+
+use super::output::Output;
+use crate::config::{Config, RawConfig};
+use crate::runtime::telemetry::chain;
+use crate::service::ReadError;
+use crate::service::archive::Watch;
+
+/// The data folder, found as `zorb serve` finds it.
+#[derive(Debug, Args)]
+pub(super) struct StoreArgs {
+    /// Folder of the store [default: ./zorb-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// TOML file with settings, of which only data_dir counts here
+    #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// The data folder: the flag, else the environment, else the file, else the default.
+    pub(super) fn data_dir(self) -> anyhow::Result<PathBuf> {
+        let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
+        let file = self.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
+        Ok(Config::data_dir_of(self.data_dir.or(environment.data_dir).or(file.data_dir)))
+    }
+}
+
+/// Shows how a backup or a restore is going.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+    output: Output,
+}
+
+impl Progress {
+    pub(super) fn new(output: &Output, what: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { bar: output.bar(0, what), output: output.clone() })
+    }
+}
+
+impl Watch for Progress {
+    fn total(&self, len: u64) {
+        self.bar.set_length(len);
+    }
+
+    fn position(&self, len: u64) {
+        self.bar.set_position(len);
+    }
+
+    fn problem(&self, problem: &ReadError) {
+        self.output.complain(chain(problem));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

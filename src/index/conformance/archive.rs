@@ -1,0 +1,167 @@
+//! What the contract says about backups and restores.
+
+use super::files::{file, registration, sha256, term};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::{ChunkHash, FileHash};
+use crate::index::{Claim, ClaimState, FileRecord, Index, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State};
+use crate::runtime::clock::Timestamp;
+
+suite! {
+    file_records_have_terms_repositories_and_what_is_known_of_the_sha256
+    file_records_come_in_pages_in_ascending_order_each_once
+    a_restored_file_is_one_like_any_other
+    a_restored_file_replaces_what_was_known_of_it
+    files_without_their_xorbs_are_not_restored_nor_are_those_beside_them
+}
+
+fn at(byte: u8) -> FileHash {
+    FileHash::from_bytes([byte; 32])
+}
+
+async fn records(db: &Db) -> Vec<FileRecord> {
+    let (mut records, mut after) = (Vec::new(), None);
+    loop {
+        let page = db.file_records(after).await.unwrap();
+        let Some(last) = page.last() else { return records };
+        after = Some(last.hash);
+        records.extend(page);
+    }
+}
+
+fn record(byte: u8, repos: &[&str]) -> FileRecord {
+    FileRecord {
+        hash: at(byte),
+        raw_len: 2000,
+        terms: vec![term(1, 0, 2)],
+        since: NOW,
+        sha256: None,
+        repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
+        owners: vec![(hash(1), "org".to_owned())],
+    }
+}
+
+async fn file_records_have_terms_repositories_and_what_is_known_of_the_sha256(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let states = [None, Some(Sha256State::Claimed), Some(Sha256State::Verified), Some(Sha256State::Void)];
+    let mut expected = Vec::new();
+    for (byte, state) in (1..).zip(states) {
+        let claimed = state.map(|_| sha256(byte));
+        for repo in ["org/b", "org/a"] {
+            let new = NewFile { sha256: claimed, ..file(byte, &[term(1, 0, 2)]) };
+            db.register(registration(repo, vec![new], &[1])).await.unwrap();
+        }
+        let settled = match state {
+            Some(Sha256State::Verified) => Some(ClaimState::Verified),
+            Some(Sha256State::Void) => Some(ClaimState::Void),
+            _ => None,
+        };
+        if let (Some(sha256), Some(settled)) = (claimed, settled) {
+            assert!(db.settle_claim(Claim { file: at(byte), sha256 }, settled).await.unwrap());
+        }
+        expected.push(FileRecord { sha256: claimed.zip(state), ..record(byte, &["org/a", "org/b"]) });
+    }
+    assert_eq!(records(&db).await, expected);
+    assert_eq!(db.file_records(Some(at(4))).await.unwrap(), []);
+}
+
+async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    // More than fit a page by their number, and two whose terms fill one each.
+    let mut files: Vec<NewFile> = (0..1200_u32)
+        .map(|number| {
+            let mut hash = [0x55; 32];
+            hash[..4].copy_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
+            NewFile { hash: FileHash::from_bytes(hash), ..file(1, &[term(1, 0, 1)]) }
+        })
+        .collect();
+    let many = vec![term(1, 0, 1); 100_000];
+    files.extend([3, 200].map(|byte| file(byte, &many)));
+    db.register(registration("r", files.clone(), &[1])).await.unwrap();
+    let first = db.file_records(None).await.unwrap();
+    assert!(first.len() < 600, "{}", first.len());
+    let hashes: Vec<FileHash> = records(&db).await.iter().map(|record| record.hash).collect();
+    let mut expected: Vec<FileHash> = files.iter().map(|file| file.hash).collect();
+    expected.sort_unstable_by_key(|hash| *hash.as_bytes());
+    assert_eq!(hashes, expected);
+}
+
+async fn a_restored_file_is_one_like_any_other(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let record = FileRecord {
+        since: Timestamp::from_millis(5),
+        sha256: Some((sha256(8), Sha256State::Claimed)),
+        ..record(9, &["org/a", "org/b"])
+    };
+    let restored = RestoredFile { record: record.clone(), dedup: vec![(chunk, hash(1))] };
+    db.restore_files(vec![restored]).await.unwrap();
+    assert_eq!(records(&db).await, [record]);
+    let found = db.find_file(at(9), Reader::Repo("org/b".to_owned())).await.unwrap().unwrap();
+    assert_eq!((found.raw_len, found.terms), (2000, vec![term(1, 0, 2)]));
+    assert_eq!(db.unverified_claims(9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
+    assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW).await.unwrap().unwrap().xorb, hash(1));
+    assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);
+}
+
+async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
+    let verified = FileRecord { sha256: Some((sha256(8), Sha256State::Verified)), ..record(9, &["org/b"]) };
+    db.restore_files(vec![restored(record(9, &["org/a"])), restored(verified.clone())]).await.unwrap();
+    assert_eq!(records(&db).await, std::slice::from_ref(&verified));
+    db.restore_files(vec![restored(verified.clone())]).await.unwrap();
+    assert_eq!(records(&db).await, [verified]);
+}
+
+async fn files_without_their_xorbs_are_not_restored_nor_are_those_beside_them(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
+    let missing = FileRecord { terms: vec![term(2, 0, 2)], ..record(8, &["r"]) };
+    let error = db.restore_files(vec![restored(record(9, &["r"])), restored(missing)]).await.unwrap_err();
+    assert_eq!(error.kind, IndexErrorKind::Lost);
+    assert_eq!(records(&db).await, []);
+}
+
+#[tokio::test]
+async fn an_index_that_is_read_only_reads_beside_a_writer_and_without_one_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    assert!(SqliteIndex::open_read_only(&path).await.is_err());
+    assert!(!path.exists());
+
+    let writer = SqliteIndex::open(&path).await.unwrap();
+    let db: Db = std::sync::Arc::new(writer.clone());
+    put(&db, xorb(1, 3)).await;
+    let reader = SqliteIndex::open_read_only(&path).await.unwrap();
+    assert_eq!(reader.list_xorbs().await.unwrap(), [hash(1)]);
+    put(&db, xorb(2, 3)).await;
+    assert_eq!(reader.list_xorbs().await.unwrap().len(), 2);
+    assert!(reader.abandon_xorb(hash(1), NOW).await.is_err());
+    let restored = RestoredFile { record: record(9, &["r"]), dedup: Vec::new() };
+    assert!(reader.restore_files(vec![restored]).await.is_err());
+    reader.close().await;
+    writer.close().await;
+
+    let reader = SqliteIndex::open_read_only(&path).await.unwrap();
+    assert_eq!(reader.list_xorbs().await.unwrap().len(), 2);
+    reader.close().await;
+    // Whoever serves it next finds it as it was.
+    let writer = SqliteIndex::open(&path).await.unwrap();
+    assert_eq!(writer.list_xorbs().await.unwrap().len(), 2);
+    writer.close().await;
+}
+
+#[tokio::test]
+async fn an_index_of_another_version_or_of_something_else_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let index = SqliteIndex::open(&path).await.unwrap();
+    index.pretend_version(999).await;
+    index.close().await;
+    let error = SqliteIndex::open_read_only(&path).await.unwrap_err();
+    assert!(crate::runtime::telemetry::chain(&error).contains("its schema has version 999"), "{error:?}");
+    let other = folder.path().join("other");
+    #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
+    std::fs::write(&other, [b'x'; 4096]).unwrap();
+    assert!(SqliteIndex::open_read_only(&other).await.is_err());
+}

@@ -1,0 +1,228 @@
+//! Reading a whole index for a backup, beside a server that uses it, and filling a new one from it.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
+use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
+
+use super::files::{execute, file_hash, release};
+use super::{ACQUIRE_TIMEOUT, READER_COUNT, SqliteIndex, get, map, millis};
+use crate::format::shard::Sha256;
+use crate::format::{FileHash, XorbHash};
+use crate::index::archive::{FileRecord, RestoredFile, Sha256State};
+use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
+use crate::index::files::{pack_terms, parse_terms};
+use crate::index::{migrate, rows};
+use crate::runtime::clock::Timestamp;
+
+/// Files on one page, at most.
+const PAGE_COUNT: u32 = 500;
+
+/// Bytes of terms at which a page ends: files are of any size, and a page is in memory as a whole.
+const PAGE_TERMS_LEN: usize = 4 << 20;
+
+impl SqliteIndex {
+    /// Opens the file to read it, also while a server uses it, or none does. Writes nothing and brings nothing up to
+    /// date; the verbs that change something fail.
+    ///
+    /// # Errors
+    ///
+    /// The file is not there or cannot be read, is no index, or is one of another version than this program's.
+    pub async fn open_read_only(path: &Path) -> Result<Self, IndexError> {
+        let op = "open the database for reading";
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .read_only(true)
+            .create_if_missing(false)
+            .busy_timeout(Duration::from_secs(5));
+        let pool = SqlitePoolOptions::new().max_connections(READER_COUNT).acquire_timeout(ACQUIRE_TIMEOUT);
+        let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
+        migrate::check(&readers).await.map_err(|source| IndexError { op, kind: IndexErrorKind::Other, source })?;
+        Ok(Self { writer: readers.clone(), readers })
+    }
+
+    pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
+        const SQL: &str = "SELECT id, hash, raw_len, terms, since, sha256, sha256_state FROM files \
+             WHERE hash > ? ORDER BY hash LIMIT ?";
+        let op = "list files";
+        let failed = |error| map(op, error);
+        let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
+        let mut connection = self.readers.acquire().await.map_err(failed)?;
+        let (mut ids, mut files, mut terms_len): (Vec<i64>, Vec<FileRecord>, _) = (Vec::new(), Vec::new(), 0_usize);
+        {
+            let mut rows = sqlx::query(SQL).bind(after).bind(PAGE_COUNT).fetch(&mut *connection);
+            while let Some(row) = rows.try_next().await.map_err(failed)? {
+                let packed: &[u8] = get(op, &row, 3)?;
+                terms_len = terms_len.saturating_add(packed.len());
+                ids.push(get(op, &row, 0)?);
+                files.push(parse_record(op, &row)?);
+                if terms_len >= PAGE_TERMS_LEN {
+                    break;
+                }
+            }
+        }
+        let repos = repos_of(op, &mut connection, &ids).await?;
+        let owners = owners_of(op, &mut connection, &ids).await?;
+        for (id, file) in ids.iter().zip(&mut files) {
+            file.owners =
+                owners.iter().filter(|(of, ..)| of == id).map(|(_, xorb, name)| (*xorb, name.clone())).collect();
+            file.repos = repos.iter().filter(|(owner, _)| owner == id).map(|(_, repo)| repo.clone()).collect();
+        }
+        Ok(files)
+    }
+
+    pub(super) async fn write_restored(&self, files: Vec<RestoredFile>) -> Result<(), IndexError> {
+        let op = "restore files";
+        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+        let restored = restore(op, &mut connection, &files).await;
+        release(connection, restored.is_ok()).await;
+        restored
+    }
+}
+
+fn parse_record(op: &'static str, row: &SqliteRow) -> Result<FileRecord, IndexError> {
+    let hash = file_hash(op, get(op, row, 1)?)?;
+    let invalid = |column, reason: &str| {
+        let (key, reason) = (format!("file {hash}"), reason.to_owned());
+        IndexError::inconsistent(op, Inconsistent { table: "files", column, key, reason })
+    };
+    let terms = parse_terms(get(op, row, 3)?).ok_or_else(|| invalid("terms", "no packed terms"))?;
+    let state = match get::<i64>(op, row, 6)? {
+        0 => None,
+        1 => Some(Sha256State::Claimed),
+        2 => Some(Sha256State::Verified),
+        3 => Some(Sha256State::Void),
+        _ => return Err(invalid("sha256_state", "no state")),
+    };
+    let digest: Option<&[u8]> = get(op, row, 5)?;
+    let digest = digest.map(TryInto::try_into).transpose().map_err(|_| invalid("sha256", "not 32 bytes"))?;
+    Ok(FileRecord {
+        hash,
+        raw_len: get::<i64>(op, row, 2)?.cast_unsigned(),
+        terms,
+        since: Timestamp::from_millis(get::<i64>(op, row, 4)?.cast_unsigned()),
+        sha256: digest.map(Sha256::from_digest).zip(state),
+        repos: Vec::new(),
+        owners: Vec::new(),
+    })
+}
+
+/// Who has registered these files, ascending for each.
+async fn repos_of(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+) -> Result<Vec<(i64, String)>, IndexError> {
+    let mut query = QueryBuilder::<Sqlite>::new("SELECT file_id, repo FROM file_repos WHERE file_id IN (");
+    let mut list = query.separated(", ");
+    for id in ids {
+        list.push_bind(*id);
+    }
+    query.push(") ORDER BY file_id, repo");
+    let rows = query.build().fetch_all(connection).await.map_err(|error| map(op, error))?;
+    let parse = |row: &SqliteRow| Ok((get(op, row, 0)?, row.try_get(1).map_err(|error| map(op, error))?));
+    rows.iter().map(parse).collect()
+}
+
+/// Who has uploaded the xorbs of these files, ascending for each.
+async fn owners_of(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+) -> Result<Vec<(i64, XorbHash, String)>, IndexError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
+         WHERE file_id IN (",
+    );
+    let mut list = query.separated(", ");
+    for id in ids {
+        list.push_bind(*id);
+    }
+    query.push(") ORDER BY file_id, hash, domain");
+    let rows = query.build().fetch_all(connection).await.map_err(|error| map(op, error))?;
+    let parse = |row: &SqliteRow| {
+        let xorb = rows::xorb_hash(get(op, row, 1)?).map_err(|error| IndexError::inconsistent(op, error))?;
+        Ok((get(op, row, 0)?, xorb, get(op, row, 2)?))
+    };
+    rows.iter().map(parse).collect()
+}
+
+async fn restore(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    files: &[RestoredFile],
+) -> Result<(), IndexError> {
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    for file in files {
+        write_record(op, &mut transaction, &file.record).await?;
+        for (xorb, domain) in &file.record.owners {
+            let sql = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
+            let (domain, xorb) = (domain.clone(), xorb.as_bytes().to_vec());
+            execute(op, &mut transaction, sql, |query| query.bind(domain).bind(xorb)).await?;
+        }
+        for (chunk, xorb) in &file.dedup {
+            let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
+            let (chunk, xorb) = (chunk.as_bytes().to_vec(), xorb.as_bytes().to_vec());
+            execute(op, &mut transaction, sql, |query| query.bind(chunk).bind(xorb)).await?;
+        }
+    }
+    transaction.commit().await.map_err(failed)
+}
+
+/// Enters a file in place of whatever was known of it.
+async fn write_record(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    file: &FileRecord,
+) -> Result<(), IndexError> {
+    const INSERT: &str = "INSERT INTO files (hash, raw_len, terms, since, sha256, sha256_state) \
+         VALUES (?, ?, ?, ?, ?, ?) RETURNING id";
+    const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
+         SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+    let hash = file.hash.as_bytes().to_vec();
+    execute(op, connection, "DELETE FROM files WHERE hash = ?", |query| query.bind(hash.clone())).await?;
+    let state = match file.sha256 {
+        None => 0,
+        Some((_, Sha256State::Claimed)) => 1,
+        Some((_, Sha256State::Verified)) => 2,
+        Some((_, Sha256State::Void)) => 3,
+    };
+    let row = sqlx::query(INSERT)
+        .bind(hash)
+        .bind(file.raw_len.cast_signed())
+        .bind(pack_terms(&file.terms))
+        .bind(millis(file.since))
+        .bind(file.sha256.map(|(sha256, _)| sha256.as_digest().to_vec()))
+        .bind(state)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(|error| map(op, error))?;
+    let id: i64 = get(op, &row, 0)?;
+    let xorbs: HashSet<_> = file.terms.iter().map(|term| term.xorb).collect();
+    for xorb in xorbs {
+        let xorb = xorb.as_bytes().to_vec();
+        let added = execute(op, connection, REFER, |query| query.bind(id).bind(xorb)).await?;
+        if added != 1 {
+            return Err(IndexError::lost(op, added));
+        }
+    }
+    for repo in &file.repos {
+        let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?)";
+        execute(op, connection, sql, |query| query.bind(id).bind(repo.clone())).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+impl SqliteIndex {
+    /// Says that a migration of this number has been applied.
+    pub(in crate::index) async fn pretend_version(&self, version: i64) {
+        let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+             VALUES (?, 'x', TRUE, x'00', 0)";
+        sqlx::query(sql).bind(version).execute(&self.writer).await.unwrap();
+    }
+}

@@ -1,0 +1,101 @@
+//! What an archive has, as far as the next run needs to know it.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
+
+use super::error::ArchiveError;
+use super::record::{CatalogHead, Records, frame};
+use crate::format::{FileHash, XorbHash};
+
+/// Bytes of a digest: enough that no two records of a file have the same by accident.
+const DIGEST_LEN: usize = 16;
+
+/// Bytes of a file's entry in a catalog.
+const FILE_ENTRY_LEN: u64 = 32 + DIGEST_LEN as u64;
+
+/// Says whether a record is the one that was written. (Who can write the archive can write a catalog that lies.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordDigest([u8; DIGEST_LEN]);
+
+impl RecordDigest {
+    /// Of these bytes.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let hash = blake3::hash(bytes);
+        let (digest, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        Self(*digest)
+    }
+}
+
+/// Everything that an archive has: 32 bytes per xorb and 48 per file in memory, and what a hash table adds.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) xorbs: HashSet<XorbHash>,
+    /// The last record of each file.
+    pub(super) files: HashMap<FileHash, RecordDigest>,
+    pub(super) keys: Option<RecordDigest>,
+}
+
+impl Known {
+    pub(super) fn add(&mut self, entries: &Entries) {
+        self.xorbs.extend(&entries.xorbs);
+        self.files.extend(entries.files.iter().copied());
+        self.keys = entries.keys.or(self.keys);
+    }
+}
+
+/// What was added to an archive, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entries {
+    pub(super) xorbs: Vec<XorbHash>,
+    pub(super) files: Vec<(FileHash, RecordDigest)>,
+    pub(super) keys: Option<RecordDigest>,
+}
+
+impl Entries {
+    pub(super) fn is_empty(&self) -> bool {
+        self.xorbs.is_empty() && self.files.is_empty() && self.keys.is_none()
+    }
+
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.xorbs.append(&mut other.xorbs);
+        self.files.append(&mut other.files);
+        self.keys = other.keys.or(self.keys);
+    }
+
+    /// The contents of a catalog.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let keys = self.keys.map(|RecordDigest(digest)| format!("{:032x}", u128::from_be_bytes(digest)));
+        let (xorbs, files) = (self.xorbs.len() as u64, self.files.len() as u64);
+        let mut catalog = frame(&CatalogHead { xorbs, files, keys }, xorbs * 32 + files * FILE_ENTRY_LEN);
+        for xorb in &self.xorbs {
+            catalog.extend_from_slice(xorb.as_bytes());
+        }
+        for (file, RecordDigest(digest)) in &self.files {
+            catalog.extend_from_slice(file.as_bytes());
+            catalog.extend_from_slice(digest);
+        }
+        catalog
+    }
+
+    /// Reads a catalog.
+    pub(super) fn decode(blob: &str, source: impl Read) -> Result<Self, ArchiveError> {
+        let mut records = Records::new(blob, source);
+        let mut entries = Self::default();
+        while let Some(head) = records.next::<CatalogHead>()? {
+            let lens = head.xorbs.checked_mul(32).zip(head.files.checked_mul(FILE_ENTRY_LEN));
+            let lens = lens.filter(|(xorbs, files)| xorbs.checked_add(*files) == Some(records.body_len()));
+            let (xorbs_len, files_len) = lens.ok_or_else(|| records.malformed("its lengths do not fit"))?;
+            let xorbs = records.body(xorbs_len)?;
+            entries.xorbs.extend(xorbs.as_chunks().0.iter().map(|hash| XorbHash::from_bytes(*hash)));
+            let files = records.body(files_len)?;
+            entries.files.extend(files.chunks_exact(32 + DIGEST_LEN).filter_map(|entry| {
+                let (hash, digest) = entry.split_first_chunk()?;
+                Some((FileHash::from_bytes(*hash), RecordDigest(digest.try_into().ok()?)))
+            }));
+            let keys = head.keys.map(|keys| u128::from_str_radix(&keys, 16)).transpose();
+            let keys = keys.map_err(|_| records.malformed("the digest of its keys is no number"))?;
+            entries.keys = keys.map(|keys| RecordDigest(keys.to_be_bytes())).or(entries.keys);
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,116 @@
+//! What callers of backups and restores branch on.
+
+use thiserror::Error;
+
+use crate::format::{FileHash, XorbHash};
+use crate::rca::Error as RcaError;
+use crate::service::StoreError;
+
+/// Why an archive cannot be used. Nothing of it was changed.
+#[derive(Debug, Error)]
+pub enum ArchiveError {
+    /// It is a file of another kind.
+    #[error("it is not a backup of zorb: {reason}")]
+    NotABackup {
+        /// What gives that away.
+        reason: &'static str,
+    },
+    /// It is of a version that this program does not know.
+    #[error("it is a backup of another version ({found}); use a newer zorb")]
+    OtherVersion {
+        /// The name of its first blob.
+        found: String,
+    },
+    /// Someone else is writing to it.
+    #[error("something else is writing to it, perhaps another backup; wait until that is over")]
+    Locked,
+    /// It is in a dialect of the archive format that zorb does not write.
+    #[error("it is in the dialect of the format's README, which zorb backups never are")]
+    Dialect,
+    /// Its bytes are not what was written.
+    #[error("it is damaged")]
+    Damaged(#[source] RcaError),
+    /// Its bytes are what was written, but that makes no sense.
+    #[error("its blob {blob} makes no sense: {reason}")]
+    Malformed {
+        /// Name of the blob.
+        blob: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It cannot be read or written.
+    #[error("it cannot be read or written")]
+    Io(#[source] RcaError),
+}
+
+impl From<RcaError> for ArchiveError {
+    fn from(error: RcaError) -> Self {
+        match error {
+            RcaError::Locked => Self::Locked,
+            RcaError::ReadmeDialect { .. } => Self::Dialect,
+            error if error.is_damage() => Self::Damaged(error),
+            error => Self::Io(error),
+        }
+    }
+}
+
+/// Why a backup ended before its end. What was committed to the archive is there, and the next run goes on behind it.
+#[derive(Debug, Error)]
+pub enum BackupError {
+    /// The archive cannot be appended to.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The store failed.
+    #[error("the store cannot be read")]
+    Store(#[from] StoreError),
+}
+
+/// Why a restore failed. What it had put into its target so far is to be thrown away.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    /// The archive is not sound up to its end.
+    #[error("the archive is not sound to its end; {xorb_count} xorbs and {file_count} files before that are")]
+    Archive {
+        /// Xorbs that were read and proven before.
+        xorb_count: u64,
+        /// Files that were read and proven before.
+        file_count: u64,
+        /// What is wrong.
+        #[source]
+        source: ArchiveError,
+    },
+    /// The chunks under the name of a xorb are those of another one.
+    #[error("the archive has other chunks under the name of xorb {named}: they are those of {actual}")]
+    OtherXorb {
+        /// The name that they have.
+        named: XorbHash,
+        /// The xorb that they are.
+        actual: XorbHash,
+    },
+    /// A file's terms are not chunks of the xorbs in front of it.
+    #[error("term {term} of file {file} is not chunks of a xorb that the archive has")]
+    Term {
+        /// Which file.
+        file: FileHash,
+        /// Which of its terms, from 0.
+        term: usize,
+    },
+    /// A file's terms make another file.
+    #[error("the archive has other contents under the name of file {named}: they are those of {actual}")]
+    OtherFile {
+        /// The name that they have.
+        named: FileHash,
+        /// The file that they are.
+        actual: FileHash,
+    },
+    /// The store that is being made failed.
+    #[error("the restored store cannot be written")]
+    Store(#[from] StoreError),
+}
+
+impl RestoreError {
+    /// Whether it is what the archive has that is wrong, as opposed to the store that is being made.
+    pub(super) fn blames_archive(&self) -> bool {
+        !matches!(self, Self::Store(_))
+    }
+}

@@ -1,0 +1,88 @@
+//! Contents of a blob in the making: records whose parts are kept as they came, since they are large.
+
+use std::io::{self, Read};
+use std::mem::take;
+
+use super::catalog::{Entries, RecordDigest};
+use super::record::{XorbHead, encode_file, frame};
+use crate::format::XorbHash;
+use crate::format::xorb::Loose;
+use crate::index::FileRecord;
+
+/// Records that are to become one blob, and what they add to the archive.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    parts: Vec<Vec<u8>>,
+    len: u64,
+    pub(super) entries: Entries,
+}
+
+impl Page {
+    /// Bytes of the contents so far.
+    pub(super) const fn content_len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn push_xorb(&mut self, hash: XorbHash, loose: Loose) {
+        let Loose { table, contents } = loose;
+        let chunks = u32::try_from(table.len() / crate::format::xorb::LOOSE_ENTRY_LEN).unwrap_or(u32::MAX);
+        let head = XorbHead { xorb: hash.to_string(), chunks };
+        self.push(frame(&head, (table.len() + contents.len()) as u64));
+        self.push(table);
+        self.push(contents);
+        self.entries.xorbs.push(hash);
+    }
+
+    /// Adds a record that [`encode_file`] made.
+    pub(super) fn push_file(&mut self, file: &FileRecord, encoded: Vec<u8>, digest: RecordDigest) {
+        self.push(encoded);
+        self.entries.files.push((file.hash, digest));
+    }
+
+    pub(super) fn push_keys(&mut self, head: Vec<u8>, text: &str, digest: RecordDigest) {
+        self.push(head);
+        self.push(text.as_bytes().to_vec());
+        self.entries.keys = Some(digest);
+    }
+
+    fn push(&mut self, part: Vec<u8>) {
+        self.len += part.len() as u64;
+        self.parts.push(part);
+    }
+
+    /// The contents, to be read once; each part is let go of when it was read.
+    pub(super) fn into_reader(self) -> impl Read {
+        PageReader { parts: self.parts.into_iter(), part: Vec::new(), at: 0 }
+    }
+}
+
+/// A file's record and its digest.
+pub(super) fn encode_with_digest(file: &FileRecord) -> (Vec<u8>, RecordDigest) {
+    let encoded = encode_file(file);
+    let digest = RecordDigest::of(&encoded);
+    (encoded, digest)
+}
+
+struct PageReader {
+    parts: std::vec::IntoIter<Vec<u8>>,
+    part: Vec<u8>,
+    at: usize,
+}
+
+impl Read for PageReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.part.len() {
+            drop(take(&mut self.part));
+            let Some(next) = self.parts.next() else { return Ok(0) };
+            (self.part, self.at) = (next, 0);
+        }
+        let len = buf.len().min(self.part.len() - self.at);
+        buf[..len].copy_from_slice(&self.part[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+}

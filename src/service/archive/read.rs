@@ -1,0 +1,128 @@
+//! Reading an archive from front to back, as restoring it needs it.
+
+use std::io::{Read, Seek};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+
+use super::counted::Counted;
+use super::error::ArchiveError;
+use super::record::{CatalogHead, FileHead, KeysHead, Records, XorbHead, parse};
+use super::write::{check_dialect, check_signature};
+use super::{Kind, Watch};
+use crate::format::XorbHash;
+use crate::format::limits::MAX_XORB_CHUNK_COUNT;
+use crate::format::xorb::{LOOSE_ENTRY_LEN, LooseChunk, parse_loose_table};
+use crate::index::FileRecord;
+use crate::rca::{Event, Reader, UnverifiedBlob};
+use crate::service::access::KeyRing;
+
+/// Something that an archive has. Of xorbs and files nothing is proven yet.
+#[derive(Debug)]
+pub(super) enum Item {
+    Xorb(LooseXorb),
+    File(FileRecord),
+    Keys(KeyRing),
+}
+
+/// A xorb as it is in an archive.
+#[derive(Debug)]
+pub(super) struct LooseXorb {
+    pub(super) hash: XorbHash,
+    pub(super) chunks: Vec<LooseChunk>,
+    pub(super) contents: Vec<u8>,
+}
+
+/// How an archive ends that was read to its end, with all of its hashes right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) archive_len: u64,
+    pub(super) trailing_garbage: bool,
+}
+
+/// Reads all of an archive and sends what it has, in order. Blocks, also while nobody receives. `None` where the
+/// receiver has gone.
+pub(super) fn read_archive<R: Read + Seek>(
+    source: R,
+    items: &mpsc::Sender<Item>,
+    watch: &Arc<dyn Watch>,
+) -> Result<Option<Ending>, ArchiveError> {
+    let mut source = Counted::new(source);
+    let read_len = source.read_len();
+    check_signature(&mut source)?;
+    let io = |source| ArchiveError::Io(crate::rca::Error::Io { op: "seek in", offset: 0, source });
+    watch.total(source.seek(std::io::SeekFrom::End(0)).map_err(io)?);
+    source.rewind().map_err(io)?;
+    read_len.store(0, Ordering::Relaxed);
+    let mut reader = Reader::new(source)?;
+    let end = loop {
+        match reader.next_event()? {
+            Event::Blob(blob) => {
+                if send_blob(blob, items)? == Heard::Nobody {
+                    return Ok(None);
+                }
+            }
+            Event::Verified(_) => {}
+            Event::End(end) => break end,
+        }
+        watch.position(read_len.load(Ordering::Relaxed));
+    };
+    check_dialect(reader.dialect())?;
+    let archive_len = read_len.load(Ordering::Relaxed);
+    Ok(Some(Ending { archive_len, trailing_garbage: end.trailing_garbage }))
+}
+
+/// Whether somebody still receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Somebody,
+    Nobody,
+}
+
+fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -> Result<Heard, ArchiveError> {
+    let name = blob.name().to_owned();
+    let kind = Kind::of(&name);
+    let mut records = Records::new(&name, blob);
+    loop {
+        let item = match kind {
+            Some(Kind::Signature) => None,
+            Some(Kind::Xorbs) => next_xorb(&mut records)?.map(Item::Xorb),
+            Some(Kind::Files) => match records.next::<FileHead>()? {
+                Some(head) => Some(Item::File(records.file(head)?)),
+                None => None,
+            },
+            Some(Kind::Keys) => next_keys(&mut records)?.map(Item::Keys),
+            Some(Kind::Catalog) => {
+                // It repeats what was read; that it can be read is all that matters here.
+                while records.next::<CatalogHead>()?.is_some() {}
+                None
+            }
+            None => return Err(records.malformed("this version does not know it; use a newer zorb")),
+        };
+        let Some(item) = item else { return Ok(Heard::Somebody) };
+        if items.blocking_send(item).is_err() {
+            return Ok(Heard::Nobody);
+        }
+    }
+}
+
+fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<LooseXorb>, ArchiveError> {
+    let Some(head) = records.next::<XorbHead>()? else { return Ok(None) };
+    let hash = parse(&head.xorb).map_err(|reason| records.malformed(&reason))?;
+    let table_len = u64::from(head.chunks.min(MAX_XORB_CHUNK_COUNT + 1)) * LOOSE_ENTRY_LEN as u64;
+    let table = records.body(table_len)?;
+    let chunks = parse_loose_table(&table).map_err(|error| records.malformed(&error.to_string()))?;
+    let len: u64 = chunks.iter().map(|chunk| u64::from(chunk.raw_len)).sum();
+    if len != records.body_len() {
+        return Err(records.malformed("a xorb is not as long as its table says"));
+    }
+    Ok(Some(LooseXorb { hash, chunks, contents: records.body(len)? }))
+}
+
+fn next_keys<R: Read>(records: &mut Records<'_, R>) -> Result<Option<KeyRing>, ArchiveError> {
+    let Some(KeysHead { .. }) = records.next()? else { return Ok(None) };
+    let text = records.body(records.body_len())?;
+    let text = String::from_utf8(text).map_err(|_| records.malformed("the keys are no text"))?;
+    KeyRing::parse(&text).map(Some).map_err(|error| records.malformed(&error.to_string()))
+}

@@ -1,0 +1,100 @@
+//! What goes in comes out.
+
+use std::sync::Arc;
+
+use super::support::{Noted, SharedFile, Store, assert_same, brimful, mixed, rng};
+use crate::format::FileHash;
+use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
+use crate::index::{ClaimState, Index, Reader};
+use crate::runtime::clock::Timestamp;
+use crate::service::access::KeyRing;
+
+#[tokio::test]
+async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first_one() {
+    let mut rng = rng();
+    let store = Store::new().await;
+    let (a, b, c) = (mixed(&mut rng, 40), mixed(&mut rng, 1), mixed(&mut rng, 7));
+    for xorb in [&a, &b, &c] {
+        store.add_xorb(xorb).await;
+    }
+    let claimed = store.add_file("org/a", &[(&a, 0, 40), (&b, 0, 1), (&a, 3, 9)], Some(1)).await;
+    store.add_file("org/b", &[(&a, 0, 40), (&b, 0, 1), (&a, 3, 9)], None).await;
+    let verified = store.add_file("*", &[(&b, 0, 1)], Some(2)).await;
+    store.settle(verified, 2, ClaimState::Verified).await;
+    let void = store.add_file("other/c", &[(&a, 5, 6)], Some(3)).await;
+    store.settle(void, 3, ClaimState::Void).await;
+    assert_eq!(store.add_file("org/a", &[], None).await, FileHash::EMPTY);
+
+    let archive = SharedFile::archive();
+    let done = store.back_up(&archive).await.unwrap();
+    assert_eq!((done.xorb_count, done.file_count, done.problem_count), (3, 4, 0));
+    assert_eq!((done.left_out_count, done.waiting_count, done.added_keys), (0, 0, false));
+    assert_eq!(done.archive_len, archive.len());
+
+    let copy = Store::new().await;
+    let restored = copy.restore(&archive).await.unwrap();
+    assert_eq!((restored.xorb_count, restored.file_count), (3, 4));
+    assert!(restored.keys.is_none() && !restored.trailing_garbage);
+    assert_same(&store, &copy).await;
+    let reader = || Reader::Repo("org/b".to_owned());
+    assert!(copy.index.find_file(claimed, reader()).await.unwrap().is_some());
+    assert!(copy.index.find_file(void, reader()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn deduplication_tells_of_a_restored_file_what_it_told_before_and_to_nobody_else() {
+    let (store, mut rng) = (Store::new().await, rng());
+    let (a, b) = (mixed(&mut rng, 5), mixed(&mut rng, 5));
+    store.add_xorb(&a).await;
+    store.add_xorb(&b).await;
+    store.add_file("org/a", &[(&a, 2, 4)], None).await;
+    let archive = SharedFile::archive();
+    store.back_up(&archive).await.unwrap();
+    let copy = Store::new().await;
+    copy.restore(&archive).await.unwrap();
+    let (first, second) = (a.xorb().chunk_hashes()[2], a.xorb().chunk_hashes()[3]);
+    let lease = Timestamp::from_millis(0);
+    let find = |chunk, domain: &str| copy.index.find_dedup(chunk, Some(domain.to_owned()), lease);
+    assert_eq!(find(first, "org").await.unwrap().unwrap().xorb, a.xorb().hash());
+    assert_eq!(find(first, "other").await.unwrap(), None);
+    assert_eq!(find(second, "org").await.unwrap().is_some(), second.is_dedup_eligible());
+    assert_eq!(find(b.xorb().chunk_hashes()[0], "org").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_empty_store_makes_an_archive_that_restores_to_an_empty_store() {
+    let (store, copy, archive) = (Store::new().await, Store::new().await, SharedFile::archive());
+    let before = archive.bytes();
+    let done = store.back_up(&archive).await.unwrap();
+    assert_eq!((done.xorb_count, done.file_count, done.added_len), (0, 0, 0));
+    assert_eq!(archive.bytes(), before);
+    let restored = copy.restore(&archive).await.unwrap();
+    assert_eq!((restored.xorb_count, restored.file_count), (0, 0));
+    assert_same(&store, &copy).await;
+}
+
+#[tokio::test]
+async fn a_xorb_that_is_longer_than_64_mib_when_serialized_comes_back() {
+    let (store, copy, archive, mut rng) = (Store::new().await, Store::new().await, SharedFile::archive(), rng());
+    let full = brimful(&mut rng);
+    assert!(full.bytes().len() as u64 > MAX_XORB_SERIALIZED_LEN);
+    store.add_xorb(&full).await;
+    store.back_up(&archive).await.unwrap();
+    copy.restore(&archive).await.unwrap();
+    assert_same(&store, &copy).await;
+}
+
+#[tokio::test]
+async fn keys_are_in_the_archive_only_if_asked_for_and_the_last_ones_count() {
+    let (store, archive) = (Store::new().await, SharedFile::archive());
+    let (ring, watch) = (KeyRing::new([9; 32]), Arc::new(Noted::default()));
+    store.back_up(&archive).await.unwrap();
+    assert!(Store::new().await.restore(&archive).await.unwrap().keys.is_none());
+    for keys in [&ring, &ring.rotated([8; 32]).unwrap()] {
+        assert!(store.back_up_with(&archive, Some(keys), &watch).await.unwrap().added_keys);
+        let len = archive.len();
+        assert!(!store.back_up_with(&archive, Some(keys), &watch).await.unwrap().added_keys);
+        assert_eq!(archive.len(), len);
+        assert_eq!(Store::new().await.restore(&archive).await.unwrap().keys.as_ref(), Some(keys));
+    }
+}

@@ -1,0 +1,133 @@
+//! Backups and restores of which the n-th operation on the stores fails.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::faults::{FaultyBlobs, FaultyIndex, Moment};
+use super::{Setup, upload, xorb};
+use crate::format::compression::Policy;
+use crate::format::shard::Term;
+use crate::format::xorb::{BuiltXorb, Tightening};
+use crate::format::{FileHash, merkle};
+use crate::index::{FileRecord, Index, NewFile, Registration};
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::{ManualClock, Timestamp};
+use crate::service::ReadError;
+use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Target, Watch, empty_archive};
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+#[derive(Debug)]
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn total(&self, _: u64) {}
+
+    fn position(&self, _: u64) {}
+
+    fn problem(&self, _: &ReadError) {}
+}
+
+async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError> {
+    let origin = Origin {
+        blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        pool: Pool::new(2),
+    };
+    let file = File::options().read(true).write(true).open(archive).unwrap();
+    origin.back_up(file, None, Arc::new(Unwatched)).await
+}
+
+async fn restore(setup: &Setup, archive: &Path) -> Result<u64, RestoreError> {
+    let target = Target {
+        blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        clock: Arc::new(ManualClock::new(NOW)),
+        pool: Pool::new(3),
+        tightening: Tightening::Compressed,
+    };
+    target.restore(File::open(archive).unwrap(), Arc::new(Unwatched)).await.map(|restored| restored.file_count)
+}
+
+/// All of a xorb as a file.
+async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
+    let (verified, layout) = (xorb.xorb(), xorb.xorb().layout());
+    let lens = layout.chunks().map(|place| place.raw.byte_len());
+    let hash = merkle::file_hash(verified.chunk_hashes().iter().zip(lens));
+    let raw_len = u32::try_from(layout.raw_len()).unwrap();
+    let terms = vec![Term { xorb: verified.hash(), chunks: layout.whole(), raw_len }];
+    let registration = Registration {
+        repo: "org/a".to_owned(),
+        files: vec![NewFile { hash, raw_len: raw_len.into(), terms, sha256: None }],
+        xorbs: vec![verified.hash()],
+        dedup: Vec::new(),
+        now: NOW,
+    };
+    setup.index.register(registration).await.unwrap();
+    hash
+}
+
+async fn stocked() -> Setup {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    for text in ["one", "two", "three"] {
+        let xorb = xorb(text, Policy::Lz4);
+        upload(&cas, &xorb).await.unwrap();
+        register(&setup, &xorb).await;
+    }
+    setup
+}
+
+fn new_archive(path: &Path) {
+    File::create(path).unwrap().write_all(&empty_archive().unwrap()).unwrap();
+}
+
+async fn records(setup: &Setup) -> Vec<FileRecord> {
+    setup.index.file_records(None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_backup_whose_nth_operation_fails_is_completed_by_the_next_one() {
+    let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
+    let archive = folder.path().join("b.rca");
+    let mut count = 0;
+    for n in 0.. {
+        new_archive(&archive);
+        setup.faults.arm(n, Moment::Before);
+        let result = back_up(&setup, &archive).await;
+        let Some(failed) = setup.faults.disarm() else { break };
+        // What cannot be read is left out and said; anything else ends the run.
+        assert!(result.as_ref().is_err() || result.is_ok_and(|done| done.problem_count == 1), "{n} ({failed})");
+        // Whatever was committed is a backup.
+        restore(&Setup::new().await, &archive).await.unwrap();
+        back_up(&setup, &archive).await.unwrap();
+        let copy = Setup::new().await;
+        assert_eq!(restore(&copy, &archive).await.unwrap(), 3, "{n} ({failed})");
+        assert_eq!(records(&copy).await, records(&setup).await);
+        assert_eq!(back_up(&setup, &archive).await.unwrap().added_len, 0);
+        count += 1;
+    }
+    assert!(count > 8, "only {count} operations");
+}
+
+#[tokio::test]
+async fn a_restore_whose_nth_operation_fails_says_so_and_can_be_repeated() {
+    let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
+    let archive = folder.path().join("b.rca");
+    new_archive(&archive);
+    back_up(&setup, &archive).await.unwrap();
+    for moment in [Moment::Before, Moment::After] {
+        let mut count = 0;
+        for n in 0.. {
+            let copy = Setup::new().await;
+            copy.faults.arm(n, moment);
+            let result = restore(&copy, &archive).await;
+            let Some(failed) = copy.faults.disarm() else { break };
+            assert!(matches!(result, Err(RestoreError::Store(_))), "{n} ({failed}) {moment:?}: {result:?}");
+            count += 1;
+        }
+        assert!(count > 12, "only {count} operations");
+    }
+}

@@ -1,0 +1,156 @@
+//! Backups and restores that are killed at any moment.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::time::sleep;
+use zorb::rca::{Event, Reader};
+
+use super::{Backups, check_served, store, store_many, text};
+use crate::support::{Start, TestServer, Xorb, rng};
+
+/// How often a backup is killed.
+const KILL_COUNT: usize = 50;
+
+#[tokio::test]
+async fn a_backup_killed_50_times_is_readable_after_each_and_complete_in_the_end() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let client = server.client();
+    let mut stored = store_many(&server, &mut rng, 3).await;
+    // How long a run takes here, so that kills fall on all of it.
+    let begin = std::time::Instant::now();
+    backups.back_up(server.data_dir());
+    let (empty_run, mut killed_count, mut blob_counts) = (begin.elapsed(), 0, vec![0]);
+    for _ in 0..KILL_COUNT {
+        // Some of them longer than what one blob holds.
+        let len = rng.random_range(100_000..6 << 20);
+        for _ in 0..3 {
+            stored.push(store(&client, Xorb::incompressible(&mut rng, len)).await);
+        }
+        let mut child = command(&backups, &["backup", "b.rca", "--json", "--data-dir", text(server.data_dir())]);
+        // Not a wait for anything: the moment of death, which is what is random here.
+        sleep(empty_run.mul_f64(rng.random_range(0.1..6.0))).await;
+        child.kill().unwrap();
+        killed_count += usize::from(!child.wait().unwrap().success());
+        let (blob_count, garbage) = check_readable(&backups.archive());
+        assert!(blob_count >= *blob_counts.last().unwrap(), "{blob_count} after {blob_counts:?}, {garbage}");
+        blob_counts.push(blob_count);
+    }
+    println!("{killed_count} of {KILL_COUNT} runs were killed; blobs after each: {blob_counts:?}");
+    assert!(killed_count > KILL_COUNT / 3, "{killed_count}: the kills came too late");
+    blob_counts.dedup();
+    assert!(blob_counts.len() > KILL_COUNT / 10, "the kills came too early: {blob_counts:?}");
+
+    backups.back_up(server.data_dir());
+    assert_eq!(backups.back_up(server.data_dir())["added_len"], 0);
+    assert_eq!(backups.verify()["trailing_garbage"], false);
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+    assert_eq!(backups.folder.names().iter().filter(|name| !name.ends_with(".tmp")).count(), 2);
+}
+
+/// Reads an archive as anybody would, and says how many blobs it has and whether garbage follows.
+fn check_readable(archive: &Path) -> (u64, bool) {
+    let mut reader = Reader::new(std::fs::File::open(archive).unwrap()).unwrap();
+    loop {
+        match reader.next_event() {
+            Ok(Event::End(end)) => return (end.blobs, end.trailing_garbage),
+            Ok(_) => {}
+            Err(error) => panic!("the archive is not readable: {error}"),
+        }
+    }
+}
+
+fn command(backups: &Backups, args: &[&str]) -> std::process::Child {
+    Command::new(env!("CARGO_BIN_EXE_zorb"))
+        .args(args)
+        .current_dir(backups.folder.path(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary was built for this test")
+}
+
+#[tokio::test]
+async fn a_first_backup_killed_early_leaves_no_archive_or_a_good_one() {
+    let (server, mut rng) = (TestServer::start(), rng());
+    let stored = store_many(&server, &mut rng, 2).await;
+    let mut archives = 0;
+    for _ in 0..20 {
+        let backups = Backups::new();
+        let mut child = command(&backups, &["backup", "b.rca", "--data-dir", text(server.data_dir())]);
+        sleep(Duration::from_micros(rng.random_range(500..40_000))).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if backups.archive().exists() {
+            archives += 1;
+            check_readable(&backups.archive());
+        }
+        backups.back_up(server.data_dir());
+        check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+    }
+    println!("{archives} of 20 had an archive when they died");
+}
+
+#[tokio::test]
+async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let stored = vec![store(&server.client(), Xorb::incompressible(&mut rng, 30 << 20)).await];
+    backups.back_up(server.data_dir());
+    for _ in 0..10 {
+        let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
+        sleep(Duration::from_micros(rng.random_range(500..60_000))).await;
+        child.kill().unwrap();
+        if child.wait().unwrap().success() {
+            std::fs::remove_dir_all(backups.folder.path("copy")).unwrap();
+        }
+        assert!(!backups.folder.path("copy").exists());
+    }
+    // A signal that asks leaves nothing at all; what those that were killed have left is named as ours.
+    let ours = |name: &String| name.starts_with(".zorb-") && name.ends_with(".tmp");
+    for name in backups.folder.names().iter().filter(|name| ours(name)) {
+        std::fs::remove_dir_all(backups.folder.path(name)).unwrap();
+    }
+    let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
+    sleep(Duration::from_millis(30)).await;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    if !child.wait().unwrap().success() {
+        assert_eq!(backups.folder.names(), ["b.rca"]);
+    } else {
+        std::fs::remove_dir_all(backups.folder.path("copy")).unwrap();
+    }
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+}
+
+#[tokio::test]
+async fn a_full_disk_costs_nothing_and_with_more_room_the_next_run_goes_on() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let mut stored = Vec::new();
+    for _ in 0..4 {
+        stored.push(store(&server.client(), Xorb::incompressible(&mut rng, 9 << 20)).await);
+    }
+    // A disk with room for one xorb, and then for all; seen by these commands only.
+    std::fs::create_dir(backups.folder.path("disk")).unwrap();
+    let script = "mount -t tmpfs -o size=12m tmpfs disk || exit 9; \
+                  \"$0\" backup disk/b.rca --data-dir \"$1\" && exit 8; \
+                  \"$0\" backup disk/b.rca --verify || exit 7; \
+                  mount -o remount,size=60m disk || exit 6; \
+                  \"$0\" backup disk/b.rca --data-dir \"$1\" && cp disk/b.rca .";
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let output = command
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_zorb"), text(server.data_dir())])
+        .current_dir(backups.folder.path(""))
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}: {stdout}{stderr}", output.status);
+    assert!(stderr.contains("cannot back up to disk/b.rca") && stderr.contains("No space left"), "{stderr}");
+    assert!(stdout.contains("disk/b.rca is good: 1 xorb"), "{stdout}");
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+}

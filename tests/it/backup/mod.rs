@@ -1,0 +1,90 @@
+//! Backups and restores, as the real binary beside the real server.
+
+mod kills;
+mod live;
+mod refusals;
+mod restored;
+
+use std::path::{Path, PathBuf};
+
+use rand::rngs::StdRng;
+use serde_json::Value;
+
+use crate::cli::Folder;
+use crate::support::{Client, TestServer, Xorb, upload_shard};
+
+/// A folder with an archive and a place to restore to.
+pub struct Backups {
+    pub folder: Folder,
+}
+
+impl Backups {
+    pub fn new() -> Self {
+        Self { folder: Folder::new() }
+    }
+
+    pub fn archive(&self) -> PathBuf {
+        self.folder.path("b.rca")
+    }
+
+    pub fn archive_len(&self) -> u64 {
+        self.archive().metadata().expect("the archive is there").len()
+    }
+
+    /// Backs a data folder up and returns the record.
+    pub fn back_up(&self, data_dir: &Path) -> Value {
+        self.folder.zorb(&["backup", "b.rca", "--json", "--data-dir", text(data_dir)]).ok().record()
+    }
+
+    pub fn verify(&self) -> Value {
+        self.folder.zorb(&["backup", "b.rca", "--json", "--verify"]).ok().record()
+    }
+
+    /// Restores to a folder of this name; returns its path and the record.
+    pub fn restore(&self, name: &str) -> (PathBuf, Value) {
+        let record = self.folder.zorb(&["restore", "b.rca", "--json", "--data-dir", name]).ok().record();
+        (self.folder.path(name), record)
+    }
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}
+
+/// A file that a server has: its hash, and the xorb whose contents it is.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub file: String,
+    pub xorb: Xorb,
+}
+
+/// Sends a xorb and registers all of it as a file.
+pub async fn store(client: &Client, xorb: Xorb) -> Stored {
+    let status = client.post(&xorb.xet_path(), xorb.bytes.clone()).await.status;
+    assert!(matches!(status, 200 | 201), "{status}");
+    let shard = upload_shard(&xorb, 0, xorb.chunk_count());
+    let answer = client.post("/v1/shards", shard.bytes()).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    Stored { file: shard.file_hash(), xorb }
+}
+
+pub async fn store_many(server: &TestServer, rng: &mut StdRng, count: usize) -> Vec<Stored> {
+    let client = server.client();
+    let mut stored = Vec::new();
+    for _ in 0..count {
+        stored.push(store(&client, Xorb::mixed(rng, 12)).await);
+    }
+    stored
+}
+
+/// Everything that was stored is served, byte for byte, and its files have a reconstruction.
+pub async fn check_served(server: &TestServer, stored: &[Stored]) {
+    let client = server.client();
+    for Stored { file, xorb } in stored {
+        let answer = client.get(&format!("{}?format=raw", xorb.path())).await;
+        assert!(answer.status == 200 && answer.body == xorb.raw, "{}: {}", xorb.hash(), answer.status);
+        let plan = client.get(&format!("/v1/reconstructions/{file}")).await;
+        assert_eq!(plan.status, 200, "{file}: {:?}", plan.body);
+        assert_eq!(plan.json()["terms"][0]["hash"], xorb.hash());
+    }
+}

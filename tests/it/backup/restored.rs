@@ -1,0 +1,114 @@
+//! What goes in comes out, and later runs cost what is new.
+
+use super::{Backups, check_served, store, store_many, text};
+use crate::support::{Start, TestServer, Xorb, rng};
+
+#[tokio::test]
+async fn a_restored_folder_serves_the_same_bytes_as_the_first_one() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let stored = store_many(&server, &mut rng, 6).await;
+    let record = backups.back_up(server.data_dir());
+    assert_eq!((record["xorbs"].as_u64(), record["files"].as_u64()), (Some(6), Some(6)), "{record}");
+    assert_eq!(record["archive_len"].as_u64(), Some(backups.archive_len()));
+    let proof = backups.verify();
+    assert_eq!((proof["xorbs"].as_u64(), proof["files"].as_u64()), (Some(6), Some(6)), "{proof}");
+    let raw_len: usize = stored.iter().map(|stored| stored.xorb.raw.len()).sum();
+    assert_eq!(proof["raw_len"].as_u64(), Some(raw_len as u64));
+
+    let (data_dir, record) = backups.restore("new/place");
+    assert_eq!((record["xorbs"].as_u64(), record["keys"].as_bool()), (Some(6), Some(false)), "{record}");
+    let copy = Start::default().data_dir(&data_dir).start();
+    check_served(&copy, &stored).await;
+    assert_eq!(copy.blobs(), server.blobs());
+    // Serialized as they were: this compressor made them.
+    let client = copy.client();
+    for stored in &stored {
+        assert_eq!(client.get(&stored.xorb.path()).await.body, stored.xorb.bytes);
+    }
+    // And it takes new ones.
+    store_many(&copy, &mut rng, 1).await;
+    assert_eq!(backups.folder.names(), ["b.rca", "new"]);
+}
+
+#[tokio::test]
+async fn a_store_that_no_server_runs_on_is_backed_up_too_also_after_a_crash() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let stored = store_many(&server, &mut rng, 2).await;
+    let (folder, data_dir) = (server.folder(), server.data_dir().to_owned());
+    server.kill();
+    assert_eq!(backups.back_up(&data_dir)["files"], 2);
+    let server = Start::default().data_dir(&data_dir).start();
+    server.terminate();
+    assert!(server.wait().success());
+    assert_eq!(backups.back_up(&data_dir)["added_len"], 0);
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+    drop(folder);
+}
+
+#[tokio::test]
+async fn a_second_run_costs_what_came_and_a_third_nothing() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let client = server.client();
+    let mut stored = Vec::new();
+    for _ in 0..6 {
+        stored.push(store(&client, Xorb::incompressible(&mut rng, 10 << 20)).await);
+    }
+    let first = backups.back_up(server.data_dir());
+    let first_len = backups.archive_len();
+    assert!(first_len > 60 << 20);
+    stored.push(store(&client, Xorb::incompressible(&mut rng, 3 << 20)).await);
+    let second = backups.back_up(server.data_dir());
+    assert_eq!((second["xorbs"].as_u64(), second["files"].as_u64()), (Some(1), Some(1)), "{second}");
+    let added = second["added_len"].as_u64().unwrap();
+    assert!(((3 << 20)..(3 << 20) + 50_000).contains(&added), "{added}");
+    assert_eq!(backups.archive_len(), first_len + added);
+    // What is read of the archive is a few KiB per blob, not what is in them.
+    let read = second["archive_read_len"].as_u64().unwrap();
+    assert!(read < first_len / 10, "{read} of {first_len}, {first}");
+    let third = backups.folder.zorb(&["backup", "b.rca", "--data-dir", text(server.data_dir())]).ok().text();
+    assert!(third.starts_with("b.rca has everything; nothing was added"), "{third}");
+    assert_eq!(backups.archive_len(), first_len + added);
+    check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
+}
+
+#[tokio::test]
+async fn urls_signed_before_are_good_after_only_if_the_keys_came_along() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let stored = store_many(&server, &mut rng, 1).await;
+    let plan = server.client().get(&format!("/v1/reconstructions/{}", stored[0].file)).await.json();
+    let entry = &plan["fetch_info"][stored[0].xorb.hash()][0];
+    let path = format!("/{}", entry["url"].as_str().unwrap().splitn(4, '/').nth(3).unwrap());
+    let range = format!("bytes={}-{}", entry["url_range"]["start"], entry["url_range"]["end"]);
+    let status = async |server: &TestServer| server.client().get_with(&path, &[("range", &range)]).await.status;
+    assert_eq!(status(&server).await, 206);
+
+    backups.back_up(server.data_dir());
+    let (without, record) = backups.restore("without");
+    assert_eq!(record["keys"], false);
+    assert_eq!(status(&Start::default().data_dir(&without).start()).await, 403);
+    let args = ["backup", "b.rca", "--include-keys", "--json", "--data-dir", text(server.data_dir())];
+    assert_eq!(backups.folder.zorb(&args).ok().record()["keys"], true);
+    assert_eq!(backups.verify()["keys"], true);
+    let (with, record) = backups.restore("with");
+    assert_eq!(record["keys"], true);
+    assert_eq!(status(&Start::default().data_dir(&with).start()).await, 206);
+    // Whoever can read the archive, or the keys, can sign.
+    use std::os::unix::fs::PermissionsExt;
+    for path in [backups.archive(), with.join("keys")] {
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn an_empty_folder_is_restored_into_and_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let stored = store_many(&server, &mut rng, 1).await;
+    backups.back_up(server.data_dir());
+    let place = backups.folder.path("place");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o750)).unwrap();
+    backups.restore("place");
+    assert_eq!(place.metadata().unwrap().permissions().mode() & 0o777, 0o750);
+    check_served(&Start::default().data_dir(&place).start(), &stored).await;
+}

@@ -6,8 +6,10 @@ mod healthcheck;
 mod keys;
 mod output;
 mod put;
+mod rca;
 mod remote;
 mod serve;
+mod stop;
 mod units;
 mod xorb;
 
@@ -39,6 +41,9 @@ enum Command {
     Xorb(xorb::XorbCommand),
     Put(put::PutArgs),
     Get(get::GetArgs),
+    /// Make, extend, look into and check archives of named blobs
+    #[command(subcommand)]
+    Rca(rca::RcaCommand),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
@@ -57,6 +62,7 @@ impl Cli {
             Command::Xorb(command) => xorb::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
+            Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
         };

@@ -10,7 +10,8 @@
 //! 00 00  metadata(8)  varint of a blob, or 6 zeros for one that is filled in later   28 b5 2f fd (zstd)  …
 //! ```
 //!
-//! or, where the disk got the length before the bytes, zeros up to its end.
+//! or, where the disk got the length before the bytes, zeros up to its end. Of less than a header one zero byte has to do:
+//! so begins the header of any archive of up to 255 bytes, committed or not, and no text.
 
 use std::io::{Read, Seek};
 
@@ -33,7 +34,10 @@ pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Err
     source.rewind().map_err(io)?;
     let mut begin = Vec::new();
     Read::by_ref(source).take(LOOK_LEN as u64).read_to_end(&mut begin).map_err(io)?;
-    if !agree(&begin, &[0, 0]) {
+    if begin.len() < HEADER_LEN {
+        return Ok(begin.starts_with(&[0]));
+    }
+    if !begin.starts_with(&[0, 0]) {
         return Ok(false);
     }
     let block = begin.get(HEADER_LEN..).unwrap_or_default();

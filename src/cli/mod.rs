@@ -7,9 +7,11 @@ mod healthcheck;
 mod keys;
 mod output;
 mod put;
+mod rca;
 mod remote;
 mod restore;
 mod serve;
+mod stop;
 mod store;
 mod token;
 mod units;
@@ -47,6 +49,9 @@ enum Command {
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    /// Make, extend, look into and check archives of named blobs
+    #[command(subcommand)]
+    Rca(rca::RcaCommand),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
@@ -68,6 +73,7 @@ impl Cli {
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
         };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 /// Who reads the output.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct OutputArgs {
     /// Print JSON for machines, one object per line
     #[arg(long)]

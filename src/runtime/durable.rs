@@ -7,12 +7,16 @@
 //!
 //! All functions block.
 
+mod enclosure;
+
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+pub(crate) use self::enclosure::Enclosure;
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
@@ -206,6 +210,16 @@ pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Opens a file for reading and writing, and where there is none, makes an empty one whose name is durable.
+pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Ok(file) => sync_folder(parent(path)?).map(|()| file),
+        // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a link points.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::options().read(true).write(true).open(path),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes a file durably; returns whether it was there.

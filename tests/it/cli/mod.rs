@@ -5,6 +5,7 @@ mod files;
 mod get;
 mod network;
 mod put;
+mod rca;
 mod usage;
 
 use std::io::Write;

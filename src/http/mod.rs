@@ -13,6 +13,7 @@ mod extract;
 mod health;
 mod layers;
 mod linger;
+mod listing;
 mod range;
 mod reconstructions;
 mod representation;
@@ -76,6 +77,8 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/reconstructions", get(reconstructions::batch_get).post(reconstructions::batch_post))
         .route("/v1/reconstructions/{file}", get(reconstructions::v1))
         .route("/v2/reconstructions/{file}", get(reconstructions::v2))
+        .route("/v1/files", get(listing::files))
+        .route("/v1/xorbs", get(listing::xorbs))
         .route("/v1/files/{file}", head(reconstructions::file_head))
         .route("/v1/chunks/{prefix}/{hash}", get(chunks::find))
         .route("/v1/telemetry", post(chunks::telemetry))

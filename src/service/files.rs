@@ -179,7 +179,7 @@ fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
 }
 
-fn reader(claims: &Claims) -> Reader {
+pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
         RepoScope::One(repo) => Reader::Repo(repo.to_string()),

@@ -19,24 +19,24 @@ suite! {
     the_empty_file_can_be_registered
 }
 
-fn file_hash(byte: u8) -> FileHash {
+pub(super) fn file_hash(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
 }
 
-fn sha256(byte: u8) -> Sha256 {
+pub(super) fn sha256(byte: u8) -> Sha256 {
     Sha256::from_digest([byte; 32])
 }
 
-fn term(xorb: u8, start: u32, end: u32) -> Term {
+pub(super) fn term(xorb: u8, start: u32, end: u32) -> Term {
     Term { xorb: hash(xorb), chunks: ChunkRange::new(start, end).unwrap(), raw_len: 1000 * (end - start) }
 }
 
-fn file(byte: u8, terms: &[Term]) -> NewFile {
+pub(super) fn file(byte: u8, terms: &[Term]) -> NewFile {
     let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
     NewFile { hash: file_hash(byte), raw_len, terms: terms.to_vec(), sha256: None }
 }
 
-fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
+pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
     Registration {
         repo: repo.to_owned(),
         domain: repo.split('/').next().unwrap_or_default().to_owned(),
@@ -47,7 +47,7 @@ fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
     }
 }
 
-fn reader(repo: &str) -> Reader {
+pub(super) fn reader(repo: &str) -> Reader {
     Reader::Repo(repo.to_owned())
 }
 

@@ -347,7 +347,7 @@ fn parse_contents(op: &'static str, row: &SqliteRow) -> Result<XorbContents, Ind
     Ok(XorbContents { hash, layout: xorb.layout, chunk_hashes: columns.hashes })
 }
 
-fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
+pub(super) fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
     let bytes = bytes.try_into().map_err(|_| {
         let (key, reason) = ("a row".to_owned(), format!("{} bytes, not 32", bytes.len()));
         IndexError::inconsistent(op, Inconsistent { table: "files", column: "hash", key, reason })
@@ -355,7 +355,7 @@ fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {
     Ok(FileHash::from_bytes(bytes))
 }
 
-fn repo_of(reader: &Reader) -> Option<String> {
+pub(super) fn repo_of(reader: &Reader) -> Option<String> {
     match reader {
         Reader::All => None,
         Reader::Repo(repo) => Some(repo.clone()),

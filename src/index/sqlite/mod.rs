@@ -4,6 +4,7 @@
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
 mod files;
+mod listing;
 
 use std::fs::File;
 use std::path::Path;
@@ -17,8 +18,8 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, Staging,
-    Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRow, Index, NewXorb, Reader, Registered, Registration,
+    Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ChunkHash, FileHash, XorbHash};
@@ -259,6 +260,19 @@ impl Index for SqliteIndex {
 
     fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
         self.read_claims(limit).boxed()
+    }
+
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>> {
+        self.read_files_after(reader, after, limit).boxed()
+    }
+
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
+        self.read_xorbs_after(after, limit).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {

@@ -5,6 +5,7 @@
 
 mod auth;
 mod body;
+mod chunk_hashes;
 mod chunks;
 mod code;
 mod conditions;
@@ -77,6 +78,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/reconstructions", get(reconstructions::batch_get).post(reconstructions::batch_post))
         .route("/v1/reconstructions/{file}", get(reconstructions::v1))
         .route("/v2/reconstructions/{file}", get(reconstructions::v2))
+        .route("/v2/file-chunk-hashes/{file}", get(chunk_hashes::find))
         .route("/v1/files", get(listing::files))
         .route("/v1/xorbs", get(listing::xorbs))
         .route("/v1/files/{file}", head(reconstructions::file_head))

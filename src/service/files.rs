@@ -144,7 +144,7 @@ impl Cas {
         Ok(write_dedup_answer(&answer).ok())
     }
 
-    async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
+    pub(super) async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
         let row = self.index.find_file(file, reader(claims)).await.map_err(StoreError::from)?;
         if row.is_none() && file == FileHash::EMPTY {
             // The empty file is what it is, whether anybody has registered it or not (spec 5.1).

@@ -3,6 +3,7 @@
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
+mod contents;
 mod download;
 mod error;
 mod files;
@@ -11,6 +12,7 @@ pub mod reconstruct;
 mod recover;
 mod register;
 mod upload;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,7 @@ pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::upload::{BodyError, Upload, Uploaded};
+pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::format::XorbHash;
 use crate::index::Index;
@@ -52,6 +55,8 @@ pub struct Cas {
     upload_slots: Arc<Semaphore>,
     /// KiB of shards that may still be taken into memory.
     shard_room: Arc<Semaphore>,
+    /// Files of which all chunks may be gone through at once.
+    walks: Arc<Semaphore>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
@@ -87,6 +92,7 @@ impl Cas {
             verify_pool: Pool::new(budget.verify_worker_count),
             upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
+            walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             xorbs: Cache::builder()

@@ -7,6 +7,7 @@
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
 
+mod chunk_hashes;
 mod cli;
 mod conditions;
 mod corrupt;

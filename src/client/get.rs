@@ -24,9 +24,7 @@ use thiserror::Error;
 
 use self::intake::{Expected, Intake};
 use self::transfer::{Event, Transfer};
-use super::activity::Activity;
 use super::error::RequestError;
-use super::retry::Retries;
 use super::server::{Server, Watch};
 use super::wire::ChunksJson;
 use crate::format::limits::MAX_XORB_CHUNK_COUNT;
@@ -205,22 +203,30 @@ impl Server {
         range: ChunkRangeSpec,
         watch: &Arc<dyn Watch>,
     ) -> Result<Expected, GetError> {
-        let mut retries = Retries::new(self.retry, Arc::clone(watch));
-        let list = loop {
-            let failed = match self.send(self.get_request(&format!("xorbs/{hash}/chunks")), &Activity::new()).await {
-                Ok(response) => self.json::<ChunksJson>(response).await,
-                Err(error) => Err(error),
-            };
-            match failed {
-                Ok(list) => break list,
-                Err(error) => retries.after(error).await.map_err(|error| GetError::request(hash, error))?,
-            }
-        };
+        let list = self.chunks_json(hash, watch).await.map_err(|error| GetError::request(hash, error))?;
         let hashes = verify_list(hash, &list).ok_or(GetError::WrongList { hash })?;
         let count = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
         let chunks = range.resolve(count).ok_or(GetError::PastEnd { hash, count, range })?;
         let part = chunks.start() as usize..chunks.end() as usize;
         Ok(Expected::Part(chunks, hashes[part].to_vec()))
+    }
+}
+
+impl Server {
+    /// Hashes and raw lengths of the chunks of a xorb, proven by its hash.
+    pub(super) async fn chunk_list(
+        &self,
+        hash: XorbHash,
+        watch: &Arc<dyn Watch>,
+    ) -> Result<Vec<(ChunkHash, u64)>, RequestError> {
+        let list = self.chunks_json(hash, watch).await?;
+        let hashes =
+            verify_list(hash, &list).ok_or_else(|| self.strange("its list of chunks is that of another xorb"))?;
+        Ok(hashes.into_iter().zip(list.chunks.iter().map(|chunk| chunk.raw_len)).collect())
+    }
+
+    async fn chunks_json(&self, hash: XorbHash, watch: &Arc<dyn Watch>) -> Result<ChunksJson, RequestError> {
+        self.get_json(&format!("xorbs/{hash}/chunks"), watch).await
     }
 }
 

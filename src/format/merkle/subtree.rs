@@ -18,17 +18,17 @@
 //! The summary of a run does not depend on how it was put together. (That of the reference implementation does, and one
 //! that was joined from runs of which none starts the file may even be wrong there; clients join from the start.)
 
+mod parts;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::str::FromStr;
 
 use thiserror::Error;
 
+pub use self::parts::PartsError;
 use super::{FILE_SALT, Level, MEAN_CHILD_COUNT, Node, last_word, push_words};
-use crate::format::hash::parse_words;
-use crate::format::{ChunkHash, FileHash, ParseHashError};
+use crate::format::{ChunkHash, FileHash};
 
 /// Chunks that a [`SubtreeBuilder`] holds before it adds them to its summary.
 const PENDING_COUNT: usize = 1024;
@@ -66,21 +66,6 @@ pub enum JoinError {
     BeforeStart,
 }
 
-/// Nodes and numbers that are no summary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PartsError {
-    /// There are other nodes than the levels say.
-    #[error("the levels have other nodes than there are")]
-    NodeCount,
-    /// There is no level, or the last one has not all of its nodes on the left.
-    #[error("the last level is empty or has nodes on the right")]
-    Top,
-    /// A run that starts the file leaves nothing on the left below its last level, and one that ends it nothing on the
-    /// right.
-    #[error("a level leaves nodes at an end of the file")]
-    End,
-}
-
 /// The nodes of one level that have no parent.
 ///
 /// Where there is a level above, its nodes are between the two sides. On a side where the run neither starts nor ends
@@ -111,48 +96,6 @@ impl Subtree {
     ) -> Option<Self> {
         let chunks = chunks.into_iter().map(|(hash, len)| Node { hash: *hash.as_bytes(), len });
         Self::of_nodes(chunks.collect(), at_start, at_end)
-    }
-
-    /// The summary with these nodes, as somebody else says: the other end of [`Subtree::nodes`] and [`Subtree::levels`].
-    ///
-    /// Whether it is *true* shows when it is joined with others to a whole file: the hash of one with a false summary is
-    /// that of no file, whatever the falsehood is. The checks here see to that: nothing can be left aside.
-    ///
-    /// # Errors
-    ///
-    /// No summary has these nodes on these levels.
-    pub fn from_parts(
-        nodes: &[SubtreeNode],
-        levels: &[(usize, usize)],
-        at_start: bool,
-        at_end: bool,
-    ) -> Result<Self, PartsError> {
-        let mut rest: Vec<Node> = nodes.iter().map(|node| Node { hash: node.hash.0, len: node.raw_len }).collect();
-        let mut rests: Vec<Rest> = Vec::new();
-        let mut take = |count: usize| {
-            let after = rest.split_off(count.min(rest.len()));
-            let taken = std::mem::replace(&mut rest, after);
-            if taken.len() == count { Ok(taken) } else { Err(PartsError::NodeCount) }
-        };
-        for (left, _) in levels {
-            rests.push(Rest { left: take(*left)?, right: Vec::new() });
-        }
-        for (level, (_, right)) in rests.iter_mut().zip(levels).rev() {
-            level.right = take(*right)?;
-        }
-        if !rest.is_empty() {
-            return Err(PartsError::NodeCount);
-        }
-        match rests.split_last() {
-            Some((top, below)) if !top.left.is_empty() && top.right.is_empty() => {
-                let leaves = |level: &Rest| (at_start && !level.left.is_empty()) || (at_end && !level.right.is_empty());
-                if below.iter().any(leaves) {
-                    return Err(PartsError::End);
-                }
-            }
-            _ => return Err(PartsError::Top),
-        }
-        Ok(Self { rests, at_start, at_end })
     }
 
     fn of_nodes(chunks: Vec<Node>, at_start: bool, at_end: bool) -> Option<Self> {
@@ -387,14 +330,6 @@ impl fmt::Display for NodeHash {
         let mut digits = Vec::with_capacity(64);
         push_words(&self.0, &mut digits);
         f.write_str(&String::from_utf8_lossy(&digits))
-    }
-}
-
-impl FromStr for NodeHash {
-    type Err = ParseHashError;
-
-    fn from_str(text: &str) -> Result<Self, ParseHashError> {
-        parse_words(text).map(Self)
     }
 }
 

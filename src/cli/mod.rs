@@ -5,7 +5,10 @@ mod destination;
 mod get;
 mod healthcheck;
 mod keys;
+mod ls;
 mod output;
+mod pull;
+mod push;
 mod put;
 mod rca;
 mod remote;
@@ -40,6 +43,9 @@ pub struct Cli {
 enum Command {
     /// Run the server
     Serve(serve::ServeArgs),
+    Push(push::PushArgs),
+    Pull(pull::PullArgs),
+    Ls(ls::LsArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -67,6 +73,9 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
+            Command::Push(args) => push::run(args),
+            Command::Pull(args) => pull::run(args),
+            Command::Ls(args) => ls::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),

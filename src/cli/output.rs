@@ -74,6 +74,13 @@ impl Output {
         self.print(&format!("{text}\n"))
     }
 
+    /// A line for people that is no result: where stdout has one line per result, the sum goes to stderr.
+    pub(super) fn summary(&self, text: impl Display) {
+        if !self.args.json && !self.args.quiet {
+            self.bars.suspend(|| to_stderr(text));
+        }
+    }
+
     /// An object for machines.
     pub(super) fn record(&self, value: &impl Serialize) -> Result<(), OutputError> {
         if !self.args.json {

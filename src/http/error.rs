@@ -16,7 +16,9 @@ pub use super::code::Code;
 use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
 use crate::runtime::telemetry::chain;
-use crate::service::{ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError};
+use crate::service::{
+    ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
+};
 
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -195,6 +197,18 @@ impl From<ReconstructError> for Problem {
             }
             ReconstructError::Inconsistent { .. } => internal(&error),
             ReconstructError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WindowsError> for Problem {
+    fn from(error: WindowsError) -> Self {
+        match error {
+            WindowsError::File(error) => error.into(),
+            WindowsError::NothingWithin { file_len } => {
+                let detail = format!("The file has {file_len} bytes; none of the ranges begins within them.");
+                Self::new(Code::InvalidRange, detail)
+            }
         }
     }
 }

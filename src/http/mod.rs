@@ -5,6 +5,7 @@
 
 mod auth;
 mod body;
+mod chunk_hashes;
 mod chunks;
 mod code;
 mod conditions;
@@ -14,6 +15,7 @@ mod health;
 mod keys;
 mod layers;
 mod linger;
+mod listing;
 mod openapi;
 mod origin;
 mod range;

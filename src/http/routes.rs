@@ -1,10 +1,12 @@
 //! Every route on one screen: method, path, the scope that it takes, handler. The router and the OpenAPI document are
 //! both made from this, so that neither has a route that the other does not know.
 
+use super::chunk_hashes::ChunkHashesJson;
+use super::listing::{FilesPageJson, XorbsPageJson};
 use super::route::{Content, Route};
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
-use super::{chunks, health, openapi, reconstructions, shards, transfer, xorbs};
+use super::{chunk_hashes, chunks, health, listing, openapi, reconstructions, shards, transfer, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes.
@@ -91,6 +93,21 @@ fn for_readers() -> Vec<Route> {
             .says("What a file is made of, with a URL for every xorb")
             .header("range", FILE_RANGE)
             .answers(200, "its terms", Content::json::<ReconstructionV2Json>()),
+        Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
+            .says("What a client must know to edit a file in the middle")
+            .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
+            .required()
+            .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>()),
+        Route::get("/v1/files", Read, listing::files)
+            .says("The files that the token may read, a page at a time")
+            .query("after", "the `next` of the page before")
+            .query("limit", "entries on a page, 1000 at most")
+            .answers(200, "a page", Content::json::<FilesPageJson>()),
+        Route::get("/v1/xorbs", Read, listing::xorbs)
+            .says("All xorbs, a page at a time; for tokens of all repositories")
+            .query("after", "the `next` of the page before")
+            .query("limit", "entries on a page, 1000 at most")
+            .answers(200, "a page", Content::json::<XorbsPageJson>()),
         Route::head("/v1/files/{file}", Read, reconstructions::file_head).says("The length of a file").answers(
             200,
             "its length is the Content-Length",

@@ -29,6 +29,7 @@ macro_rules! suite {
 
 mod archive;
 mod files;
+mod listing;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

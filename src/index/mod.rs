@@ -15,6 +15,7 @@ mod archive;
 mod conformance;
 mod error;
 mod files;
+mod listing;
 mod migrate;
 mod rows;
 pub mod sqlite;
@@ -26,6 +27,7 @@ use futures_util::future::BoxFuture;
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
+pub use self::listing::{FileEntry, XorbEntry};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -182,6 +184,18 @@ pub trait Index: Debug + Send + Sync + 'static {
 
     /// Claims of a sha256 that nobody has verified, the oldest first.
     fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+
+    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on. The sha256 of a void
+    /// claim is left out.
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>>;
+
+    /// Xorbs that readers may see, likewise.
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>>;
 
     /// Says what became of a claim. Returns whether it was still unverified.
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;

@@ -144,7 +144,7 @@ impl Cas {
         Ok(write_dedup_answer(&answer).ok())
     }
 
-    async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
+    pub(super) async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
         let row = self.index.find_file(file, reader(claims)).await.map_err(StoreError::from)?;
         if row.is_none() && file == FileHash::EMPTY {
             // The empty file is what it is, whether anybody has registered it or not (spec 5.1).
@@ -179,7 +179,7 @@ fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
 }
 
-fn reader(claims: &Claims) -> Reader {
+pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
         RepoScope::One(repo) => Reader::Repo(repo.to_string()),

@@ -237,9 +237,7 @@ pub fn plan_batch<'l>(
 /// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.
 #[must_use]
 pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
-    layout.raw_range(chunks)?;
-    let inside = layout.chunks().filter(|chunk| (chunks.start()..chunks.end()).contains(&chunk.index));
-    inside.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
+    layout.chunks_in(chunks)?.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
 }
 
 /// The chunks that terms need, by xorb.

@@ -7,24 +7,25 @@
 //!
 //! Terms are proven in batches, so that memory is bounded by a batch of layouts, not by the file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
+use super::contents::{Contents, runs};
 use super::error::StoreError;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
-use crate::index::{NewFile, Registered, Registration, XorbContents};
+use crate::index::{NewFile, Registered, Registration};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
 
-/// Terms, or xorb blocks, that are proven at once: as many layouts are held, of 41 bytes per chunk.
-const BATCH_COUNT: usize = 128;
+/// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
+const BATCH_COUNT: usize = 64;
 
 /// What became of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Cas {
             now: self.clock.now(),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
-            let contents = self.contents(batch.iter().map(|xorb| xorb.hash)).await?;
+            let contents = self.contents(Contents::default(), batch.iter().map(|xorb| xorb.hash)).await?;
             let batch = batch.to_vec();
             let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
             registration.dedup.extend(self.verify_pool.run(prove).await?.into_iter().flatten());
@@ -132,12 +133,16 @@ impl Cas {
     async fn prove_file(&self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
         let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
         let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
-        for terms in file.terms.chunks(BATCH_COUNT) {
-            let contents = self.contents(terms.iter().map(|term| term.xorb)).await?;
+        let mut contents = Contents::default();
+        for terms in runs(&file.terms) {
+            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
             let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
             range_hashes = rest;
             let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
-            proof = self.verify_pool.run(move || proof.take(&terms, &proofs, &contents)).await?;
+            let take = move || (proof.take(&terms, &proofs, &contents), contents);
+            let taken;
+            (taken, contents) = self.verify_pool.run(take).await;
+            proof = taken?;
         }
         let actual = proof.chunks.file_hash();
         if actual != file.hash {
@@ -145,20 +150,6 @@ impl Cas {
         }
         let raw_len = file.raw_len();
         Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first))
-    }
-
-    /// Contents of these xorbs, all of which must be there.
-    async fn contents(
-        &self,
-        hashes: impl Iterator<Item = XorbHash>,
-    ) -> Result<HashMap<XorbHash, XorbContents>, RegisterError> {
-        let hashes: HashSet<XorbHash> = hashes.collect();
-        let found = self.index.xorb_contents(hashes.iter().copied().collect()).await.map_err(StoreError::from)?;
-        let found: HashMap<XorbHash, XorbContents> = found.into_iter().map(|xorb| (xorb.hash, xorb)).collect();
-        match hashes.into_iter().find(|hash| !found.contains_key(hash)) {
-            Some(xorb) => Err(RegisterError::MissingXorb { xorb }),
-            None => Ok(found),
-        }
     }
 
     /// One transaction, in a task that nobody can interrupt.
@@ -194,10 +185,7 @@ fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<Xor
 }
 
 /// Compares what a shard says of a xorb with what the xorb is; returns its chunks that clients may ask for.
-fn prove_xorb(
-    claimed: &CasInfo,
-    contents: &HashMap<XorbHash, XorbContents>,
-) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+fn prove_xorb(claimed: &CasInfo, contents: &Contents) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
     let xorb = claimed.hash;
     let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
     let is_same = stored.chunk_hashes.len() == claimed.chunks.len()
@@ -226,28 +214,17 @@ struct FileProof {
 
 impl FileProof {
     /// Proves the next terms.
-    fn take(
-        mut self,
-        terms: &[Term],
-        proofs: &[RangeHash],
-        contents: &HashMap<XorbHash, XorbContents>,
-    ) -> Result<Self, RegisterError> {
+    fn take(mut self, terms: &[Term], proofs: &[RangeHash], contents: &Contents) -> Result<Self, RegisterError> {
         for (index, term) in terms.iter().enumerate() {
             let (xorb, chunks) = (term.xorb, term.chunks);
-            let wrong = || RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
-            let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
-            let raw = stored.layout.raw_range(chunks).ok_or_else(wrong)?;
-            let hashes = usize::try_from(chunks.start()).ok().zip(usize::try_from(chunks.end()).ok());
-            let hashes = hashes.and_then(|(start, end)| stored.chunk_hashes.get(start..end)).ok_or_else(wrong)?;
-            if raw.byte_len() != u64::from(term.raw_len) {
-                return Err(wrong());
-            }
-            if proofs.get(index) != Some(&RangeHash::of(hashes)) {
+            let wrong = RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
+            contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
+            let chunks = contents.chunks(term).ok_or(wrong)?;
+            if proofs.get(index) != Some(&RangeHash::of(chunks.hashes)) {
                 return Err(RegisterError::NoProof { file: self.file, term: self.next });
             }
-            let skipped = usize::try_from(chunks.start()).unwrap_or(usize::MAX);
-            for (place, hash) in stored.layout.chunks().skip(skipped).zip(hashes) {
-                self.chunks.push(hash, place.raw.byte_len());
+            for (hash, raw_len) in chunks.hashes.iter().zip(chunks.raw_lens) {
+                self.chunks.push(hash, raw_len.into());
                 self.first.get_or_insert((*hash, xorb));
             }
             self.next += 1;

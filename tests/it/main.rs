@@ -9,6 +9,7 @@
 
 mod auth;
 mod backup;
+mod chunk_hashes;
 mod cli;
 mod conditions;
 mod corrupt;

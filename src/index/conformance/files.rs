@@ -21,7 +21,7 @@ suite! {
     the_empty_file_can_be_registered
 }
 
-fn file_hash(byte: u8) -> FileHash {
+pub(super) fn file_hash(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
 }
 
@@ -48,7 +48,7 @@ pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Reg
     }
 }
 
-fn reader(repo: &str) -> Reader {
+pub(super) fn reader(repo: &str) -> Reader {
     Reader::Repo(repo.to_owned())
 }
 

@@ -351,7 +351,7 @@ pub(super) fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, Inde
     Ok(FileHash::from_bytes(bytes))
 }
 
-fn repo_of(reader: &Reader) -> Option<String> {
+pub(super) fn repo_of(reader: &Reader) -> Option<String> {
     match reader {
         Reader::All => None,
         Reader::Repo(repo) => Some(repo.clone()),

@@ -5,6 +5,7 @@
 
 mod archive;
 mod files;
+mod listing;
 
 use std::fs::File;
 use std::path::Path;
@@ -18,8 +19,8 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, NewXorb, Reader, Registered, Registration,
-    RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, NewXorb, Reader, Registered,
+    Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ChunkHash, FileHash, XorbHash};
@@ -282,6 +283,19 @@ impl Index for SqliteIndex {
 
     fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
         self.read_claims(limit).boxed()
+    }
+
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>> {
+        self.read_files_after(reader, after, limit).boxed()
+    }
+
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
+        self.read_xorbs_after(after, limit).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {

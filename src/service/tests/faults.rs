@@ -13,8 +13,9 @@ use crate::format::{ByteRange, XorbHash};
 use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, IndexError, IndexErrorKind, NewXorb, Reader,
-    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
+    NewXorb, Reader, Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow,
+    XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -236,6 +237,19 @@ impl Index for FaultyIndex {
 
     fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
         self.faults.around("unverified_claims", self.inner.unverified_claims(limit), index_error).boxed()
+    }
+
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>> {
+        self.faults.around("files_after", self.inner.files_after(reader, after, limit), index_error).boxed()
+    }
+
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
+        self.faults.around("xorbs_after", self.inner.xorbs_after(after, limit), index_error).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
+use tokio_util::sync::CancellationToken;
 
 use super::keys;
 use crate::blob::fs::FsBlobStore;
@@ -22,6 +23,7 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
+use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
 use crate::service::{Budget, Cas};
 
@@ -127,7 +129,15 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
     };
+    let (background, watching) = (TaskGroup::new(), CancellationToken::new());
+    let (verifying, until) = (cas.clone().verify_claims(), watching.clone());
+    background.spawn(async move {
+        // It never ends by itself, so there is nothing to be got from it.
+        let _ = until.run_until_cancelled(verifying).await;
+    });
     serve(listener, router, metrics, limits, stopped).await;
+    watching.cancel();
+    background.join().await;
     cas.finish().await;
     index.close().await;
     tracing::info!("stopped");

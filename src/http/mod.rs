@@ -18,6 +18,7 @@ mod range;
 mod reconstructions;
 mod representation;
 pub mod server;
+mod sha256;
 mod shards;
 mod transfer;
 mod wire;
@@ -79,6 +80,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v2/reconstructions/{file}", get(reconstructions::v2))
         .route("/v2/file-chunk-hashes/{file}", get(chunk_hashes::find))
         .route("/v1/files/{file}", head(reconstructions::file_head))
+        .route("/v1/sha256/{digest}", get(sha256::find))
         .route("/v1/chunks/{prefix}/{hash}", get(chunks::find))
         .route("/v1/telemetry", post(chunks::telemetry))
         .route("/v1/data/{xorb}", get(transfer::data))

@@ -3,6 +3,7 @@
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
+mod claims;
 mod contents;
 mod download;
 mod error;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 use tokio::sync::{Mutex, Semaphore};
 
+pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::files::{ReconstructError, Reconstruction};
@@ -55,6 +57,8 @@ pub struct Cas {
     shard_room: Arc<Semaphore>,
     /// Files of which all chunks may be gone through at once.
     walks: Arc<Semaphore>,
+    /// What wakes whoever verifies claims.
+    unsettled: Arc<claims::Unsettled>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
@@ -91,6 +95,7 @@ impl Cas {
             upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
             walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
+            unsettled: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             xorbs: Cache::builder()

@@ -3,7 +3,9 @@
 //! Write-ahead log with `synchronous=FULL`: a transaction that was committed survives a power cut. One connection
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
+mod claims;
 mod files;
+mod terms;
 
 use std::fs::File;
 use std::path::Path;
@@ -17,11 +19,11 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, Staging,
-    Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, KnownSha256, NewXorb, Reader, Registered, Registration,
+    Staging, Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
@@ -236,15 +238,20 @@ impl Index for SqliteIndex {
         self.read_contents(hashes).boxed()
     }
 
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.register_files(registration).boxed()
     }
 
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.read_file(hash, reader).boxed()
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.read_file(hash, reader, part).boxed()
     }
 
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
         self.read_sha256(sha256, reader).boxed()
     }
 
@@ -257,8 +264,8 @@ impl Index for SqliteIndex {
         self.lease_dedup(chunk, domain, lease_until).boxed()
     }
 
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.read_claims(limit).boxed()
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(after, limit).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {

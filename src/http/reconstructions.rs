@@ -15,16 +15,17 @@ use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
 use super::transfer::Urls;
 use crate::format::{ByteRange, FileHash, ParseHashError};
-use crate::service::Reconstruction;
 use crate::service::reconstruct::{PlannedTerm, XorbPlan};
+use crate::service::{Detail, Reconstruction};
 
 /// `GET /v2/reconstructions/{file}`.
 pub(super) async fn v2(
     State(state): State<AppState>,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Problem> {
-    let (found, urls) = reconstruct(&state, &file, &headers).await?;
+    let (found, urls) = reconstruct(&state, &file, detail(&query), &headers).await?;
     let mut xorbs = Map::new();
     for xorb in &found.plan.xorbs {
         let entries = urls.sign(xorb.xorb, &xorb.descriptors).into_iter().map(|(url, descriptors)| {
@@ -43,7 +44,7 @@ pub(super) async fn v2(
     }
     Ok(Json(json!({
         "offset_into_first_range": found.plan.file.offset_into_first_range,
-        "terms": terms(&found.plan.file.terms),
+        "terms": detailed_terms(&found),
         "xorbs": xorbs,
     })))
 }
@@ -52,12 +53,13 @@ pub(super) async fn v2(
 pub(super) async fn v1(
     State(state): State<AppState>,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Problem> {
-    let (found, urls) = reconstruct(&state, &file, &headers).await?;
+    let (found, urls) = reconstruct(&state, &file, detail(&query), &headers).await?;
     Ok(Json(json!({
         "offset_into_first_range": found.plan.file.offset_into_first_range,
-        "terms": terms(&found.plan.file.terms),
+        "terms": detailed_terms(&found),
         "fetch_info": fetch_info(&urls, &found.plan.xorbs),
     })))
 }
@@ -92,13 +94,24 @@ pub(super) async fn file_head(
     Ok((StatusCode::OK, [(CONTENT_LENGTH, HeaderValue::from(len))]))
 }
 
-async fn reconstruct(state: &AppState, file: &str, headers: &HeaderMap) -> Result<(Reconstruction, Urls), Problem> {
+/// `?chunk_byte_sizes=true` asks for the raw length of every chunk (spec 5.1).
+fn detail(query: &[(String, String)]) -> Detail {
+    let is_asked = query.iter().any(|(name, value)| name == "chunk_byte_sizes" && value == "true");
+    if is_asked { Detail::Chunks } else { Detail::Terms }
+}
+
+async fn reconstruct(
+    state: &AppState,
+    file: &str,
+    detail: Detail,
+    headers: &HeaderMap,
+) -> Result<(Reconstruction, Urls), Problem> {
     let file: FileHash = file.parse()?;
     let range = match headers.get(RANGE) {
         None => None,
         Some(text) => Some(file_range(state, file, text).await?),
     };
-    let found = state.cas.reconstruct(&anonymous(), file, range).await?;
+    let found = state.cas.reconstruct(&anonymous(), file, range, detail).await?;
     Ok((found, Urls::new(state, headers)))
 }
 
@@ -132,15 +145,27 @@ async fn batch(state: &AppState, files: Vec<FileHash>, headers: &HeaderMap) -> R
     Ok(Json(json!({ "files": files, "fetch_info": fetch_info(&urls, &found.xorbs) })))
 }
 
-fn terms(terms: &[PlannedTerm]) -> Value {
-    let term = |term: &PlannedTerm| {
-        json!({
-            "hash": term.xorb.to_string(),
-            "unpacked_length": term.raw_len,
-            "range": { "start": term.chunks.start(), "end": term.chunks.end() },
-        })
+/// The terms, with the lengths of their chunks where there are any.
+fn detailed_terms(found: &Reconstruction) -> Value {
+    let Some(lens) = &found.chunk_raw_lens else { return terms(&found.plan.file.terms) };
+    let term = |(term, lens): (&PlannedTerm, &Vec<u32>)| {
+        let mut term = term_json(term);
+        term["chunk_byte_sizes"] = json!(lens);
+        term
     };
-    terms.iter().map(term).collect()
+    found.plan.file.terms.iter().zip(lens).map(term).collect()
+}
+
+fn terms(terms: &[PlannedTerm]) -> Value {
+    terms.iter().map(term_json).collect()
+}
+
+fn term_json(term: &PlannedTerm) -> Value {
+    json!({
+        "hash": term.xorb.to_string(),
+        "unpacked_length": term.raw_len,
+        "range": { "start": term.chunks.start(), "end": term.chunks.end() },
+    })
 }
 
 /// Version 1: a URL for every descriptor.

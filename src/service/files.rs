@@ -11,7 +11,8 @@ use super::access::{Claims, RepoScope};
 use super::download::StoredXorb;
 use super::error::StoreError;
 use super::reconstruct::{
-    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Selection, place_terms, plan, plan_batch, select,
+    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, PlannedTerm, Selection, chunk_raw_lens, place_terms, plan,
+    plan_batch, select,
 };
 use super::register::domain;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
@@ -24,6 +25,9 @@ use crate::runtime::clock::Timestamp;
 /// which stock clients keep what they know (spec 7.5).
 const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 
+/// A longer range comes without the lengths of its chunks (spec 5.1).
+const MAX_DETAILED_LEN: u64 = 1 << 30;
+
 /// Every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
@@ -34,6 +38,17 @@ pub struct Reconstruction {
     pub file_len: u64,
     /// The terms and where their chunks are.
     pub plan: Plan,
+    /// For each term the raw lengths of its chunks, if they were asked for.
+    pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
+}
+
+/// How much of a reconstruction is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The terms.
+    Terms,
+    /// Also the lengths of their chunks, unless the range is very long.
+    Chunks,
 }
 
 /// Why there is no reconstruction.
@@ -82,6 +97,7 @@ impl Cas {
         claims: &Claims,
         file: FileHash,
         range: Option<ByteRange>,
+        detail: Detail,
     ) -> Result<Reconstruction, ReconstructError> {
         let row = self.file_row(claims, file, range.or(WHOLE)).await?;
         let terms = place(&row)?;
@@ -89,7 +105,15 @@ impl Cas {
         let selection = select(&terms, row.raw_len, range).map_err(failed)?;
         let layouts = self.layouts(selection.xorbs()).await?;
         let plan = plan(&selection, |xorb| layouts.get(xorb).map(|xorb| xorb.layout())).map_err(failed)?;
-        Ok(Reconstruction { file_len: row.raw_len, plan })
+        let wanted_len = selection.wanted().map_or(0, ByteRange::byte_len);
+        let chunk_raw_lens = match detail {
+            Detail::Chunks if wanted_len <= MAX_DETAILED_LEN => {
+                let lens = |term: &PlannedTerm| chunk_raw_lens(layouts.get(&term.xorb)?.layout(), term.chunks);
+                plan.file.terms.iter().map(lens).collect()
+            }
+            Detail::Chunks | Detail::Terms => None,
+        };
+        Ok(Reconstruction { file_len: row.raw_len, plan, chunk_raw_lens })
     }
 
     /// What to fetch for several whole files.

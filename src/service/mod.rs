@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, Semaphore};
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
-pub use self::files::{ReconstructError, Reconstruction};
+pub use self::files::{Detail, ReconstructError, Reconstruction};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::upload::{BodyError, Upload, Uploaded};

@@ -2,6 +2,7 @@
 
 mod claims;
 mod faults;
+mod large;
 mod watched;
 
 use std::sync::Arc;

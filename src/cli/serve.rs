@@ -151,6 +151,11 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
     };
+    let (verifying, until) = (cas.clone().verify_claims(), watching.clone());
+    background.spawn(async move {
+        // It never ends by itself, so there is nothing to be got from it.
+        let _ = until.run_until_cancelled(verifying).await;
+    });
     serve(listener, Site { router, prefix }, metrics, limits, stopped).await;
     watching.cancel();
     background.join().await;

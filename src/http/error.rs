@@ -179,8 +179,9 @@ impl From<RegisterError> for Problem {
             RegisterError::FileHash { claimed, actual } => Self::new(Code::FileHashMismatch, sentence)
                 .with("claimed", claimed.to_string())
                 .with("actual", actual.to_string()),
-            RegisterError::OtherSha256 { file } => {
-                Self::new(Code::Sha256Conflict, sentence).with("file", file.to_string())
+            RegisterError::OtherSha256 { file, is_verified } => {
+                let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
+                Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
             RegisterError::Store(error) => error.into(),
         }

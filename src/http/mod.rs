@@ -24,6 +24,7 @@ mod representation;
 mod route;
 mod routes;
 pub mod server;
+mod sha256;
 mod shards;
 mod transfer;
 mod wire;

@@ -101,6 +101,7 @@ fn described(name: &str) -> Option<&'static str> {
     match name {
         "hash" | "xorb" => Some("64 hex digits, in the protocol's text form"),
         "file" => Some("64 hex digits: the hash of a file"),
+        "digest" => Some("64 hex digits, as sha256sum prints them"),
         "prefix" => Some("any; clients send `default` or `default-merkledb`"),
         _ => None,
     }

@@ -18,9 +18,9 @@ use super::transfer::Urls;
 use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
 use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
 use crate::format::{ByteRange, FileHash, ParseHashError};
-use crate::service::Reconstruction;
 use crate::service::access::Claims;
 use crate::service::reconstruct::{PlannedTerm, XorbPlan};
+use crate::service::{Detail, Reconstruction};
 
 /// `GET /v2/reconstructions/{file}`.
 pub(super) async fn v2(
@@ -28,9 +28,10 @@ pub(super) async fn v2(
     Caller(claims): Caller,
     base: BaseUrl,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<ReconstructionV2Json>, Problem> {
-    let found = reconstruct(&state, &claims, &file, &headers).await?;
+    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
     let urls = Urls::new(&state, base);
     let fetch = |xorb: &XorbPlan| -> Vec<FetchJson> {
         let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
@@ -44,7 +45,7 @@ pub(super) async fn v2(
     };
     Ok(Json(ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
-        terms: terms(&found.plan.file.terms),
+        terms: detailed_terms(&found),
         xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(xorb))).collect(),
     }))
 }
@@ -55,12 +56,13 @@ pub(super) async fn v1(
     Caller(claims): Caller,
     base: BaseUrl,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<ReconstructionV1Json>, Problem> {
-    let found = reconstruct(&state, &claims, &file, &headers).await?;
+    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
     Ok(Json(ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
-        terms: terms(&found.plan.file.terms),
+        terms: detailed_terms(&found),
         fetch_info: fetch_info(&Urls::new(&state, base), &found.plan.xorbs),
     }))
 }
@@ -103,10 +105,17 @@ pub(super) async fn file_head(
     Ok((StatusCode::OK, [(CONTENT_LENGTH, HeaderValue::from(len))]))
 }
 
+/// `?chunk_byte_sizes=true` asks for the raw length of every chunk (spec 5.1).
+fn detail(query: &[(String, String)]) -> Detail {
+    let is_asked = query.iter().any(|(name, value)| name == "chunk_byte_sizes" && value == "true");
+    if is_asked { Detail::Chunks } else { Detail::Terms }
+}
+
 async fn reconstruct(
     state: &AppState,
     claims: &Claims,
     file: &str,
+    detail: Detail,
     headers: &HeaderMap,
 ) -> Result<Reconstruction, Problem> {
     let file: FileHash = file.parse()?;
@@ -114,7 +123,7 @@ async fn reconstruct(
         None => None,
         Some(text) => Some(file_range(state, claims, file, text).await?),
     };
-    Ok(state.cas.reconstruct(claims, file, range).await?)
+    Ok(state.cas.reconstruct(claims, file, range, detail).await?)
 }
 
 /// One range of the file's bytes. A malformed one is a 400: a client reads a 416 as "past the end" (spec 9, row 33).
@@ -155,6 +164,15 @@ async fn batch(
         files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
         fetch_info: fetch_info(&Urls::new(state, base), &found.xorbs),
     }))
+}
+
+/// The terms, with the lengths of their chunks where there are any.
+fn detailed_terms(found: &Reconstruction) -> Vec<TermJson> {
+    let mut terms = terms(&found.plan.file.terms);
+    for (term, lens) in terms.iter_mut().zip(found.chunk_raw_lens.iter().flatten()) {
+        term.chunk_byte_sizes = Some(lens.clone());
+    }
+    terms
 }
 
 fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {

@@ -4,9 +4,10 @@
 use super::chunk_hashes::ChunkHashesJson;
 use super::listing::{FilesPageJson, XorbsPageJson};
 use super::route::{Content, Route};
+use super::sha256::Sha256Json;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
-use super::{chunk_hashes, chunks, health, listing, openapi, reconstructions, shards, transfer, xorbs};
+use super::{chunk_hashes, chunks, health, listing, openapi, reconstructions, sha256, shards, transfer, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes.
@@ -88,10 +89,12 @@ fn for_readers() -> Vec<Route> {
             .also(&["/reconstructions/{file}", "/reconstruction/{file}"])
             .says("What a file is made of, with a URL for every run of chunks")
             .header("range", FILE_RANGE)
+            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
             .answers(200, "its terms", Content::json::<ReconstructionV1Json>()),
         Route::get("/v2/reconstructions/{file}", Read, reconstructions::v2)
             .says("What a file is made of, with a URL for every xorb")
             .header("range", FILE_RANGE)
+            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
             .answers(200, "its terms", Content::json::<ReconstructionV2Json>()),
         Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
             .says("What a client must know to edit a file in the middle")
@@ -108,6 +111,11 @@ fn for_readers() -> Vec<Route> {
             .query("after", "the `next` of the page before")
             .query("limit", "entries on a page, 1000 at most")
             .answers(200, "a page", Content::json::<XorbsPageJson>()),
+        Route::get("/v1/sha256/{digest}", Read, sha256::find).says("The file with this sha256").answers(
+            200,
+            "its hash, and whether the claim is verified",
+            Content::json::<Sha256Json>(),
+        ),
         Route::head("/v1/files/{file}", Read, reconstructions::file_head).says("The length of a file").answers(
             200,
             "its length is the Content-Length",

@@ -123,6 +123,9 @@ pub(super) struct TermJson {
     hash: String,
     unpacked_length: u64,
     range: ChunkRangeJson,
+    /// Raw lengths of its chunks, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) chunk_byte_sizes: Option<Vec<u32>>,
 }
 
 /// Chunks from `start` to `end`, the latter not included.
@@ -163,7 +166,12 @@ pub(super) struct DescriptorJson {
 
 impl From<&PlannedTerm> for TermJson {
     fn from(term: &PlannedTerm) -> Self {
-        Self { hash: term.xorb.to_string(), unpacked_length: term.raw_len.into(), range: term.chunks.into() }
+        Self {
+            hash: term.xorb.to_string(),
+            unpacked_length: term.raw_len.into(),
+            range: term.chunks.into(),
+            chunk_byte_sizes: None,
+        }
     }
 }
 

@@ -1,19 +1,39 @@
-//! What the index says of the xorbs of a file, loaded run by run: a file of any size is walked with the layouts and
-//! chunk hashes of a bounded number of xorbs in memory.
+//! A file of any size, gone through from its start to its end with a bounded part of it in memory: its terms some
+//! hundred at a time, and what the index says of the xorbs that these name.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Cas;
 use super::error::StoreError;
+use super::files::ReconstructError;
+use super::reconstruct::Inconsistency;
 use crate::format::shard::Term;
-use crate::format::{ChunkHash, XorbHash};
-use crate::index::XorbContents;
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::index::{Reader, XorbContents};
 
 /// Xorbs that are in memory at once, for each walk: of 41 bytes per chunk, 40 KiB for a common one.
 const MAX_XORB_COUNT: usize = 64;
 
 /// Terms that are taken at once, however few xorbs they name: a step of a worker.
 const MAX_TERM_COUNT: usize = 4096;
+
+/// How far one has come with a file.
+#[derive(Debug)]
+pub(super) struct Walk {
+    file: FileHash,
+    reader: Reader,
+    /// Byte of the file where the next term begins.
+    next: u64,
+    /// Bytes of the file, once that is known.
+    file_len: Option<u64>,
+}
+
+impl Walk {
+    /// At the start of the file.
+    pub(super) const fn new(file: FileHash, reader: Reader) -> Self {
+        Self { file, reader, next: 0, file_len: None }
+    }
+}
 
 /// What is known of some xorbs.
 #[derive(Debug, Default)]
@@ -48,6 +68,24 @@ impl Contents {
 }
 
 impl Cas {
+    /// The next terms of a file; none at its end. The index has terms of a file together, so that each is read once.
+    pub(super) async fn next_terms(&self, walk: &mut Walk) -> Result<Vec<Term>, ReconstructError> {
+        let (file, offset) = (walk.file, walk.next);
+        // The empty file need not be registered.
+        if walk.file_len == Some(offset) || file == FileHash::EMPTY {
+            return Ok(Vec::new());
+        }
+        let next = ByteRange::new(offset, offset.saturating_add(1));
+        let row = self.index.find_file(file, walk.reader.clone(), next).await.map_err(StoreError::from)?;
+        let row = row.ok_or(ReconstructError::NotFound)?;
+        if row.terms.is_empty() || row.terms_start != offset {
+            return Err(ReconstructError::Inconsistent { file, source: Inconsistency::Gap { offset } });
+        }
+        walk.file_len = Some(row.raw_len);
+        walk.next = row.terms.iter().fold(offset, |end, term| end.saturating_add(term.raw_len.into()));
+        Ok(row.terms)
+    }
+
     /// The contents of these xorbs, of which those that are not there are left out. What `before` has of them is not
     /// read again, and what else it has is let go.
     pub(super) async fn contents(

@@ -140,10 +140,11 @@ pub enum Inconsistency {
     },
 }
 
-/// The terms of a file, each with its place. `None` where they are longer than any file can be.
+/// Terms of a file, each with its place; the first of them begins at byte `start` of the file. `None` where they are
+/// longer than any file can be.
 #[must_use]
-pub fn place_terms(terms: &[Term]) -> Option<Vec<FileTerm>> {
-    let mut end: u64 = 0;
+pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
+    let mut end = start;
     let place = |term: &Term| {
         let start = end;
         end = end.checked_add(term.raw_len.into())?;

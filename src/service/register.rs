@@ -5,12 +5,15 @@
 //! knows the chunk hashes of every term, and that the chunks of all terms hash to the file. Hence the one line that
 //! must be true: nobody with a write token can change what another file reads.
 //!
-//! Terms are proven in batches, so that memory is bounded by a batch of layouts, not by the file.
+//! Terms are proven in runs, so that memory is bounded by the layouts of a run, not by the file.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
@@ -19,13 +22,16 @@ use super::error::StoreError;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
-use crate::index::{NewFile, Registered, Registration};
+use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
 
 /// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
+
+/// How long a registration may wait until it is known whether an older claim, which contradicts its own, is false.
+const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
 /// What became of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +91,8 @@ pub enum RegisterError {
     OtherSha256 {
         /// Which file.
         file: FileHash,
+        /// Whether the file was read and has that one. If not, that will happen soon.
+        is_verified: bool,
     },
     /// The store failed.
     #[error("the shard could not be registered")]
@@ -96,7 +104,7 @@ impl Cas {
     /// a shard is in memory as a whole. Waits for it.
     pub async fn shard_room(&self, len: u64) -> OwnedSemaphorePermit {
         let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(SHARD_ROOM_KIB);
-        let room = std::sync::Arc::clone(&self.shard_room);
+        let room = Arc::clone(&self.shard_room);
         room.acquire_many_owned(kib).await.expect("nobody closes this semaphore")
     }
 
@@ -129,6 +137,27 @@ impl Cas {
         self.enter(registration).await
     }
 
+    /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
+    /// refused, the file is read.
+    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+        let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
+        loop {
+            let (file, sha256) = match self.enter_once(&registration).await? {
+                Registered::New => return Ok(RegisteredShard { was_new: true }),
+                Registered::Known => return Ok(RegisteredShard { was_new: false }),
+                Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
+                Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
+                Registered::OtherSha256 { file, unverified: None } => {
+                    return Err(RegisterError::OtherSha256 { file, is_verified: true });
+                }
+            };
+            match self.settle_before(Claim { file, sha256 }, deadline).await {
+                Some(ClaimState::Void) => {}
+                settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
+            }
+        }
+    }
+
     /// Proves one file; returns it, and its first chunk with the xorb that has it.
     async fn prove_file(&self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
         let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
@@ -153,22 +182,23 @@ impl Cas {
     }
 
     /// One transaction, in a task that nobody can interrupt.
-    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+    async fn enter_once(&self, registration: &Arc<Registration>) -> Result<Registered, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let index = std::sync::Arc::clone(&self.index);
+        let (index, registration) = (Arc::clone(&self.index), Arc::clone(registration));
+        let unsettled = Arc::clone(&self.unsettled);
         self.publishing.spawn(async move {
-            if answer.send(index.register(registration).await).is_err() {
+            let registered = index.register(&registration).await;
+            if registration.files.iter().any(|file| file.sha256.is_some()) {
+                // Also where that failed: it may have been done all the same.
+                unsettled.ring();
+            }
+            if answer.send(registered).is_err() {
                 tracing::debug!("the client left before its shard was registered");
             }
         });
         let registered =
             answered.await.expect("the task answers unless it panics, and then this request fails with it");
-        match registered.map_err(StoreError::from)? {
-            Registered::New => Ok(RegisteredShard { was_new: true }),
-            Registered::Known => Ok(RegisteredShard { was_new: false }),
-            Registered::MissingXorb(xorb) => Err(RegisterError::MissingXorb { xorb }),
-            Registered::OtherSha256(file) => Err(RegisterError::OtherSha256 { file }),
-        }
+        Ok(registered?)
     }
 }
 

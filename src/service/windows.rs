@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use super::Cas;
 use super::access::Claims;
-use super::contents::{Contents, runs};
+use super::contents::{Contents, Walk, runs};
 use super::error::StoreError;
-use super::files::ReconstructError;
+use super::files::{ReconstructError, reader};
 use super::reconstruct::Inconsistency;
 use crate::format::shard::Term;
 use crate::format::windows::{ChunkWindows, WindowBuilder};
@@ -52,20 +52,24 @@ impl Cas {
         changes: &[ByteRange],
     ) -> Result<ChunkWindows, WindowsError> {
         let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
-        let row = self.file_row(claims, file).await?;
-        let file_len = row.raw_len;
+        let file_len = self.file_row(claims, file, None).await?.raw_len;
         let mut builder = WindowBuilder::new(changes, file_len).ok_or(WindowsError::NothingWithin { file_len })?;
         let inconsistent = |source| ReconstructError::Inconsistent { file, source };
-        let mut contents = Contents::default();
-        for terms in runs(&row.terms) {
-            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
-            let terms = terms.to_vec();
-            let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
-            let pushed;
-            (pushed, builder, contents) = self.verify_pool.run(push).await;
-            pushed.map_err(inconsistent)?;
+        let (mut walk, mut contents) = (Walk::new(file, reader(claims)), Contents::default());
+        loop {
+            let terms = self.next_terms(&mut walk).await?;
+            if terms.is_empty() {
+                return Ok(builder.finish().ok_or_else(|| inconsistent(Inconsistency::Gap { offset: file_len }))?);
+            }
+            for terms in runs(&terms) {
+                contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+                let terms = terms.to_vec();
+                let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
+                let pushed;
+                (pushed, builder, contents) = self.verify_pool.run(push).await;
+                pushed.map_err(inconsistent)?;
+            }
         }
-        Ok(builder.finish().ok_or_else(|| inconsistent(Inconsistency::Gap { offset: file_len }))?)
     }
 }
 

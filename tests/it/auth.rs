@@ -66,8 +66,9 @@ async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_ope
     let mut walked = BTreeSet::new();
     for (template, item) in paths {
         for method in item.as_object().expect("methods").keys() {
-            let path =
-                ["{hash}", "{file}", "{xorb}"].iter().fold(template.clone(), |path, name| path.replace(name, &zeros));
+            let path = ["{hash}", "{file}", "{xorb}", "{digest}"]
+                .iter()
+                .fold(template.clone(), |path, name| path.replace(name, &zeros));
             let path = path.replace("{prefix}", "default");
             assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
             let listed =

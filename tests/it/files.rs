@@ -39,6 +39,32 @@ async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_
 }
 
 #[tokio::test]
+async fn the_lengths_of_chunks_come_when_they_are_asked_for_and_only_then() {
+    let (server, a, b) = stocked().await;
+    let client = server.client();
+    let shard = shard_of(&[(&a, 1, 4), (&b, 0, 5), (&a, 6, 7)]);
+    register(&client, shard.bytes()).await;
+    let raw_lens = |xorb: &Xorb, start: usize, end: usize| -> Value {
+        let lens = xorb.verified.layout().chunks().map(|place| place.raw.byte_len());
+        lens.collect::<Vec<_>>()[start..end].to_vec().into()
+    };
+    for version in ["v1", "v2"] {
+        let path = format!("/{version}/reconstructions/{}", shard.file_hash());
+        let sizes = async |query: &str, headers: &[(&'static str, &str)]| -> Vec<Value> {
+            let answer = client.get_with(&format!("{path}{query}"), headers).await;
+            assert_eq!(answer.status, 200);
+            answer.json()["terms"].as_array().unwrap().iter().map(|term| term["chunk_byte_sizes"].clone()).collect()
+        };
+        let expected = [raw_lens(&a, 1, 4), raw_lens(&b, 0, 5), raw_lens(&a, 6, 7)];
+        assert_eq!(sizes("?chunk_byte_sizes=true", &[]).await, expected);
+        assert_eq!(sizes("?chunk_byte_sizes=true", &[("range", "bytes=0-0")]).await, [raw_lens(&a, 1, 2)]);
+        for query in ["", "?", "?chunk_byte_sizes", "?chunk_byte_sizes=false", "?other=true"] {
+            assert_eq!(sizes(query, &[]).await, [Value::Null, Value::Null, Value::Null], "{query}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_empty_file_has_no_terms_and_nothing_to_ask_for() {
     let server = TestServer::start();
     let path = format!("/v2/reconstructions/{}", "0".repeat(64));

@@ -23,6 +23,7 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod sha256;
 mod shutdown;
 mod smoke;
 mod startup;

@@ -48,7 +48,7 @@ async fn file_records_have_terms_repositories_and_what_is_known_of_the_sha256(db
         let claimed = state.map(|_| sha256(byte));
         for repo in ["org/b", "org/a"] {
             let new = NewFile { sha256: claimed, ..file(byte, &[term(1, 0, 2)]) };
-            db.register(registration(repo, vec![new], &[1])).await.unwrap();
+            db.register(&registration(repo, vec![new], &[1])).await.unwrap();
         }
         let settled = match state {
             Some(Sha256State::Verified) => Some(ClaimState::Verified),
@@ -76,7 +76,7 @@ async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
         .collect();
     let many = vec![term(1, 0, 1); 100_000];
     files.extend([3, 200].map(|byte| file(byte, &many)));
-    db.register(registration("r", files.clone(), &[1])).await.unwrap();
+    db.register(&registration("r", files.clone(), &[1])).await.unwrap();
     let first = db.file_records(None).await.unwrap();
     assert!(first.len() < 600, "{}", first.len());
     let hashes: Vec<FileHash> = records(&db).await.iter().map(|record| record.hash).collect();
@@ -96,9 +96,13 @@ async fn a_restored_file_is_one_like_any_other(db: Db) {
     let restored = RestoredFile { record: record.clone(), dedup: vec![(chunk, hash(1))] };
     db.restore_files(vec![restored]).await.unwrap();
     assert_eq!(records(&db).await, [record]);
-    let found = db.find_file(at(9), Reader::Repo("org/b".to_owned())).await.unwrap().unwrap();
+    let found = db
+        .find_file(at(9), Reader::Repo("org/b".to_owned()), crate::format::ByteRange::new(0, u64::MAX))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((found.raw_len, found.terms), (2000, vec![term(1, 0, 2)]));
-    assert_eq!(db.unverified_claims(9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
+    assert_eq!(db.unverified_claims(None, 9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
     assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW).await.unwrap().unwrap().xorb, hash(1));
     assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);
 }

@@ -14,7 +14,7 @@ async fn files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_the
     put(&db, xorb(1, 3)).await;
     for (repo, bytes) in [("org/a", [0xf0, 3, 1]), ("org/b", [2, 3, 0x80])] {
         let files = bytes.iter().map(|byte| file(*byte, &[term(1, 0, 2)])).collect();
-        assert_eq!(db.register(registration(repo, files, &[1])).await.unwrap(), Registered::New);
+        assert_eq!(db.register(&registration(repo, files, &[1])).await.unwrap(), Registered::New);
     }
     let list = async |reader: Reader, after: Option<u8>, limit| -> Vec<u8> {
         let files = db.files_after(reader, after.map(file_hash), limit).await.unwrap();
@@ -35,7 +35,7 @@ async fn a_list_shows_a_sha256_unless_it_was_found_false(db: Db) {
     put(&db, xorb(1, 3)).await;
     let mut claimed = file(1, &[term(1, 0, 2)]);
     claimed.sha256 = Some(sha256(7));
-    db.register(registration("org/a", vec![claimed], &[1])).await.unwrap();
+    db.register(&registration("org/a", vec![claimed], &[1])).await.unwrap();
     let shown = async || db.files_after(Reader::All, None, 1).await.unwrap()[0].sha256;
     assert_eq!(shown().await, Some(sha256(7)));
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };

@@ -4,8 +4,10 @@
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
 mod archive;
+mod claims;
 mod files;
 mod listing;
+mod terms;
 
 use std::fs::File;
 use std::path::Path;
@@ -19,11 +21,12 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, NewXorb, Reader, Registered,
-    Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
+    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState,
+    migrate,
 };
 use crate::format::shard::Sha256;
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
@@ -260,15 +263,20 @@ impl Index for SqliteIndex {
         self.read_contents(hashes).boxed()
     }
 
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.register_files(registration).boxed()
     }
 
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.read_file(hash, reader).boxed()
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.read_file(hash, reader, part).boxed()
     }
 
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
         self.read_sha256(sha256, reader).boxed()
     }
 
@@ -281,8 +289,8 @@ impl Index for SqliteIndex {
         self.lease_dedup(chunk, domain, lease_until).boxed()
     }
 
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.read_claims(limit).boxed()
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(after, limit).boxed()
     }
 
     fn files_after(

@@ -65,7 +65,7 @@ async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
         dedup: Vec::new(),
         now: NOW,
     };
-    setup.index.register(registration).await.unwrap();
+    setup.index.register(&registration).await.unwrap();
     hash
 }
 

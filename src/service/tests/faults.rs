@@ -14,8 +14,8 @@ use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
-    NewXorb, Reader, Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow,
-    XorbState,
+    KnownSha256, NewXorb, Reader, Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents,
+    XorbEntry, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -214,15 +214,20 @@ impl Index for FaultyIndex {
         self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
     }
 
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.faults.around("register", self.inner.register(registration), index_error).boxed()
     }
 
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.faults.around("find_file", self.inner.find_file(hash, reader), index_error).boxed()
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.faults.around("find_file", self.inner.find_file(hash, reader, part), index_error).boxed()
     }
 
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
         self.faults.around("find_sha256", self.inner.find_sha256(sha256, reader), index_error).boxed()
     }
 
@@ -235,8 +240,8 @@ impl Index for FaultyIndex {
         self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
     }
 
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("unverified_claims", self.inner.unverified_claims(limit), index_error).boxed()
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(after, limit), index_error).boxed()
     }
 
     fn files_after(

@@ -1,7 +1,10 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
 mod backup;
+mod claims;
 mod faults;
+mod large;
+mod watched;
 
 use std::sync::Arc;
 
@@ -38,9 +41,18 @@ impl Setup {
         Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index }
     }
 
+    /// Claims that nobody has verified.
+    async fn index_claims(&self) -> usize {
+        self.index.unverified_claims(None, u32::MAX).await.unwrap().len()
+    }
+
     /// A process over the stores; a second one is what a restart gives.
     fn process(&self) -> Cas {
-        let blobs = FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() };
+        self.process_over(FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() })
+    }
+
+    /// The same over blobs of another kind.
+    fn process_over(&self, blobs: impl BlobStore) -> Cas {
         let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };

@@ -75,13 +75,14 @@ impl Store {
         let mut xorbs: Vec<XorbHash> = terms.iter().map(|term| term.xorb).collect();
         xorbs.sort_unstable_by_key(|hash| *hash.as_bytes());
         xorbs.dedup();
-        let registered = self.index.register(Registration {
+        let registration = Registration {
             repo: repo.to_owned(),
             files: vec![NewFile { hash, raw_len, terms, sha256 }],
             xorbs,
             dedup: Vec::new(),
             now: NOW,
-        });
+        };
+        let registered = self.index.register(&registration);
         assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Known));
         hash
     }

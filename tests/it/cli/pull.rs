@@ -262,3 +262,38 @@ fn a_part_is_proven_without_fetching_the_rest_of_the_file() {
     // One or two chunks, and lists of hashes.
     assert!(proxy.traffic().down_len < 600_000, "{} bytes", proxy.traffic().down_len);
 }
+
+/// Passes requests on to a server, but for those that it refuses.
+fn guarded(server: &TestServer, is_refused: fn(&str) -> bool) -> Script {
+    use std::io::{Read, Write};
+    let address = server.address().to_owned();
+    Script::start(move |_, request| {
+        if is_refused(request.split(' ').nth(1).unwrap()) {
+            return answer("403 Forbidden", &[], b"");
+        }
+        // With its own name, so that data URLs lead to the server itself: heads are in lower case here.
+        let lines = request.trim_end().lines().filter(|line| !line.starts_with("host: "));
+        let method_in_capitals = |line: &str| match line.split_once(' ') {
+            Some((method @ ("get" | "head"), rest)) => {
+                format!("{} {}", method.to_uppercase(), rest.replace("http/1.1", "HTTP/1.1"))
+            }
+            _ => line.to_owned(),
+        };
+        let head: Vec<String> = lines.map(method_in_capitals).collect();
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        write!(stream, "{}\r\nhost: {address}\r\nconnection: close\r\n\r\n", head.join("\r\n")).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+#[test]
+fn a_part_is_proven_by_the_chunks_themselves_where_the_server_shows_no_lists() {
+    let (folder, server, hash, bytes) = stocked();
+    let script = guarded(&server, |path| path.starts_with("/xorbs/"));
+    let args = ["pull", &hash, "--range", "1000000-1000100", "-o", "part", "--json", "--server", &script.url];
+    assert_eq!(folder.zorb(&args).ok().record()["proven"], true);
+    assert!(folder.read("part") == bytes[1_000_000..1_000_100]);
+    assert!(script.requests().iter().any(|request| request.starts_with("get /xorbs/")));
+}

@@ -147,6 +147,13 @@ pub trait Index: Debug + Send + Sync + 'static {
     /// there as well. Returns whether it is visible.
     fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>>;
 
+    /// Those of these xorbs that readers may see, that have a single chunk, and that nobody of this domain has uploaded.
+    fn foreign_single_chunks(
+        &self,
+        hashes: Vec<XorbHash>,
+        domain: String,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
+
     /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 

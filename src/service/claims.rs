@@ -90,7 +90,7 @@ impl Unsettled {
 
 /// Why a file could not be read.
 #[derive(Debug, Error)]
-enum CheckError {
+pub(super) enum CheckError {
     #[error(transparent)]
     File(#[from] ReconstructError),
     #[error(transparent)]
@@ -243,7 +243,12 @@ impl Cas {
         }
     }
 
-    async fn hash_term(&self, file: FileHash, term: &Term, mut hasher: Hasher) -> Result<Hasher, CheckError> {
+    pub(super) async fn hash_term(
+        &self,
+        file: FileHash,
+        term: &Term,
+        mut hasher: Hasher,
+    ) -> Result<Hasher, CheckError> {
         let found = self.find(term.xorb).await.map_err(ReadError::Store)?;
         let xorb = found.ok_or(ReadError::Missing { hash: term.xorb })?;
         let raw = xorb.layout().raw_range(term.chunks).filter(|raw| raw.byte_len() == u64::from(term.raw_len));

@@ -10,6 +10,7 @@ mod download;
 mod error;
 mod files;
 mod listing;
+mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;

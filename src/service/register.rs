@@ -134,6 +134,9 @@ impl Cas {
             registration.files.push(file);
             registration.dedup.extend(first);
         }
+        if claims.repo != RepoScope::All {
+            self.prove_possession(&registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
+        }
         self.enter(registration).await
     }
 

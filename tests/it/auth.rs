@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use reqwest::Method;
 
-use crate::support::{Answer, Client, Start, TestServer, Xorb, rng, upload_shard};
+use crate::support::{Answer, Client, Start, TestServer, Xorb, rng, sha256_of, upload_shard};
 
 /// Runs `zorb token` on the data of a server; returns what it prints.
 fn token_command(server: &TestServer, args: &[&str]) -> Output {
@@ -210,6 +210,35 @@ async fn what_one_owner_has_is_never_mentioned_to_another_by_deduplication() {
     assert_eq!(ask(&issue(&tenants.server, "read", "models/a/two", &[])).await, 200, "the owner is models/a");
     assert_eq!(ask(&tenants.writers[1]).await, 404, "models/b uses a part of that xorb, but has not uploaded it");
     assert_eq!(ask(&issue(&tenants.server, "read", "*", &[])).await, 200);
+}
+
+#[tokio::test]
+async fn a_single_chunk_of_somebody_else_is_had_only_by_whoever_shows_to_have_its_bytes() {
+    let (server, mut rng) = (guarded(), rng());
+    let client = server.client();
+    let writers = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
+    let (lone, other) = (Xorb::mixed(&mut rng, 1), Xorb::mixed(&mut rng, 1));
+    for xorb in [&lone, &other] {
+        let stored = send(&client, "POST", &xorb.xet_path(), Some(&writers[0]), xorb.bytes.to_vec()).await;
+        assert_eq!(stored.status, 200);
+    }
+    assert_eq!(lone.hash(), lone.chunk_hash(0), "the hash of the xorb is all that a verification hash takes");
+    let shard = upload_shard(&lone, 0, 1);
+    let register =
+        async |writer: &str, shard: &[u8]| send(&client, "POST", "/v1/shards", Some(writer), shard.to_vec()).await;
+    // Who only knows the hash is told what anybody is told of a xorb that is not there.
+    for guess in [shard.clone(), shard.clone().claiming(sha256_of(&other.raw))] {
+        register(&writers[1], &guess.bytes()).await.problem(400, "missing_xorb");
+    }
+    assert_eq!(register(&writers[0], &shard.bytes()).await.status, 200, "its owner needs no more proof");
+    assert_eq!(register(&writers[1], &shard.clone().claiming(sha256_of(&lone.raw)).bytes()).await.status, 200);
+    assert_eq!(register(&writers[1], &shard.bytes()).await.status, 200, "it is theirs as well now");
+    // Whoever uploads it has it.
+    let shard = upload_shard(&other, 0, 1);
+    register(&writers[1], &shard.bytes()).await.problem(400, "missing_xorb");
+    let again = send(&client, "POST", &other.xet_path(), Some(&writers[1]), other.bytes.to_vec()).await;
+    assert_eq!(again.status, 200);
+    assert_eq!(register(&writers[1], &shard.bytes()).await.status, 200);
 }
 
 #[tokio::test]

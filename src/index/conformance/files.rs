@@ -263,6 +263,14 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     for missing in [3, 4] {
         assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());
     }
+
+    // Of xorbs with one chunk it is known whose they are.
+    put(&db, xorb(5, 1)).await;
+    let foreign = |domain: &str| db.foreign_single_chunks((1..=5).map(hash).collect(), domain.to_owned());
+    assert_eq!(foreign("other").await.unwrap(), [hash(5)]);
+    assert_eq!(foreign("org").await.unwrap(), []);
+    assert!(db.share_xorb(hash(5), "other".to_owned()).await.unwrap());
+    assert_eq!(foreign("other").await.unwrap(), []);
 }
 
 async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: Db) {

@@ -16,7 +16,7 @@ use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, X
 use crate::runtime::clock::Timestamp;
 
 /// Hashes in one statement: far below SQLite's limit on parameters (32 766 since 3.32).
-const BATCH_COUNT: usize = 500;
+pub(super) const BATCH_COUNT: usize = 500;
 
 impl SqliteIndex {
     pub(super) async fn read_contents(&self, hashes: Vec<XorbHash>) -> Result<Vec<XorbContents>, IndexError> {
@@ -267,7 +267,7 @@ async fn make_live(op: &'static str, connection: &mut SqliteConnection, id: i64)
     execute(op, connection, sql, |query| query.bind(id)).await.map(|_| ())
 }
 
-fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash]) {
+pub(super) fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash]) {
     let mut list = query.separated(", ");
     for hash in hashes {
         list.push_bind(hash.as_bytes().to_vec());

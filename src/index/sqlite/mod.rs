@@ -7,6 +7,8 @@ mod archive;
 mod claims;
 mod files;
 mod listing;
+mod owners;
+mod publish;
 mod terms;
 
 use std::fs::File;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
-use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
+use sqlx::{Row, SqlitePool};
 
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
@@ -150,7 +152,7 @@ impl Index for SqliteIndex {
         async move {
             let op = "make a xorb live";
             let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let published = publish(&mut connection, op, xorb, ticket, now).await;
+            let published = publish::publish(&mut connection, op, xorb, ticket, now).await;
             if published.is_err() {
                 // SQLite ends a transaction by itself when the disk is full or fails, and sqlx goes on counting it.
                 // What came next on this connection would be nested in a transaction that nobody ever commits, and
@@ -165,25 +167,15 @@ impl Index for SqliteIndex {
     }
 
     fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
-        const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
-             FROM xorbs WHERE hash = ? AND state IN (1, 2)";
-        const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) \
-             SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
-        let op = "share a xorb";
-        async move {
-            // Most uploads of what is there come from those who have uploaded it before, and need no writer.
-            let known = sqlx::query(KNOWN).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
-            let known = known.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
-            match known.map(|row| get::<bool>(op, &row, 0)).transpose()? {
-                None => return Ok(false),
-                Some(true) => return Ok(true),
-                Some(false) => {}
-            }
-            let shared = sqlx::query(SHARE).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
-            let shared = shared.execute(&self.writer).await.map_err(|error| map(op, error))?;
-            Ok(shared.rows_affected() == 1)
-        }
-        .boxed()
+        self.write_owner(hash, domain).boxed()
+    }
+
+    fn foreign_single_chunks(
+        &self,
+        hashes: Vec<XorbHash>,
+        domain: String,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        self.read_foreign_single_chunks(hashes, domain).boxed()
     }
 
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -317,51 +309,6 @@ impl Index for SqliteIndex {
     fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
         self.write_restored(files).boxed()
     }
-}
-
-async fn publish(
-    connection: &mut SqliteConnection,
-    op: &'static str,
-    xorb: NewXorb,
-    ticket: Ticket,
-    now: Timestamp,
-) -> Result<(), IndexError> {
-    const GO_LIVE: &str = "UPDATE xorbs \
-             SET state = 1, since = ?, serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
-             WHERE hash = ? AND state = 0 AND ticket = ? RETURNING id";
-    const ADD: &str = "UPDATE totals \
-             SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
-    let failed = |error| map(op, error);
-    let (serialized_len, raw_len) = (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let row = sqlx::query(GO_LIVE)
-        .bind(millis(now))
-        .bind(serialized_len)
-        .bind(raw_len)
-        .bind(xorb.crc64.cast_signed())
-        .bind(xorb.layout.pack())
-        .bind(xorb.hash.as_bytes().as_slice())
-        .bind(ticket.0)
-        .fetch_optional(&mut *transaction)
-        .await
-        .map_err(failed)?;
-    let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
-    let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
-    let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
-    let id: i64 = get(op, &row, 0)?;
-    sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
-        .bind(id)
-        .bind(hashes)
-        .bind(schemes)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
-    if let Some(domain) = xorb.domain {
-        let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(domain);
-        share.execute(&mut *transaction).await.map_err(failed)?;
-    }
-    sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
-    transaction.commit().await.map_err(failed)
 }
 
 fn millis(timestamp: Timestamp) -> i64 {

@@ -178,6 +178,15 @@ impl Index for FaultyIndex {
         self.faults.around("find_chunks", self.inner.find_chunks(hash), index_error).boxed()
     }
 
+    fn foreign_single_chunks(
+        &self,
+        hashes: Vec<XorbHash>,
+        domain: String,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let found = self.inner.foreign_single_chunks(hashes, domain);
+        self.faults.around("foreign_single_chunks", found, index_error).boxed()
+    }
+
     fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.faults.around("share_xorb", self.inner.share_xorb(hash, domain), index_error).boxed()
     }

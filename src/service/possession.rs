@@ -1,0 +1,68 @@
+//! Proof that a client has what its files refer to, where its verification hashes prove nothing (spec 6.2, rule 9).
+//!
+//! A verification hash is made of chunk hashes, and a xorb of one chunk has the hash of that chunk. Xorb hashes are told
+//! in clear, in reconstructions and in answers of deduplication, so whoever has seen that one could claim the chunk for
+//! a file of its own and read it. Such a xorb counts only for owners who have uploaded it, and in files whose sha256 is
+//! right: those are read before they are registered. It hardly ever comes to that: only a file that is alone in its
+//! session and smaller than a chunk makes such a xorb, and only somebody who sends it again for another owner, with a
+//! client that remembers it, refers to it there.
+
+use sha2::{Digest, Sha256 as Hasher};
+
+use super::Cas;
+use super::error::StoreError;
+use super::register::RegisterError;
+use crate::format::XorbHash;
+use crate::format::shard::Sha256;
+use crate::index::NewFile;
+use crate::runtime::telemetry::chain;
+
+/// Bytes of a file that are read for such a proof, at most: some seconds of work for one registration.
+const MAX_READ_LEN: u64 = 1 << 30;
+
+impl Cas {
+    /// Proves that whoever registers these files for this domain has the single chunks that they refer to; `xorbs` are
+    /// all that they name.
+    pub(super) async fn prove_possession(
+        &self,
+        files: &[NewFile],
+        xorbs: &[XorbHash],
+        domain: &str,
+    ) -> Result<(), RegisterError> {
+        let foreign = self.index.foreign_single_chunks(xorbs.to_vec(), domain.to_owned()).await;
+        let foreign = foreign.map_err(StoreError::from)?;
+        for file in files {
+            let Some(term) = file.terms.iter().find(|term| foreign.contains(&term.xorb)) else { continue };
+            // Not told apart from a xorb that is not there.
+            let unproven = RegisterError::MissingXorb { xorb: term.xorb };
+            let claimed = file.sha256.filter(|_| file.raw_len <= MAX_READ_LEN);
+            if claimed.is_none() || claimed != self.sha256_of_terms(file).await {
+                tracing::debug!(file = %file.hash, xorb = %term.xorb, "a single chunk of somebody else's is not proven");
+                return Err(unproven);
+            }
+        }
+        for xorb in foreign {
+            // From now on it is theirs as well. Not where only a listing names it: that proves nothing.
+            if files.iter().any(|file| file.terms.iter().any(|term| term.xorb == xorb)) {
+                self.index.share_xorb(xorb, domain.to_owned()).await.map_err(StoreError::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sha256 of what these terms make; `None` where they cannot be read.
+    async fn sha256_of_terms(&self, file: &NewFile) -> Option<Sha256> {
+        let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
+        let mut hasher = Hasher::new();
+        for term in &file.terms {
+            hasher = match self.hash_term(file.hash, term, hasher).await {
+                Ok(hasher) => hasher,
+                Err(error) => {
+                    tracing::warn!(file = %file.hash, error = %chain(&error), "a file cannot be read for its registration");
+                    return None;
+                }
+            };
+        }
+        Some(Sha256::from_digest(hasher.finalize().into()))
+    }
+}

@@ -66,7 +66,9 @@ def run(commands, folder, address):
     mark = "--- next ---"
     script = "".join(f"{command.replace(PORT, address)}\necho '{mark}'\n" for command in commands)
     shell = ["bash", "-euo", "pipefail", "-c", script]
-    result = subprocess.run(shell, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # What commands note for later is not left in the cache of whoever runs this.
+    environment = dict(os.environ, XDG_CACHE_HOME=str(folder / "cache"))
+    result = subprocess.run(shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode != 0:
         sys.exit(f"a command of the README failed with {result.returncode}:\n{result.stdout}")
     return result.stdout.replace(address, PORT).split(f"{mark}\n")[:-1]

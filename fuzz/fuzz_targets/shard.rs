@@ -1,11 +1,16 @@
-//! Shards from nowhere: parsing never panics, and what it takes is written and parsed as the same value.
+//! Shards from nowhere: parsing never panics, and what it takes is written and parsed as the same value. A client reads
+//! answers to a question for a chunk by the same rules, and finds the same xorbs in them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zorb_fuzz::format::shard::{parse, write_upload};
+use zorb_fuzz::format::shard::{parse, parse_dedup_answer, write_upload};
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(shard) = parse(bytes) else { return };
+    let answer = parse_dedup_answer(bytes);
+    let Ok(shard) = parse(bytes) else { return assert!(answer.is_err()) };
+    if let Ok(answer) = answer {
+        assert_eq!(answer.xorbs, shard.xorbs);
+    }
     let written = write_upload(&shard).expect("what was parsed can be written");
     // Tables, footer and a file that comes again are dropped, nothing is ever added.
     assert!(written.len() <= bytes.len());

@@ -1,6 +1,7 @@
-//! What the fuzz targets test: the `format` and `rca` layers of zorb, compiled as a crate of their own.
+//! What the fuzz targets test: the `format` and `rca` layers of zorb and the ranges of `http`, compiled as a crate of
+//! their own.
 //!
-//! The layers import nothing of the rest of the package, so they can be taken by their paths. That saves building the
+//! They import nothing of the rest of the package, so they can be taken by their paths. That saves building the
 //! server's dependencies with sanitizers, which takes many times longer than all the targets.
 //!
 //! ```text
@@ -8,6 +9,7 @@
 //! cargo +nightly fuzz run lz4 -- -max_total_time=600
 //! cargo +nightly fuzz run shard -- -max_total_time=600
 //! cargo +nightly fuzz run rca -- -max_total_time=600
+//! cargo +nightly fuzz run range -- -max_total_time=600
 //! cargo run --manifest-path fuzz/Cargo.toml --example seeds    # writes the corpus anew
 //! ```
 
@@ -16,3 +18,5 @@ pub mod format;
 
 #[path = "../../src/rca/mod.rs"]
 pub mod rca;
+
+pub mod http;

@@ -1,13 +1,13 @@
 //! Where a command's data goes: a file that appears whole or not at all, or stdout.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, stdout};
+use std::io::{self, IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use super::Usage;
-use super::output::write_stdout;
+use super::output::{OutputError, write_stdout};
 use crate::client::Sink;
 use crate::runtime::durable::TempFile;
 
@@ -58,6 +58,27 @@ impl Destination {
         Ok(Draft(file))
     }
 
+    /// Begins data that is checked as a whole: hidden until then if it is to be a file, and otherwise shown as it comes,
+    /// since it may be longer than any temporary folder.
+    pub(super) fn stream(&self) -> anyhow::Result<Stream> {
+        match self {
+            Self::File(_) => Ok(Stream::Draft(self.draft()?)),
+            Self::Stdout => Ok(Stream::Stdout),
+            Self::Device(path) => {
+                let file = File::options().write(true).open(path).with_context(|| cannot_write(path))?;
+                Ok(Stream::Device(file))
+            }
+        }
+    }
+
+    /// The streamed data is complete and right: shows what was hidden.
+    pub(super) fn finish(&self, stream: Stream) -> anyhow::Result<()> {
+        match stream {
+            Stream::Draft(draft) => self.publish(draft),
+            Stream::Stdout | Stream::Device(_) => Ok(()),
+        }
+    }
+
     /// The data is complete: shows it.
     pub(super) fn publish(&self, draft: Draft) -> anyhow::Result<()> {
         match self {
@@ -91,6 +112,33 @@ impl Sink for Draft {
 
     fn restart(&mut self) -> io::Result<()> {
         self.0.restart()
+    }
+}
+
+/// Data that is written once from front to back.
+pub(super) enum Stream {
+    Draft(Draft),
+    Stdout,
+    Device(File),
+}
+
+impl Sink for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Draft(draft) => draft.write(bytes),
+            Self::Stdout => write_stdout(|stdout| stdout.write_all(bytes)).map_err(|error| match error {
+                OutputError::Closed => io::ErrorKind::BrokenPipe.into(),
+                OutputError::Write(error) => error,
+            }),
+            Self::Device(file) => file.write_all(bytes),
+        }
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        match self {
+            Self::Draft(draft) => draft.restart(),
+            Self::Stdout | Self::Device(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "the data was shown")),
+        }
     }
 }
 

@@ -1,28 +1,51 @@
-//! The keys that sign, in the data folder: made at the first start, kept over restarts, readable by their owner only.
+//! The keys that sign, in the data folder: made where there are none, kept over restarts, readable by their owner only.
+//!
+//! The file is replaced as a whole, so that who reads it sees the keys before a rotation or those after it. Two that
+//! write at once wait for each other. A crash leaves a temporary file, which the next write removes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-use crate::runtime::durable::TempFile;
+use crate::http::{KeySource, Keys};
+use crate::runtime::durable::{TempFile, create_folder, remove_leftovers};
+use crate::runtime::telemetry::chain;
 use crate::service::access::KeyRing;
 
 /// Name of the key file in the data folder.
 const FILE_NAME: &str = "keys";
 
-/// Reads the key ring of a data folder, and makes one where there is none.
-pub(super) fn open(data_dir: &Path) -> anyhow::Result<KeyRing> {
-    if let Some(ring) = read(data_dir)? {
-        return Ok(ring);
-    }
-    let ring = KeyRing::new(rand::random());
-    write(data_dir, &ring)?;
-    Ok(ring)
+/// Name of the file that writers lock. Not the key file itself, which is another one after every write.
+const LOCK_NAME: &str = "keys.lock";
+
+/// Pause between two looks at the key file. A token of a new key is not kept waiting: it makes the server look at once.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// The keys of a data folder, made where there are none, for a server that follows their changes.
+pub(super) fn open(data_dir: &Path) -> anyhow::Result<Keys> {
+    let path = data_dir.join(FILE_NAME);
+    // Taken before the file is read: what changes in between is seen as a change.
+    let seen = Stamp::of(&path);
+    let ring = ring(data_dir)?;
+    Ok(Keys::new(ring, Arc::new(KeyFile { path, seen: Mutex::new(seen) })))
 }
 
-/// Reads the key ring of a data folder; `None` where there is none.
+/// The key ring of a data folder, made where there is none.
+pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
+    match read(data_dir)? {
+        Some(ring) => Ok(ring),
+        None => change(data_dir, |ring| Ok(ring.unwrap_or_else(|| KeyRing::new(rand::random())))),
+    }
+}
+
+/// The key ring of a data folder, if there is one.
 pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     let path = data_dir.join(FILE_NAME);
     let shown = path.display();
@@ -33,14 +56,85 @@ pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     }
 }
 
-/// Gives a data folder this key ring.
+/// Replaces the key ring of a data folder, which is created where needed, by what `make` makes of it.
+pub(super) fn change(
+    data_dir: &Path,
+    make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>,
+) -> anyhow::Result<KeyRing> {
+    let dir = data_dir.display();
+    create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
+    let lock = File::create(data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
+    let _lock = lock.with_context(|| format!("cannot lock the keys in {dir}"))?;
+    let ring = make(read(data_dir)?)?;
+    write(data_dir, &ring)?;
+    Ok(ring)
+}
+
+/// Gives a data folder this key ring. Only where nobody else writes there: see [`change`].
 pub(super) fn write(data_dir: &Path, ring: &KeyRing) -> anyhow::Result<()> {
     let path = data_dir.join(FILE_NAME);
-    let publish = || -> std::io::Result<()> {
-        let mut file = TempFile::create_beside(&path)?;
-        file.restrict_to_owner()?;
-        file.write(ring.to_file_text().expose().as_bytes())?;
-        file.publish(&path)
-    };
-    publish().with_context(|| format!("cannot write the key file {}", path.display()))
+    publish(&path, ring).with_context(|| format!("cannot write the key file {}", path.display()))
+}
+
+fn publish(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
+    remove_leftovers(path)?;
+    let mut file = TempFile::create_beside(path)?;
+    file.restrict_to_owner()?;
+    file.write(ring.to_file_text().expose().as_bytes())?;
+    file.publish(path)
+}
+
+/// Looks at the key file every now and then, until it is told to stop.
+pub(super) async fn watch(keys: Keys, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = sleep(WATCH_PERIOD) => keys.refresh().await,
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// A key file and how it looked when it was last read.
+#[derive(Debug)]
+struct KeyFile {
+    path: PathBuf,
+    seen: Mutex<Option<Stamp>>,
+}
+
+/// What tells one version of a file from another: every write makes a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let data = fs::metadata(path).ok()?;
+        Some(Self { inode: data.ino(), len: data.len(), modified: (data.mtime(), data.mtime_nsec()) })
+    }
+}
+
+impl KeySource for KeyFile {
+    fn changed(&self) -> Option<KeyRing> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(&self.path);
+        if stamp == *seen {
+            return None;
+        }
+        *seen = stamp;
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        match read(folder) {
+            Ok(Some(ring)) => Some(ring),
+            Ok(None) => {
+                tracing::warn!("the key file is gone; the keys in memory stay in use until the next start");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(error = %chain(error.as_ref()), "the key file was changed and cannot be used");
+                None
+            }
+        }
+    }
 }

@@ -5,12 +5,18 @@ mod destination;
 mod get;
 mod healthcheck;
 mod keys;
+mod ls;
 mod output;
+mod pull;
+mod push;
 mod put;
+mod rca;
 mod remote;
 mod restore;
 mod serve;
+mod stop;
 mod store;
+mod token;
 mod units;
 mod xorb;
 
@@ -37,13 +43,21 @@ pub struct Cli {
 enum Command {
     /// Run the server
     Serve(serve::ServeArgs),
+    Push(push::PushArgs),
+    Pull(pull::PullArgs),
+    Ls(ls::LsArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     Put(put::PutArgs),
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    /// Make, extend, look into and check archives of named blobs
+    #[command(subcommand)]
+    Rca(rca::RcaCommand),
     /// Ask whether a server is ready to store and serve
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
@@ -59,11 +73,16 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
+            Command::Push(args) => push::run(args),
+            Command::Pull(args) => pull::run(args),
+            Command::Ls(args) => ls::run(args),
             Command::Xorb(command) => xorb::run(command),
+            Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
         };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 /// Who reads the output.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct OutputArgs {
     /// Print JSON for machines, one object per line
     #[arg(long)]
@@ -72,6 +72,13 @@ impl Output {
             return Ok(());
         }
         self.print(&format!("{text}\n"))
+    }
+
+    /// A line for people that is no result: where stdout has one line per result, the sum goes to stderr.
+    pub(super) fn summary(&self, text: impl Display) {
+        if !self.args.json && !self.args.quiet {
+            self.bars.suspend(|| to_stderr(text));
+        }
     }
 
     /// An object for machines.

@@ -1,6 +1,10 @@
 //! What the commands that talk to a server have in common.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +15,7 @@ use tokio::runtime::Builder;
 
 use super::output::Output;
 use super::units::Wait;
-use crate::client::{RequestError, RetryPolicy, Server, ServerUrl, Watch};
+use crate::client::{RequestError, RetryPolicy, Server, ServerUrl, Token, Watch};
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::telemetry::chain;
 
@@ -21,15 +25,54 @@ pub(super) struct RemoteArgs {
     /// Address of the server
     #[arg(long, env = "ZORB_SERVER", value_name = "URL")]
     server: ServerUrl,
+    /// Token to show to the server, and to nobody else
+    #[arg(long, env = "ZORB_TOKEN", value_name = "T", hide_env_values = true)]
+    token: Option<Typed>,
+    /// File with the token, instead of --token: other users of this machine may see the command line
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Times to try again, in a row, when the server cannot be reached or is overloaded
     #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().count)]
     retries: u32,
 }
 
 impl RemoteArgs {
-    pub(super) fn server(self) -> Result<Server, RequestError> {
-        Server::new(self.server, RetryPolicy { count: self.retries })
+    pub(super) fn server(self) -> anyhow::Result<Server> {
+        let server = Server::new(self.server, RetryPolicy { count: self.retries })?;
+        let token = match (self.token, self.token_file) {
+            (_, Some(path)) => Some(read_token(&path)?),
+            (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is of no use")?),
+            (None, None) => None,
+        };
+        Ok(match token {
+            Some(token) => server.with_token(token),
+            None => server,
+        })
     }
+}
+
+/// A token as it was typed. Parsed by us: who parses for the command line prints what does not parse.
+#[derive(Clone)]
+struct Typed(String);
+
+impl FromStr for Typed {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Typed(…)")
+    }
+}
+
+/// The token in a file, without the end of its line.
+fn read_token(path: &Path) -> anyhow::Result<Token> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.trim().parse().with_context(|| format!("{} has no token", path.display()))
 }
 
 /// Runs a command that talks to a server. A signal drops it where it stands, so that its temporary files are removed.
@@ -56,6 +99,26 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn new(output: &Output, what: String) -> Arc<Self> {
         Arc::new(Self { bar: output.bar(0, what.clone()), what, output: output.clone() })
+    }
+}
+
+/// Tells of retries, and shows nothing else.
+#[derive(Debug)]
+pub(super) struct Quiet(Output);
+
+impl Quiet {
+    pub(super) fn watch(output: &Output) -> Arc<dyn Watch> {
+        Arc::new(Self(output.clone()))
+    }
+}
+
+impl Watch for Quiet {
+    fn position(&self, _: u64) {}
+
+    fn total(&self, _: u64) {}
+
+    fn retrying(&self, error: &RequestError, delay: Duration) {
+        self.0.remark(format_args!("{}; trying again in {}", chain(error), Wait(delay)));
     }
 }
 

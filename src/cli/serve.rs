@@ -10,18 +10,20 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
+use tokio_util::sync::CancellationToken;
 
 use super::keys;
 use crate::blob::fs::FsBlobStore;
-use crate::config::{Config, RawConfig};
-use crate::http::server::{ConnectionLimits, serve};
-use crate::http::{AppState, Pace, router};
+use crate::config::{AuthMode, Config, RawConfig};
+use crate::http::server::{ConnectionLimits, Site, serve};
+use crate::http::{AppState, Auth, Pace, PublicAddress, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
+use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
 use crate::service::{Budget, Cas};
 
@@ -37,9 +39,15 @@ pub(super) struct ServeArgs {
     /// Folder for everything that is stored [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Serve other machines although there is no authentication
+    /// Take a token with every request, or none: token or off [default: off]
+    #[arg(long, value_name = "MODE")]
+    auth: Option<String>,
+    /// Serve other machines although --auth is off
     #[arg(long)]
     allow_anonymous: bool,
+    /// Where clients reach the server, if that is not where they send their requests
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
 }
 
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
@@ -58,6 +66,8 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
     let flags = RawConfig {
         listen: args.listen,
         data_dir: args.data_dir,
+        auth: args.auth,
+        public_url: args.public_url,
         allow_anonymous: args.allow_anonymous.then_some(true),
         ..RawConfig::default()
     };
@@ -89,7 +99,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
-    let ring = keys::open(&config.data_dir)?;
+    let keys = keys::open(&config.data_dir)?;
     let budget = Budget {
         upload_count: config.max_uploads,
         verify_worker_count: config.verify_workers,
@@ -109,13 +119,27 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
+    let auth = match config.auth {
+        AuthMode::Token => Auth::Tokens,
+        AuthMode::Off => {
+            tracing::warn!("authentication is off: whoever reaches {} may read and write", config.listen);
+            Auth::Off
+        }
+    };
+    let address =
+        PublicAddress { url: config.public_url.map(Arc::from), trusted_proxies: config.trusted_proxies.into() };
+    let prefix = Arc::from(address.path());
+    let background = TaskGroup::new();
+    let watching = CancellationToken::new();
+    background.spawn(keys::watch(keys.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
-        ring: Arc::new(ring),
+        auth,
+        keys,
         clock: Arc::new(SystemClock),
-        public_url: config.public_url.map(Arc::from),
+        address,
     });
     let limits = ConnectionLimits {
         max_count: config.max_connections,
@@ -127,7 +151,14 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
     };
-    serve(listener, router, metrics, limits, stopped).await;
+    let (verifying, until) = (cas.clone().verify_claims(), watching.clone());
+    background.spawn(async move {
+        // It never ends by itself, so there is nothing to be got from it.
+        let _ = until.run_until_cancelled(verifying).await;
+    });
+    serve(listener, Site { router, prefix }, metrics, limits, stopped).await;
+    watching.cancel();
+    background.join().await;
     cas.finish().await;
     index.close().await;
     tracing::info!("stopped");

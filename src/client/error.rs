@@ -45,6 +45,14 @@ pub enum RequestError {
         /// What it says.
         refusal: Refusal,
     },
+    /// The server says no, after it has begun to answer.
+    #[error("{url} fails: {failure}")]
+    Failed {
+        /// The server.
+        url: String,
+        /// What it says.
+        failure: Failure,
+    },
     /// The answer is none that a zorb server gives.
     #[error("{url} does not answer like a zorb server: {what}")]
     Strange {
@@ -68,6 +76,17 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
 }
 
+/// What a server says that fails in the middle of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The stable code of the failure, when a zorb server says it.
+    pub code: Option<String>,
+    /// One sentence for people.
+    pub detail: String,
+    /// Whether it says that trying again may help.
+    pub is_retryable: bool,
+}
+
 impl RequestError {
     /// Whether the same request may well succeed in a moment.
     ///
@@ -77,6 +96,7 @@ impl RequestError {
         match self {
             Self::Unreachable { .. } | Self::BrokenOff { .. } | Self::Silent { .. } => true,
             Self::Refused { refusal, .. } => matches!(refusal.status, 408 | 429 | 500 | 502..=504 | 520..=599),
+            Self::Failed { failure, .. } => failure.is_retryable,
             Self::Strange { .. } => false,
         }
     }
@@ -95,6 +115,7 @@ impl RequestError {
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { refusal, .. } => refusal.code.as_deref(),
+            Self::Failed { failure, .. } => failure.code.as_deref(),
             _ => None,
         }
     }
@@ -119,6 +140,22 @@ impl fmt::Display for Refusal {
                 let status = StatusCode::from_u16(self.status).ok();
                 write!(f, " {}", status.and_then(|status| status.canonical_reason()).unwrap_or_default())
             }
+        }
+    }
+}
+
+impl Failure {
+    /// What the server says, as it may go to a terminal.
+    pub(super) fn new(code: Option<&str>, detail: &str, is_retryable: bool) -> Self {
+        Self { code: code.map(printable), detail: printable(detail), is_retryable }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.code {
+            Some(code) => write!(f, "{code}: {}", self.detail),
+            None => f.write_str(&self.detail),
         }
     }
 }

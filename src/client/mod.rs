@@ -8,19 +8,28 @@
 //! Nothing here knows how a server works inside, or what a terminal is.
 
 mod activity;
+mod body;
 mod error;
+mod get;
+mod list;
 mod pack;
 mod pull;
 mod push;
+mod put;
 mod retry;
 mod server;
+mod token;
 mod verify;
 mod wire;
 
-pub use self::error::{Refusal, RequestError};
+pub use self::error::{Failure, Refusal, RequestError};
+pub use self::get::{GetError, Got, Sink, Wanted};
+pub use self::list::{Listed, ListedFile, ListedXorb, Listing};
 pub use self::pack::{Packed, PackedFile, Packer, Term};
-pub use self::pull::{GetError, Got, Sink, Wanted};
-pub use self::push::{Put, PutError};
+pub use self::pull::{Pull, PullError, Pulled};
+pub use self::push::{Push, PushError, PushWatch, Pushed, PushedFile, ResumeCache, Unread};
+pub use self::put::{Put, PutError};
 pub use self::retry::RetryPolicy;
 pub use self::server::{ParseUrlError, Server, ServerUrl, Watch};
+pub use self::token::{ParseTokenError, Token};
 pub use self::verify::verify_reader;

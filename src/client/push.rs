@@ -1,49 +1,97 @@
-//! From a xorb file to a server.
+//! From files to a server.
+//!
+//! Files are read once, cut into chunks and hashed. A chunk that was seen before in this push, that an interrupted push
+//! has left on the server, or that the server says it has, is not sent; the others fill xorbs across files, which are
+//! compressed and sent several at a time. When the server has acknowledged all of them, the files are registered.
+//!
+//! Nothing of this needs trust: what the server wrongly claims to have makes a registration that it refuses, and what it
+//! registers is proven to it by hashes of what was read here.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+mod ask;
+mod assemble;
+mod known;
+mod register;
+mod resume;
+mod scan;
+mod send;
+mod session;
 
-use bytes::Bytes;
-use futures_util::stream::{Stream, try_unfold};
-use reqwest::Body;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
 use thiserror::Error;
 
-use super::activity::Activity;
+pub use self::resume::ResumeCache;
+use self::session::{Sources, attempt};
 use super::error::RequestError;
-use super::retry::Retries;
 use super::server::{Server, Watch};
-use super::verify::verify_reader;
-use super::wire::UploadedJson;
-use crate::format::XorbHash;
-use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
-use crate::format::xorb::{VerifiedXorb, XorbError};
+use crate::format::compression::Policy;
+use crate::format::shard::{Sha256, WriteError};
+use crate::format::{FileHash, XorbHash};
 use crate::runtime::blocking::Pool;
 
-/// Bytes that are read and sent at once.
-const PIECE_LEN: u64 = 256 << 10;
-
-/// A xorb that the server has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Put {
-    /// Which one.
-    pub hash: XorbHash,
-    /// Whether the server did not have it before.
-    pub was_inserted: bool,
-    /// Its chunks.
-    pub chunk_count: u32,
-    /// Bytes that were sent.
-    pub serialized_len: u64,
-    /// Bytes of its chunks.
-    pub raw_len: u64,
+/// What is to be pushed, and how.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// The files.
+    pub paths: Vec<PathBuf>,
+    /// How chunks are compressed.
+    pub policy: Policy,
+    /// Xorbs that are compressed or sent at once, at least one. Each takes 64 MiB.
+    pub job_count: usize,
+    /// Where to note what was sent, and to look for what an earlier push has noted.
+    pub resume: Option<ResumeCache>,
 }
 
-/// Why a xorb was not put.
+/// Somebody who wants to know how a push goes. Lengths are of what is new since the last call.
+pub trait PushWatch: fmt::Debug + Send + Sync + 'static {
+    /// So many bytes of files were read.
+    fn read(&self, len: u64);
+    /// So many bytes more are to be sent.
+    fn to_send(&self, len: u64);
+    /// So many bytes were sent.
+    fn sent(&self, len: u64);
+    /// So many bytes were sent in vain, and will be sent again.
+    fn unsent(&self, len: u64);
+    /// A request failed, and will be tried again after the delay.
+    fn retrying(&self, error: &RequestError, delay: Duration);
+    /// The server has not what was relied on: the files are read again.
+    fn starting_over(&self, error: &PushError);
+    /// What was sent cannot be noted, so it would have to be sent again by the next push.
+    fn not_resumable(&self, error: &io::Error);
+}
+
+/// What a push did.
+#[derive(Debug)]
+pub struct Pushed {
+    /// The files in the order given: registered, or not read.
+    pub files: Vec<Result<PushedFile, Unread>>,
+    /// Xorbs that were sent.
+    pub xorb_count: u64,
+    /// Bytes of these.
+    pub sent_len: u64,
+}
+
+/// A file that the server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushedFile {
+    /// Its identity.
+    pub hash: FileHash,
+    /// Its sha256.
+    pub sha256: Sha256,
+    /// Its bytes.
+    pub len: u64,
+    /// Bytes of its chunks that had to be sent.
+    pub new_len: u64,
+}
+
+/// Why a file was left out.
 #[derive(Debug, Error)]
-pub enum PutError {
-    /// The file cannot be read.
+pub enum Unread {
+    /// It cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// Which file.
@@ -51,144 +99,90 @@ pub enum PutError {
         /// What the system says.
         source: io::Error,
     },
-    /// The file is no xorb; nothing was sent.
-    #[error("{} is not a valid xorb", path.display())]
-    Invalid {
+    /// Somebody wrote to it.
+    #[error("{} has changed while it was read; push it again when nobody writes to it", path.display())]
+    Changed {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
-        source: XorbError,
     },
-    /// The server did not take it.
-    #[error("cannot put {}", path.display())]
-    Request {
-        /// Which file.
-        path: PathBuf,
+}
+
+/// Why nothing was registered. What was sent stays on the server for a while.
+#[derive(Debug, Error)]
+pub enum PushError {
+    /// The server could not be asked what it has.
+    #[error("cannot ask for chunks")]
+    Ask(#[source] RequestError),
+    /// A xorb was not taken.
+    #[error("cannot send xorb {xorb}")]
+    Send {
+        /// Which xorb.
+        xorb: XorbHash,
         /// What happened.
         source: RequestError,
     },
+    /// The files were not taken.
+    #[error("cannot register the files")]
+    Register(#[source] RequestError),
+    /// The files do not make a shard.
+    #[error("cannot describe the files")]
+    Shard(#[source] WriteError),
+    /// One file has so many terms that no shard can hold them.
+    #[error("file {file} is in too many pieces for one shard; split it")]
+    TooFragmented {
+        /// Which file.
+        file: FileHash,
+    },
+}
+
+impl PushError {
+    /// The stable code of the failure, when the server gave one.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Ask(source) | Self::Send { source, .. } | Self::Register(source) => source.code(),
+            Self::Shard(_) | Self::TooFragmented { .. } => None,
+        }
+    }
+
+    /// Whether the server refused because it has not what it, or an earlier push, had said.
+    fn is_about_known(&self) -> bool {
+        matches!(self, Self::Register(_)) && matches!(self.code(), Some("missing_xorb" | "shard_mismatch" | "no_proof"))
+    }
 }
 
 impl Server {
-    /// Puts a xorb file: verifies it here, sends its chunks without a footer, and tries again where that can help.
+    /// Pushes files. Those that cannot be read are left out, and told.
     ///
-    /// Putting a xorb twice does no harm, so an attempt whose answer was lost is simply repeated. Then it may be told
-    /// as not new although it was new.
+    /// Memory holds one xorb that is being filled and one per job, 64 MiB each, some 24 MiB of what is being read, and
+    /// about 1.5 MiB per GiB pushed for what is known of chunks.
     ///
     /// # Errors
     ///
-    /// See [`PutError`].
-    pub async fn put(&self, path: &Path, pool: &Pool, watch: Arc<dyn Watch>) -> Result<Put, PutError> {
-        let source = Source { path: path.to_owned(), pool: pool.clone(), watch: Arc::clone(&watch) };
-        let xorb = source.verify().await?;
-        let (hash, serialized_len) = (xorb.hash(), xorb.layout().serialized_len());
-        let (chunk_count, raw_len) = (xorb.layout().chunk_count(), xorb.layout().raw_len());
-        watch.total(serialized_len);
-        let mut retries = Retries::new(self.retry, watch);
-        loop {
-            match self.put_once(hash, serialized_len, &source).await {
-                Ok(was_inserted) => return Ok(Put { hash, was_inserted, chunk_count, serialized_len, raw_len }),
-                Err(Attempt::Read(error)) => return Err(source.read_error(error)),
-                Err(Attempt::Request(error)) => {
-                    let failed = |error| PutError::Request { path: source.path.clone(), source: error };
-                    retries.after(error).await.map_err(failed)?;
-                }
-            }
+    /// See [`PushError`]: nothing was registered, or not all of it.
+    pub async fn push(&self, push: &Push, pool: &Pool, watch: Arc<dyn PushWatch>) -> Result<Pushed, PushError> {
+        let mut before = session::Totals::default();
+        for sources in [Sources::ALL, Sources::OWN] {
+            let error = match attempt(self, push, pool, &watch, sources, &mut before).await {
+                Err(error) if error.is_about_known() => error,
+                result => return result,
+            };
+            watch.starting_over(&error);
         }
-    }
-
-    /// One attempt; whether the xorb is new there.
-    async fn put_once(&self, hash: XorbHash, len: u64, source: &Source) -> Result<bool, Attempt> {
-        // Stock clients bound the raw bytes only, and their longest xorbs go beyond what `/xorbs` takes.
-        let route = if len > MAX_XORB_SERIALIZED_LEN { "v1/xorbs/default" } else { "xorbs" };
-        let (activity, failure) = (Arc::new(Activity::new()), Arc::new(Mutex::new(None)));
-        let body = source.stream(len, Arc::clone(&activity), Arc::clone(&failure));
-        let request = self
-            .post_request(&format!("{route}/{hash}"))
-            .header(CONTENT_TYPE, "application/octet-stream")
-            .header(CONTENT_LENGTH, len)
-            .body(Body::wrap_stream(body));
-        let sent = self.send(request, &activity).await;
-        // A file that cannot be read ends the request too, but it is not the server's fault.
-        if let Some(error) = failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(Attempt::Read(error));
-        }
-        let uploaded: UploadedJson = self.json(sent?).await?;
-        Ok(uploaded.was_inserted)
+        attempt(self, push, pool, &watch, Sources::NONE, &mut before).await
     }
 }
 
-/// Why one attempt failed.
-enum Attempt {
-    Read(io::Error),
-    Request(RequestError),
-}
+/// Tells of retries.
+#[derive(Debug)]
+struct Watched(Arc<dyn PushWatch>);
 
-impl From<RequestError> for Attempt {
-    fn from(error: RequestError) -> Self {
-        Self::Request(error)
+impl Watch for Watched {
+    fn position(&self, _: u64) {}
+
+    fn total(&self, _: u64) {}
+
+    fn retrying(&self, error: &RequestError, delay: Duration) {
+        self.0.retrying(error, delay);
     }
-}
-
-/// The file, and who reads it.
-struct Source {
-    path: PathBuf,
-    pool: Pool,
-    watch: Arc<dyn Watch>,
-}
-
-/// Where a failure to read is kept while the request that it ends is still to be told apart from others.
-type Failure = Arc<Mutex<Option<io::Error>>>;
-
-impl Source {
-    async fn verify(&self) -> Result<VerifiedXorb, PutError> {
-        let path = self.path.clone();
-        let verified = self.pool.run(move || verify_reader(File::open(path)?)).await;
-        let verified = verified.map_err(|error| self.read_error(error))?;
-        verified.map_err(|error| PutError::Invalid { path: self.path.clone(), source: error })
-    }
-
-    fn read_error(&self, error: io::Error) -> PutError {
-        PutError::Read { path: self.path.clone(), source: error }
-    }
-
-    /// The first `len` bytes of the file, a piece at a time.
-    fn stream(
-        &self,
-        len: u64,
-        activity: Arc<Activity>,
-        failure: Failure,
-    ) -> impl Stream<Item = io::Result<Bytes>> + use<> {
-        let (path, pool, watch) = (self.path.clone(), self.pool.clone(), Arc::clone(&self.watch));
-        try_unfold((None, 0), move |(file, at)| {
-            let (path, pool, watch) = (path.clone(), pool.clone(), Arc::clone(&watch));
-            let (activity, failure) = (Arc::clone(&activity), Arc::clone(&failure));
-            async move {
-                activity.touch();
-                watch.position(at);
-                let wanted = PIECE_LEN.min(len - at);
-                if wanted == 0 {
-                    return Ok(None);
-                }
-                match pool.run(move || read_piece(&path, file, wanted)).await {
-                    Ok((file, piece)) => Ok(Some((piece, (Some(file), at + wanted)))),
-                    Err(error) => {
-                        let told = io::Error::from(error.kind());
-                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        Err(told)
-                    }
-                }
-            }
-        })
-    }
-}
-
-/// The next bytes of a file, all of them; opens it for the first ones.
-fn read_piece(path: &Path, file: Option<File>, len: u64) -> io::Result<(File, Bytes)> {
-    let mut file = file.map_or_else(|| File::open(path), Ok)?;
-    let mut piece = Vec::with_capacity(usize::try_from(len).expect("a piece fits in memory"));
-    if ((&mut file).take(len).read_to_end(&mut piece)? as u64) < len {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than when it was verified"));
-    }
-    Ok((file, piece.into()))
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Once;
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy as RedirectPolicy;
 use reqwest::{Client, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
@@ -14,8 +14,9 @@ use thiserror::Error;
 use tokio::time::timeout;
 
 use super::activity::Activity;
-use super::error::{Cause, Refusal, RequestError};
-use super::retry::RetryPolicy;
+use super::error::{Cause, Failure, Refusal, RequestError};
+use super::retry::{Retries, RetryPolicy};
+use super::token::Token;
 use crate::runtime::clock::{Clock, SystemClock};
 
 /// Longest wait for a connection.
@@ -60,6 +61,10 @@ pub trait Watch: fmt::Debug + Send + Sync + 'static {
 pub struct Server {
     http: Client,
     url: ServerUrl,
+    /// For requests to the server itself, and to nobody else.
+    token: Option<Token>,
+    /// For data behind `https` where the server itself is plain.
+    tls: Arc<OnceLock<Client>>,
     pub(super) retry: RetryPolicy,
 }
 
@@ -72,8 +77,15 @@ impl Server {
     ///
     /// This machine has no certificates to check `https` with.
     pub fn new(url: ServerUrl, retry: RetryPolicy) -> Result<Self, RequestError> {
-        let http = build(&url).map_err(|error| url.unreachable(error))?;
-        Ok(Self { http, url, retry })
+        let http = build(url.is_plain(), url.is_loopback()).map_err(|error| url.unreachable(error))?;
+        Ok(Self { http, url, token: None, tls: Arc::default(), retry })
+    }
+
+    /// The same server, to whom this token is shown.
+    #[must_use]
+    pub fn with_token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
     }
 
     /// Asks once whether the server can store and serve.
@@ -93,11 +105,40 @@ impl Server {
     }
 
     pub(super) fn get_request(&self, path: &str) -> RequestBuilder {
-        self.http.get(self.url.join(path))
+        self.signed(self.http.get(self.url.join(path)))
+    }
+
+    pub(super) fn head_request(&self, path: &str) -> RequestBuilder {
+        self.signed(self.http.head(self.url.join(path)))
     }
 
     pub(super) fn post_request(&self, path: &str) -> RequestBuilder {
-        self.http.post(self.url.join(path))
+        self.signed(self.http.post(self.url.join(path)))
+    }
+
+    /// A request for data by a URL that carries its own authority, to whomever it leads: the token stays here.
+    pub(super) fn data_request(&self, url: &str) -> Result<RequestBuilder, RequestError> {
+        let url: ServerUrl = Url::parse(url).map(ServerUrl).map_err(|_| self.strange("a URL of its data is none"))?;
+        let http = match url.0.scheme() {
+            "http" => &self.http,
+            "https" if !self.url.is_plain() => &self.http,
+            "https" => match self.tls.get() {
+                Some(http) => http,
+                None => {
+                    let http = build(false, false).map_err(|error| self.url.unreachable(error))?;
+                    self.tls.get_or_init(|| http)
+                }
+            },
+            _ => return Err(self.strange("a URL of its data is neither http nor https")),
+        };
+        Ok(http.get(url.0))
+    }
+
+    fn signed(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token.header()),
+            None => request,
+        }
     }
 
     /// Sends a request; an answer other than success is an error. Whoever sends a body keeps touching `activity`.
@@ -111,7 +152,7 @@ impl Server {
         }
         let (status, wait) = (response.status(), retry_after(response.headers()));
         // A refusal is one even when its reasons do not arrive.
-        let body = self.text(response).await.unwrap_or_default();
+        let body = self.body(response, MAX_TEXT_LEN).await.unwrap_or_default();
         let refusal = Refusal::parse(status, &body, wait);
         Err(RequestError::Refused { url: self.url.to_string(), refusal })
     }
@@ -127,31 +168,64 @@ impl Server {
 
     /// An answer as JSON.
     pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T, RequestError> {
-        let text = self.text(response).await?;
+        self.json_within(response, MAX_TEXT_LEN).await
+    }
+
+    /// An answer as JSON of at most so many bytes.
+    pub(super) async fn json_within<T: DeserializeOwned>(
+        &self,
+        response: Response,
+        max_len: usize,
+    ) -> Result<T, RequestError> {
+        let text = self.body(response, max_len).await?;
         serde_json::from_slice(&text).map_err(|_| self.strange("the JSON is another than expected"))
+    }
+
+    /// GETs JSON, as often as it takes.
+    pub(super) async fn get_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        watch: &Arc<dyn Watch>,
+    ) -> Result<T, RequestError> {
+        let mut retries = Retries::new(self.retry, Arc::clone(watch));
+        loop {
+            let failed = match self.send(self.get_request(path), &Activity::new()).await {
+                Ok(response) => self.json(response).await,
+                Err(error) => Err(error),
+            };
+            match failed {
+                Ok(value) => return Ok(value),
+                Err(error) => retries.after(error).await?,
+            }
+        }
     }
 
     pub(super) fn strange(&self, what: &'static str) -> RequestError {
         RequestError::Strange { url: self.url.to_string(), what }
     }
 
+    pub(super) fn failed(&self, detail: &str, code: Option<&str>, is_retryable: bool) -> RequestError {
+        RequestError::Failed { url: self.url.to_string(), failure: Failure::new(code, detail, is_retryable) }
+    }
+
     fn silent(&self) -> RequestError {
         RequestError::Silent { url: self.url.to_string(), limit: READ_TIMEOUT }
     }
 
-    async fn text(&self, mut response: Response) -> Result<Vec<u8>, RequestError> {
-        let mut text = Vec::new();
+    /// An answer as a whole, of at most so many bytes.
+    pub(super) async fn body(&self, mut response: Response, max_len: usize) -> Result<Vec<u8>, RequestError> {
+        let mut body = Vec::new();
         while let Some(piece) = self.next_piece(&mut response).await? {
-            if text.len() + piece.len() > MAX_TEXT_LEN {
-                return Err(self.strange("the text is too long"));
+            if body.len() + piece.len() > max_len {
+                return Err(self.strange("the answer is too long"));
             }
-            text.extend_from_slice(&piece);
+            body.extend_from_slice(&piece);
         }
-        Ok(text)
+        Ok(body)
     }
 }
 
-fn build(url: &ServerUrl) -> reqwest::Result<Client> {
+fn build(is_plain: bool, is_loopback: bool) -> reqwest::Result<Client> {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
         // Whoever has installed one before us may keep it.
@@ -164,10 +238,10 @@ fn build(url: &ServerUrl) -> reqwest::Result<Client> {
             // A redirected upload would lose its body, and the server has none: it is a wrong address.
             .redirect(RedirectPolicy::none())
     };
-    if url.is_plain() {
+    if is_plain {
         // A small container may have no certificates at all, and plain HTTP needs none.
         let without_tls = builder().tls_certs_only([]);
-        return if url.is_loopback() { without_tls.no_proxy().build() } else { without_tls.build() };
+        return if is_loopback { without_tls.no_proxy().build() } else { without_tls.build() };
     }
     builder().build()
 }

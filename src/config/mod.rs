@@ -6,12 +6,13 @@
 mod raw;
 
 use std::fmt::Display;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use thiserror::Error;
 
 pub use self::raw::RawConfig;
@@ -26,6 +27,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where clients reach the server, without a slash at the end; where they send their requests if not set.
     pub public_url: Option<String>,
+    /// Proxies whose forwarded headers are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether requests carry tokens.
+    pub auth: AuthMode,
     /// Whether requests without authentication are meant to be taken from other machines.
     pub allow_anonymous: bool,
     /// Connections held at once.
@@ -52,6 +57,15 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
     pub log: String,
+}
+
+/// Whether requests carry tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    /// All but the signs of life.
+    Token,
+    /// Whoever reaches the server may do everything.
+    Off,
 }
 
 /// Why the settings are refused.
@@ -86,8 +100,8 @@ pub enum ConfigError {
     },
     /// Anyone who reaches the port could write.
     #[error(
-        "refusing to listen on {listen} without authentication: anyone who can reach it could read and write. Listen on \
-         127.0.0.1, or say --allow-anonymous (allow_anonymous = true) if the network in front of it is trusted"
+        "refusing to listen on {listen} without authentication: anyone who can reach it could read and write. Ask \
+         for tokens with --auth token (auth = \"token\"), listen on 127.0.0.1, or say --allow-anonymous (allow_anonymous = true) if the network in front of it is trusted"
     )]
     Exposed {
         /// Where it was told to listen.
@@ -114,6 +128,8 @@ impl Config {
             listen,
             data_dir: Self::data_dir_of(raw.data_dir),
             public_url: public_url(raw.public_url)?,
+            trusted_proxies: proxies(raw.trusted_proxies)?,
+            auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
@@ -128,7 +144,8 @@ impl Config {
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         };
-        if !config.listen.ip().is_loopback() && !config.allow_anonymous {
+        let is_open = config.auth == AuthMode::Off && !config.allow_anonymous;
+        if is_open && !config.listen.ip().is_loopback() {
             return Err(ConfigError::Exposed { listen: config.listen });
         }
         Ok(config)
@@ -150,6 +167,32 @@ fn public_url(text: Option<String>) -> Result<Option<String>, ConfigError> {
         return Err(ConfigError::Value { key: "public_url", value: text, reason });
     }
     Ok(Some(text.trim_end_matches('/').to_owned()))
+}
+
+/// Addresses and networks, with commas or spaces between them.
+fn proxies(text: Option<String>) -> Result<Vec<IpNet>, ConfigError> {
+    let text = text.unwrap_or_default();
+    let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty());
+    let parse = |entry: &str| entry.parse().or_else(|_| entry.parse::<IpAddr>().map(IpNet::from));
+    let nets = entries.map(|entry| {
+        parse(entry).map_err(|_| ConfigError::Value {
+            key: "trusted_proxies",
+            value: entry.to_owned(),
+            reason: "it is an address, like 10.0.0.7, or a network, like 10.0.0.0/8".to_owned(),
+        })
+    });
+    nets.collect()
+}
+
+fn auth_mode(text: Option<String>) -> Result<AuthMode, ConfigError> {
+    match text.as_deref() {
+        None | Some("off") => Ok(AuthMode::Off),
+        Some("token") => Ok(AuthMode::Token),
+        Some(value) => {
+            let reason = "it is token or off".to_owned();
+            Err(ConfigError::Value { key: "auth", value: value.to_owned(), reason })
+        }
+    }
 }
 
 fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {

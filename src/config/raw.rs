@@ -51,6 +51,10 @@ keys! {
     data_dir: String, "a folder";
     /// Where clients reach the server.
     public_url: String, "a URL";
+    /// Proxies whose forwarded headers are believed.
+    trusted_proxies: String, "addresses and networks";
+    /// `token` or `off`.
+    auth: String, "token or off";
     /// Serve other machines without authentication.
     allow_anonymous: bool, "true or false";
     /// Connections held at once.

@@ -195,7 +195,7 @@ fn fmt_words(hash: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
+pub(super) fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
         return Err(ParseHashError::Count { count: text.chars().count() });

@@ -24,4 +24,4 @@ pub mod windows;
 pub mod xorb;
 
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};
-pub use range::{ByteRange, ChunkRange, ChunkRangeSpec, ParseRangeError};
+pub use range::{ByteRange, ByteRangeSpec, ChunkRange, ChunkRangeSpec, ParseRangeError};

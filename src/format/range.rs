@@ -3,7 +3,8 @@
 //! The inclusive form of HTTP exists only at the edge, where headers are parsed and printed; in here `end` is always
 //! the first one that does *not* belong to the range.
 //!
-//! [`ChunkRangeSpec`] is how people and clients write a range of chunks before they know how many there are.
+//! [`ChunkRangeSpec`] and [`ByteRangeSpec`] are how people and clients write a range before they know how many chunks or
+//! bytes there are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -122,26 +123,66 @@ enum Asked {
     Between(u64, u64),
 }
 
-/// A text that is no range of chunks.
+/// A text that is no range of chunks or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a range of chunks is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`, and is not empty")]
+#[error("a range is `A-B` for [A,B), `A-`, `-N` for the last N, or `A`, and is not empty")]
 pub struct ParseRangeError;
 
 impl ChunkRangeSpec {
     /// These chunks of a xorb with `count` chunks; `None` where one of them is not there.
     #[must_use]
     pub fn resolve(self, count: u32) -> Option<ChunkRange> {
-        let count = u64::from(count);
-        let (start, end) = match self.0 {
-            Asked::One(index) => (index, index.checked_add(1)?),
-            Asked::From(start) => (start, count),
-            Asked::Last(number) => (count.checked_sub(number)?, count),
-            Asked::Between(start, end) => (start, end),
-        };
-        if end > count {
-            return None;
-        }
+        let (start, end) = self.0.resolve(count.into())?;
         ChunkRange::new(u32::try_from(start).ok()?, u32::try_from(end).ok()?)
+    }
+}
+
+/// A range of bytes as it is asked for, written like a [`ChunkRangeSpec`]. Nothing is clamped either.
+///
+/// ```
+/// use zorb::format::{ByteRange, ByteRangeSpec};
+///
+/// let tail: ByteRangeSpec = "100-".parse()?;
+/// assert_eq!(tail.resolve(300), ByteRange::new(100, 300));
+/// assert_eq!(tail.resolve(100), None);
+/// # Ok::<(), zorb::format::ParseRangeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRangeSpec(Asked);
+
+impl ByteRangeSpec {
+    /// These bytes of something that is `len` bytes long; `None` where one of them is not there.
+    #[must_use]
+    pub fn resolve(self, len: u64) -> Option<ByteRange> {
+        let (start, end) = self.0.resolve(len)?;
+        ByteRange::new(start, end)
+    }
+}
+
+impl FromStr for ByteRangeSpec {
+    type Err = ParseRangeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRangeError> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for ByteRangeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Asked {
+    /// Start and end, where there are so many things; `None` where one of those asked for is not among them.
+    fn resolve(self, count: u64) -> Option<(u64, u64)> {
+        let (start, end) = match self {
+            Self::One(index) => (index, index.checked_add(1)?),
+            Self::From(start) => (start, count),
+            Self::Last(number) => (count.checked_sub(number)?, count),
+            Self::Between(start, end) => (start, end),
+        };
+        (end <= count).then_some((start, end))
     }
 }
 
@@ -149,27 +190,41 @@ impl FromStr for ChunkRangeSpec {
     type Err = ParseRangeError;
 
     fn from_str(text: &str) -> Result<Self, ParseRangeError> {
-        let asked = match text.split_once('-') {
-            None => Asked::One(parse_number(text)?),
-            Some(("", number)) => Asked::Last(parse_number(number)?),
-            Some((start, "")) => Asked::From(parse_number(start)?),
-            Some((start, end)) => Asked::Between(parse_number(start)?, parse_number(end)?),
-        };
-        match asked {
-            Asked::Last(0) => Err(ParseRangeError),
-            Asked::Between(start, end) if start >= end => Err(ParseRangeError),
-            asked => Ok(Self(asked)),
-        }
+        text.parse().map(Self)
     }
 }
 
 impl fmt::Display for ChunkRangeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Asked::One(index) => write!(f, "{index}"),
-            Asked::From(start) => write!(f, "{start}-"),
-            Asked::Last(number) => write!(f, "-{number}"),
-            Asked::Between(start, end) => write!(f, "{start}-{end}"),
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Asked {
+    type Err = ParseRangeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRangeError> {
+        let asked = match text.split_once('-') {
+            None => Self::One(parse_number(text)?),
+            Some(("", number)) => Self::Last(parse_number(number)?),
+            Some((start, "")) => Self::From(parse_number(start)?),
+            Some((start, end)) => Self::Between(parse_number(start)?, parse_number(end)?),
+        };
+        match asked {
+            Self::Last(0) => Err(ParseRangeError),
+            Self::Between(start, end) if start >= end => Err(ParseRangeError),
+            asked => Ok(asked),
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(index) => write!(f, "{index}"),
+            Self::From(start) => write!(f, "{start}-"),
+            Self::Last(number) => write!(f, "-{number}"),
+            Self::Between(start, end) => write!(f, "{start}-{end}"),
         }
     }
 }

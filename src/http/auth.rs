@@ -1,14 +1,96 @@
-//! Who is asking. There is no authentication yet: whoever reaches the server may do everything.
+//! Who is asking, and whether they may: decided for every route before its handler sees the request, and before a path,
+//! a query or a body is looked at.
+//!
+//! The rules (spec 6): no valid token is a 401, one whose scope is too small a 403. What a token's repository may not
+//! read is not there: a 404 like any other, given by the service.
 
-use crate::service::access::{Claims, RepoScope, Scope};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
 
-/// The claims of a server without authentication.
-pub(super) const fn anonymous() -> Claims {
-    Claims {
-        scope: Scope::Admin,
-        repo: RepoScope::All,
-        subject: None,
-        issued_unix_secs: 0,
-        expires_unix_secs: u64::MAX,
+use super::AppState;
+use super::error::{Code, Problem};
+use crate::service::access::{Claims, RepoScope, Scope, check_token};
+
+/// Whether tokens are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Whoever reaches the server may do everything.
+    Off,
+    /// Every request but the signs of life carries a token.
+    Tokens,
+}
+
+/// The claims of whoever is asking.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(pub(super) Claims);
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // There is one wherever `guard` stands before the handler; a route where it does not is a fault of ours, and
+        // must let nobody in.
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+            tracing::error!("a route that asks who is calling is not guarded");
+            Problem::new(Code::Internal, "This route is not guarded; its server is broken.")
+        })
+    }
+}
+
+/// Lets through who may do what takes this scope.
+pub(super) async fn guard(
+    State((state, needed)): State<(AppState, Scope)>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let claims = match state.auth {
+        Auth::Off => Claims::UNRESTRICTED,
+        Auth::Tokens => check(&state, request.headers()).await?,
+    };
+    if state.auth == Auth::Tokens {
+        let span = tracing::Span::current();
+        span.record("repo", tracing::field::display(&claims.repo));
+        if let Some(subject) = &claims.subject {
+            span.record("subject", tracing::field::display(subject));
+        }
+    }
+    if !claims.allow(needed) {
+        tracing::debug!(%needed, has = %claims.scope, "a token's scope is too small");
+        let detail = format!("This takes a token with the scope {needed}; this one has {}.", claims.scope);
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    request.extensions_mut().insert(Caller(claims));
+    Ok(next.run(request).await)
+}
+
+/// The claims of a request's token.
+async fn check(state: &AppState, headers: &HeaderMap) -> Result<Claims, Problem> {
+    let unauthorized = |detail: &str| Problem::new(Code::Unauthorized, detail);
+    let header = headers.get(AUTHORIZATION).ok_or_else(|| {
+        unauthorized("This takes a token: send Authorization: Bearer with one from `zorb token issue`.")
+    })?;
+    let token = bearer(header).ok_or_else(|| unauthorized("The Authorization header is not Bearer and a token."))?;
+    let now = state.clock.now().as_secs();
+    state.keys.check(|ring| check_token(ring, token, now)).await.map_err(|refused| {
+        tracing::debug!(reason = refused.reason().name(), "a token was refused");
+        unauthorized("The token is not valid, or not any more; get a new one.")
+    })
+}
+
+/// The token of an `Authorization` header. The scheme is not case-sensitive (RFC 9110, section 11.1).
+fn bearer(header: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
+}
+
+impl Caller {
+    /// Whether this caller may see whatever is stored. A xorb mixes chunks of many files, so whoever is bound to a
+    /// repository gets none as a whole: only ranges, by the URLs of files that it may read (spec 6.2, rule 2).
+    pub(super) fn sees_all(&self) -> bool {
+        self.0.repo == RepoScope::All
     }
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 
 use super::AppState;
-use super::auth::anonymous;
+use super::auth::Caller;
 use super::error::{Code, Problem};
 use crate::format::ChunkHash;
 
@@ -14,11 +14,12 @@ use crate::format::ChunkHash;
 /// they cannot read as the end of the whole upload, and a 5xx as a reason to wait for minutes.
 pub(super) async fn find(
     State(state): State<AppState>,
+    Caller(claims): Caller,
     Path((_, chunk)): Path<(String, String)>,
 ) -> Result<impl IntoResponse, Problem> {
     let chunk: ChunkHash = chunk.parse()?;
     let not_found = || Problem::new(Code::NotFound, "This chunk is not known.");
-    let answer = state.cas.dedup_answer(&anonymous(), chunk).await.inspect_err(|error| {
+    let answer = state.cas.dedup_answer(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "a chunk could not be looked up");
     });
     let shard = answer.ok().flatten().ok_or_else(not_found)?;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 pub enum Code {
     /// The hash in the path is not 64 hex digits.
     InvalidHash,
-    /// A `range` or `format` parameter, or a `Range` header, is not of its form.
+    /// A `range`, `format` or `limit` parameter, or a `Range` or `X-Range-Dirty` header, is not of its form.
     InvalidRange,
     /// The body is no xorb, from byte `offset` on.
     MalformedXorb,
@@ -27,6 +27,10 @@ pub enum Code {
     FileHashMismatch,
     /// The file is known with another sha256.
     Sha256Conflict,
+    /// The body or the query of a request is not of its form.
+    InvalidRequest,
+    /// There is no valid token.
+    Unauthorized,
     /// The request is not allowed.
     Forbidden,
     /// The body is the xorb `actual`, not `claimed`.
@@ -69,6 +73,8 @@ impl Code {
         Self::NoProof,
         Self::FileHashMismatch,
         Self::Sha256Conflict,
+        Self::InvalidRequest,
+        Self::Unauthorized,
         Self::Forbidden,
         Self::HashMismatch,
         Self::TooLarge,
@@ -99,6 +105,8 @@ impl Code {
             Self::NoProof => "no_proof",
             Self::FileHashMismatch => "file_hash_mismatch",
             Self::Sha256Conflict => "sha256_conflict",
+            Self::InvalidRequest => "invalid_request",
+            Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::HashMismatch => "hash_mismatch",
             Self::TooLarge => "too_large",
@@ -120,6 +128,7 @@ impl Code {
     pub const fn status(self) -> StatusCode {
         match self {
             Self::InvalidHash
+            | Self::InvalidRequest
             | Self::InvalidRange
             | Self::MalformedXorb
             | Self::UnsupportedVersion
@@ -133,6 +142,7 @@ impl Code {
             | Self::HashMismatch
             | Self::TooManyChunks
             | Self::IncompleteBody => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -16,7 +16,9 @@ pub use super::code::Code;
 use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
 use crate::runtime::telemetry::chain;
-use crate::service::{ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError};
+use crate::service::{
+    ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
+};
 
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -88,6 +90,9 @@ impl IntoResponse for Problem {
         let mut response = (status, Value::Object(problem).to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"zorb\""));
+        }
         if let Some(delay) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)));
         }
@@ -174,8 +179,9 @@ impl From<RegisterError> for Problem {
             RegisterError::FileHash { claimed, actual } => Self::new(Code::FileHashMismatch, sentence)
                 .with("claimed", claimed.to_string())
                 .with("actual", actual.to_string()),
-            RegisterError::OtherSha256 { file } => {
-                Self::new(Code::Sha256Conflict, sentence).with("file", file.to_string())
+            RegisterError::OtherSha256 { file, is_verified } => {
+                let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
+                Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
             RegisterError::Store(error) => error.into(),
         }
@@ -192,6 +198,18 @@ impl From<ReconstructError> for Problem {
             }
             ReconstructError::Inconsistent { .. } => internal(&error),
             ReconstructError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WindowsError> for Problem {
+    fn from(error: WindowsError) -> Self {
+        match error {
+            WindowsError::File(error) => error.into(),
+            WindowsError::NothingWithin { file_len } => {
+                let detail = format!("The file has {file_len} bytes; none of the ranges begins within them.");
+                Self::new(Code::InvalidRange, detail)
+            }
         }
     }
 }

@@ -5,21 +5,21 @@ use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use serde_json::{Value, json};
 
 use super::AppState;
 use super::error::{Code, Problem};
+use super::wire::StatusJson;
 use crate::runtime::telemetry::chain;
 
 /// `GET /healthz`: the process answers.
-pub(super) async fn live() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+pub(super) async fn live() -> Json<StatusJson> {
+    Json(StatusJson { status: "ok" })
 }
 
 /// `GET /readyz`: the store takes data and the index answers.
-pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
+pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<StatusJson>, Problem> {
     match state.cas.probe().await {
-        Ok(()) => Ok(Json(json!({ "status": "ok" }))),
+        Ok(()) => Ok(Json(StatusJson { status: "ok" })),
         Err(error) => {
             tracing::error!(error = %chain(&error), "not ready");
             Err(Problem::new(Code::NotReady, "The store or its index does not work; the log says why."))

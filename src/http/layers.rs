@@ -6,6 +6,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
+use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::AppState;
@@ -31,6 +32,8 @@ pub(super) async fn observe(State(state): State<AppState>, request: Request, nex
         id = id.to_str().unwrap_or_default(),
         %method,
         path = request.uri().path(),
+        subject = Empty,
+        repo = Empty,
     );
     let begin = Instant::now();
     state.metrics.requests_in_flight.inc();

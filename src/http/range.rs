@@ -53,6 +53,20 @@ pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<Byt
     Ok(Some(ranges))
 }
 
+/// The ranges of a text in which each has a start and an end, like `bytes=0-9,20-29`. `None` for anything else, for no
+/// range, and for too many.
+pub(super) fn parse_closed_ranges(text: &str) -> Option<Vec<ByteRange>> {
+    let (unit, set) = text.split_once('=')?;
+    if !unit.eq_ignore_ascii_case("bytes") || set.split(',').count() > MAX_RANGE_COUNT {
+        return None;
+    }
+    let parse = |spec: &str| {
+        let (first, last) = spec.trim_matches([' ', '\t']).split_once('-')?;
+        ByteRange::new(parse_number(first).ok()?, parse_number(last).ok()?.saturating_add(1))
+    };
+    set.split(',').map(parse).collect()
+}
+
 /// One element of the list; `None` where nothing of it is there.
 fn parse_byte_range(spec: &str, len: u64) -> Result<Option<ByteRange>, RangeError> {
     let (first, last) = spec.split_once('-').ok_or(RangeError::Malformed)?;

@@ -1,112 +1,141 @@
 //! The routes that say what a file is made of (spec 5.1 to 5.3, 5.5).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{CONTENT_LENGTH, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
-use serde_json::{Map, Value, json};
 
 use super::AppState;
-use super::auth::anonymous;
+use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
 use super::transfer::Urls;
+use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
+use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
 use crate::format::{ByteRange, FileHash, ParseHashError};
-use crate::service::Reconstruction;
+use crate::service::access::Claims;
 use crate::service::reconstruct::{PlannedTerm, XorbPlan};
+use crate::service::{Detail, Reconstruction};
 
 /// `GET /v2/reconstructions/{file}`.
 pub(super) async fn v2(
     State(state): State<AppState>,
+    Caller(claims): Caller,
+    base: BaseUrl,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Problem> {
-    let (found, urls) = reconstruct(&state, &file, &headers).await?;
-    let mut xorbs = Map::new();
-    for xorb in &found.plan.xorbs {
-        let entries = urls.sign(xorb.xorb, &xorb.descriptors).into_iter().map(|(url, descriptors)| {
-            let ranges: Vec<Value> = descriptors
-                .iter()
-                .map(|part| {
-                    json!({
-                        "chunks": { "start": part.chunks.start(), "end": part.chunks.end() },
-                        "bytes": { "start": part.bytes.start(), "end": part.bytes.last() },
-                    })
-                })
-                .collect();
-            json!({ "url": url, "ranges": ranges })
-        });
-        xorbs.insert(xorb.xorb.to_string(), entries.collect());
-    }
-    Ok(Json(json!({
-        "offset_into_first_range": found.plan.file.offset_into_first_range,
-        "terms": terms(&found.plan.file.terms),
-        "xorbs": xorbs,
-    })))
+) -> Result<Json<ReconstructionV2Json>, Problem> {
+    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
+    let urls = Urls::new(&state, base);
+    let fetch = |xorb: &XorbPlan| -> Vec<FetchJson> {
+        let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
+        parts
+            .map(|(url, descriptors)| {
+                let ranges = descriptors.iter();
+                let ranges = ranges.map(|part| DescriptorJson { chunks: part.chunks.into(), bytes: part.bytes.into() });
+                FetchJson { url, ranges: ranges.collect() }
+            })
+            .collect()
+    };
+    Ok(Json(ReconstructionV2Json {
+        offset_into_first_range: found.plan.file.offset_into_first_range,
+        terms: detailed_terms(&found),
+        xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(xorb))).collect(),
+    }))
 }
 
 /// `GET /v1/reconstructions/{file}`.
 pub(super) async fn v1(
     State(state): State<AppState>,
+    Caller(claims): Caller,
+    base: BaseUrl,
     Path(file): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Problem> {
-    let (found, urls) = reconstruct(&state, &file, &headers).await?;
-    Ok(Json(json!({
-        "offset_into_first_range": found.plan.file.offset_into_first_range,
-        "terms": terms(&found.plan.file.terms),
-        "fetch_info": fetch_info(&urls, &found.plan.xorbs),
-    })))
+) -> Result<Json<ReconstructionV1Json>, Problem> {
+    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
+    Ok(Json(ReconstructionV1Json {
+        offset_into_first_range: found.plan.file.offset_into_first_range,
+        terms: detailed_terms(&found),
+        fetch_info: fetch_info(&Urls::new(&state, base), &found.plan.xorbs),
+    }))
 }
 
 /// `GET /v1/reconstructions?file_id=…&file_id=…`.
 pub(super) async fn batch_get(
     State(state): State<AppState>,
+    Caller(claims): Caller,
+    base: BaseUrl,
     Query(pairs): Query<Vec<(String, String)>>,
-    headers: HeaderMap,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<BatchJson>, Problem> {
     let files = pairs.iter().filter(|(name, _)| name == "file_id").map(|(_, value)| value.parse());
-    batch(&state, files.collect::<Result<_, ParseHashError>>()?, &headers).await
+    batch(&state, &claims, base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
 /// `POST /v1/reconstructions` with `[{"prefix":…,"hash":…}]`.
 pub(super) async fn batch_post(
     State(state): State<AppState>,
-    headers: HeaderMap,
-    Json(keys): Json<Vec<HashMap<String, String>>>,
-) -> Result<Json<Value>, Problem> {
-    let files = keys.iter().map(|key| key.get("hash").map_or("", String::as_str).parse());
-    batch(&state, files.collect::<Result<_, ParseHashError>>()?, &headers).await
+    Caller(claims): Caller,
+    base: BaseUrl,
+    keys: Result<Json<FileKeysJson>, JsonRejection>,
+) -> Result<Json<BatchJson>, Problem> {
+    let Json(keys) = keys.map_err(|rejected| {
+        tracing::debug!(%rejected, "a batch query is no list of files");
+        let detail = "The body is not a list of files, [{\"prefix\":\"default\",\"hash\":…}], with that content type.";
+        Problem::new(Code::InvalidRequest, detail)
+    })?;
+    let files = keys.0.iter().map(|key| key.hash.parse());
+    batch(&state, &claims, base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
 /// `HEAD /v1/files/{file}`: the length of a file.
 pub(super) async fn file_head(
     State(state): State<AppState>,
+    Caller(claims): Caller,
     Path(file): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
     let file: FileHash = file.parse()?;
-    let len = state.cas.file_len(&anonymous(), file).await?.ok_or_else(|| no_such_file(file))?;
+    let len = state.cas.file_len(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
     Ok((StatusCode::OK, [(CONTENT_LENGTH, HeaderValue::from(len))]))
 }
 
-async fn reconstruct(state: &AppState, file: &str, headers: &HeaderMap) -> Result<(Reconstruction, Urls), Problem> {
+/// `?chunk_byte_sizes=true` asks for the raw length of every chunk (spec 5.1).
+fn detail(query: &[(String, String)]) -> Detail {
+    let is_asked = query.iter().any(|(name, value)| name == "chunk_byte_sizes" && value == "true");
+    if is_asked { Detail::Chunks } else { Detail::Terms }
+}
+
+async fn reconstruct(
+    state: &AppState,
+    claims: &Claims,
+    file: &str,
+    detail: Detail,
+    headers: &HeaderMap,
+) -> Result<Reconstruction, Problem> {
     let file: FileHash = file.parse()?;
     let range = match headers.get(RANGE) {
         None => None,
-        Some(text) => Some(file_range(state, file, text).await?),
+        Some(text) => Some(file_range(state, claims, file, text).await?),
     };
-    let found = state.cas.reconstruct(&anonymous(), file, range).await?;
-    Ok((found, Urls::new(state, headers)))
+    Ok(state.cas.reconstruct(claims, file, range, detail).await?)
 }
 
 /// One range of the file's bytes. A malformed one is a 400: a client reads a 416 as "past the end" (spec 9, row 33).
-async fn file_range(state: &AppState, file: FileHash, text: &HeaderValue) -> Result<ByteRange, Problem> {
+async fn file_range(
+    state: &AppState,
+    claims: &Claims,
+    file: FileHash,
+    text: &HeaderValue,
+) -> Result<ByteRange, Problem> {
     let malformed =
         || Problem::new(Code::InvalidRange, "The Range header is not `bytes=A-B`, `bytes=A-` or `bytes=-N`.");
-    let len = match state.cas.file_len(&anonymous(), file).await? {
+    let len = match state.cas.file_len(claims, file).await? {
         Some(len) => len,
         None if file == FileHash::EMPTY => 0,
         None => return Err(no_such_file(file)),
@@ -124,42 +153,42 @@ async fn file_range(state: &AppState, file: FileHash, text: &HeaderValue) -> Res
     }
 }
 
-async fn batch(state: &AppState, files: Vec<FileHash>, headers: &HeaderMap) -> Result<Json<Value>, Problem> {
-    let found = state.cas.reconstruct_all(&anonymous(), &files).await?;
-    let files: Map<String, Value> =
-        files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect();
-    let urls = Urls::new(state, headers);
-    Ok(Json(json!({ "files": files, "fetch_info": fetch_info(&urls, &found.xorbs) })))
+async fn batch(
+    state: &AppState,
+    claims: &Claims,
+    base: BaseUrl,
+    files: Vec<FileHash>,
+) -> Result<Json<BatchJson>, Problem> {
+    let found = state.cas.reconstruct_all(claims, &files).await?;
+    Ok(Json(BatchJson {
+        files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
+        fetch_info: fetch_info(&Urls::new(state, base), &found.xorbs),
+    }))
 }
 
-fn terms(terms: &[PlannedTerm]) -> Value {
-    let term = |term: &PlannedTerm| {
-        json!({
-            "hash": term.xorb.to_string(),
-            "unpacked_length": term.raw_len,
-            "range": { "start": term.chunks.start(), "end": term.chunks.end() },
-        })
-    };
-    terms.iter().map(term).collect()
+/// The terms, with the lengths of their chunks where there are any.
+fn detailed_terms(found: &Reconstruction) -> Vec<TermJson> {
+    let mut terms = terms(&found.plan.file.terms);
+    for (term, lens) in terms.iter_mut().zip(found.chunk_raw_lens.iter().flatten()) {
+        term.chunk_byte_sizes = Some(lens.clone());
+    }
+    terms
+}
+
+fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {
+    terms.iter().map(TermJson::from).collect()
 }
 
 /// Version 1: a URL for every descriptor.
-fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> Value {
-    let entries = |xorb: &XorbPlan| -> Value {
-        let parts = xorb.descriptors.iter().flat_map(|part| urls.sign(xorb.xorb, std::slice::from_ref(part)));
-        parts
-            .flat_map(|(url, descriptors)| descriptors.iter().map(move |part| (url.clone(), *part)).collect::<Vec<_>>())
-            .map(|(url, part)| {
-                json!({
-                    "range": { "start": part.chunks.start(), "end": part.chunks.end() },
-                    "url": url,
-                    "url_range": { "start": part.bytes.start(), "end": part.bytes.last() },
-                })
-            })
-            .collect()
+fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfoJson>> {
+    let entries = |xorb: &XorbPlan| -> Vec<FetchInfoJson> {
+        let signed = |part| {
+            let signed = urls.sign(xorb.xorb, std::slice::from_ref(part)).into_iter();
+            signed.map(move |(url, _)| FetchInfoJson { range: part.chunks.into(), url, url_range: part.bytes.into() })
+        };
+        xorb.descriptors.iter().flat_map(signed).collect()
     };
-    let xorbs: Map<String, Value> = xorbs.iter().map(|xorb| (xorb.xorb.to_string(), entries(xorb))).collect();
-    Value::Object(xorbs)
+    xorbs.iter().map(|xorb| (xorb.xorb.to_string(), entries(xorb))).collect()
 }
 
 fn no_such_file(file: FileHash) -> Problem {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::{StreamExt, TryStreamExt, iter, once};
 
 use super::AppState;
+use super::auth::Auth;
 use super::conditions::{if_match, if_none_match, if_range};
 use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
@@ -26,6 +27,9 @@ const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range
 /// A xorb never changes under its hash; the `ETag` covers the rare second serialization.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
 
+/// The same where not everybody may have it: no cache that many share may keep it, since it would ask for no token.
+const CACHE_PRIVATELY: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
+
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// A resource: some chunks of a xorb, in one form.
@@ -37,6 +41,7 @@ pub(super) struct Representation {
     /// Their bytes in the whole xorb of this form.
     bytes: ByteRange,
     etag: String,
+    cache: HeaderValue,
 }
 
 impl Representation {
@@ -54,16 +59,19 @@ impl Representation {
         };
         let part = if chunks == layout.whole() { String::new() } else { format!("-{chunks}") };
         let etag = format!("\"{}-{variant}{part}\"", xorb.hash());
-        Self { xorb, form, chunks, bytes, etag }
+        Self { xorb, form, chunks, bytes, etag, cache: CACHE_PRIVATELY }
     }
 
     /// Answers a GET or HEAD for it.
     pub(super) async fn respond(
-        self,
+        mut self,
         state: &AppState,
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, Problem> {
+        if state.auth == Auth::Off {
+            self.cache = CACHE_FOREVER;
+        }
         // In this order (RFC 9110, section 13.2.2).
         if if_match(headers, &self.etag) == Some(false) {
             return Err(Problem::new(Code::PreconditionFailed, "The ETag of this xorb is not one of If-Match."));
@@ -171,7 +179,7 @@ impl Representation {
     /// The headers that every answer has, 304 included.
     fn describe(&self, headers: &mut HeaderMap) {
         headers.insert(ETAG, value(&self.etag));
-        headers.insert(CACHE_CONTROL, CACHE_FOREVER);
+        headers.insert(CACHE_CONTROL, self.cache.clone());
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(X_XORB_CHUNK_RANGE, value(&self.chunks.to_string()));
         headers.insert(X_XORB_BYTE_RANGE, value(&self.bytes.to_string()));

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
 use super::linger::{Lingering, answer};
+use super::origin::Peer;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -29,6 +30,15 @@ const READ_BUFFER_LEN: usize = 64 << 10;
 
 /// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Every route.
+    pub router: Router,
+    /// A path before all of them, like `/cas`, that may be there or not; empty for none.
+    pub prefix: Arc<str>,
+}
 
 /// How connections are treated.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +56,7 @@ pub struct ConnectionLimits {
 /// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time allowed, and returns.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    site: Site,
     metrics: Arc<Metrics>,
     limits: ConnectionLimits,
     stop: impl Future<Output = ()> + Send,
@@ -66,17 +76,22 @@ pub async fn serve(
             accepted = accepted => accepted,
             () = &mut stop => break,
         };
-        let stream = match accepted.and_then(|(stream, _)| prepare(stream, limits.send_stall)) {
-            Ok(stream) => stream,
+        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream, limits.send_stall)?, Peer(peer))));
+        let (stream, peer) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (unread, router) = (Arc::new(AtomicBool::new(false)), router.clone());
+        let (unread, site) = (Arc::new(AtomicBool::new(false)), site.clone());
         let stream = TokioIo::new(Lingering::new(Box::pin(stream), Arc::clone(&unread)));
-        let service = service_fn(move |request| answer(router.clone(), Arc::clone(&unread), normalise(request)));
+        let service = service_fn(move |request| {
+            let mut request = normalise(request, &site.prefix);
+            request.extensions_mut().insert(peer);
+            answer(site.router.clone(), Arc::clone(&unread), request)
+        });
         let connection = watch(&graceful, http.serve_connection(stream, service));
         let metrics = Arc::clone(&metrics);
         tasks.spawn(async move {
@@ -109,16 +124,38 @@ fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<
     Ok(stream)
 }
 
-/// An endpoint that is given with a trailing slash gives `//v1/…` (clients concatenate); it means `/v1/…`.
-fn normalise<B>(mut request: Request<B>) -> Request<B> {
-    let Some(target) = request.uri().path_and_query().filter(|target| target.as_str().starts_with("//")) else {
+/// The path as the router knows it. An endpoint that is given with a trailing slash gives `//v1/…` (clients concatenate);
+/// it means `/v1/…`. And a proxy may hand on the prefix under which it is reached, or not.
+fn normalise<B>(mut request: Request<B>, prefix: &str) -> Request<B> {
+    let given = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let rest = given.strip_prefix(prefix).filter(|rest| rest.starts_with('/')).unwrap_or(given);
+    if rest == given && !rest.starts_with("//") {
         return request;
-    };
-    let single = format!("/{}", target.as_str().trim_start_matches('/'));
+    }
+    let single = format!("/{}", rest.trim_start_matches('/'));
     let mut parts = request.uri().clone().into_parts();
     parts.path_and_query = PathAndQuery::try_from(single).ok();
     if let Ok(uri) = Uri::from_parts(parts) {
         *request.uri_mut() = uri;
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trailing_slash_of_the_endpoint_and_the_prefix_of_a_proxy_change_nothing() {
+        let seen = |prefix: &str, target: &str| {
+            let request = Request::builder().uri(target).body(()).unwrap();
+            normalise(request, prefix).uri().to_string()
+        };
+        for target in ["/v1/shards?x=//y", "//v1/shards?x=//y", "/cas/v1/shards?x=//y", "/cas//v1/shards?x=//y"] {
+            assert_eq!(seen("/cas", target), "/v1/shards?x=//y", "{target}");
+        }
+        assert_eq!(seen("/cas", "/castle/v1"), "/castle/v1");
+        assert_eq!(seen("/cas", "/cas"), "/cas");
+        assert_eq!(seen("", "/v1//x"), "/v1//x");
+    }
 }

@@ -16,10 +16,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AppState;
-use super::auth::anonymous;
+use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::Problem;
+use super::wire::RegisteredJson;
 use crate::format::limits::MAX_SHARD_LEN;
+use crate::service::access::Claims;
 use crate::service::{BodyError, RegisterError, RegisteredShard, UploadError};
 
 /// How long a registration may take before its answer begins without it. What is refused sooner is refused with a
@@ -32,15 +34,23 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterError>> + Send>>;
 
 /// `POST /v1/shards` and its older names: `{"result":1}`, or 0 where everything was known.
-pub(super) async fn register(State(state): State<AppState>, body: Body) -> Result<Json<Value>, Problem> {
-    let registering = begin(state, body).await?;
+pub(super) async fn register(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    body: Body,
+) -> Result<Json<RegisteredJson>, Problem> {
+    let registering = begin(state, claims, body).await?;
     let shard = registering.await?;
-    Ok(Json(json!({ "result": u8::from(shard.was_new) })))
+    Ok(Json(RegisteredJson { result: u8::from(shard.was_new) }))
 }
 
 /// `POST /v2/shards`: a line of JSON per event, the last one is the result.
-pub(super) async fn register_events(State(state): State<AppState>, body: Body) -> Result<Response<Body>, Problem> {
-    let mut registering = begin(state, body).await?;
+pub(super) async fn register_events(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    body: Body,
+) -> Result<Response<Body>, Problem> {
+    let mut registering = begin(state, claims, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
@@ -71,7 +81,7 @@ enum Progress {
 }
 
 /// Receives the body when there is room for it; the rest is in the future.
-async fn begin(state: AppState, body: Body) -> Result<Registering, Problem> {
+async fn begin(state: AppState, claims: Claims, body: Body) -> Result<Registering, Problem> {
     let declared = http_body::Body::size_hint(&body).exact();
     if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
         return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
@@ -80,7 +90,7 @@ async fn begin(state: AppState, body: Body) -> Result<Registering, Problem> {
     let shard = receive(&state, body).await?;
     let cas = state.cas;
     Ok(Box::pin(async move {
-        let registered = cas.register(&anonymous(), shard).await;
+        let registered = cas.register(&claims, shard).await;
         drop(room);
         registered
     }))

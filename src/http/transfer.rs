@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::header::{HOST, RANGE};
+use axum::http::header::RANGE;
 use axum::http::{HeaderMap, Method, Response};
 
 use super::AppState;
 use super::error::{Code, Problem};
+use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
 use super::representation::Representation;
 use crate::format::XorbHash;
@@ -21,18 +22,16 @@ const URL_LIFE_SECS: u64 = 3600;
 
 /// Makes URLs for one answer.
 pub(super) struct Urls {
-    base: String,
+    base: BaseUrl,
     ring: Arc<KeyRing>,
     expires_unix_secs: u64,
 }
 
 impl Urls {
-    /// URLs that lead back to where the request came in, unless the settings say where clients reach this server.
-    pub(super) fn new(state: &AppState, headers: &HeaderMap) -> Self {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-        let base = state.public_url.as_deref().map_or_else(|| format!("http://{host}"), str::to_owned);
+    /// URLs that begin with this.
+    pub(super) fn new(state: &AppState, base: BaseUrl) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
-        Self { base, ring: Arc::clone(&state.ring), expires_unix_secs }
+        Self { base, ring: state.keys.current(), expires_unix_secs }
     }
 
     /// A URL for these descriptors, or several where they are too many for one.
@@ -43,7 +42,7 @@ impl Urls {
                 let ranges: Vec<_> = batch.iter().map(|part| part.bytes).collect();
                 let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs: self.expires_unix_secs };
                 let signature = url.sign(&self.ring)?;
-                Some((format!("{}/v1/data/{xorb}?s={}", self.base, signature.expose()), batch))
+                Some((format!("{}/v1/data/{xorb}?s={}", self.base.0, signature.expose()), batch))
             })
             .collect()
     }
@@ -62,7 +61,9 @@ pub(super) async fn data(
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
     // Signed ranges lie within the xorb, so they read the same whatever its length is.
     let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
-    check_data_url(&state.ring, &xorb, signature, &ranges, state.clock.now().as_secs()).map_err(|refused| {
+    let now = state.clock.now().as_secs();
+    let checked = state.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
+    checked.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
         Problem::new(
             Code::Forbidden,

@@ -1,11 +1,16 @@
 //! JSON as it goes over the wire.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::format::{ByteRange, ChunkRange};
+use crate::service::reconstruct::PlannedTerm;
 use crate::service::{ChunkInfo, Uploaded};
 
 /// Answer of `POST /xorbs/{hash}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UploadedJson {
     hash: String,
     was_inserted: bool,
@@ -27,13 +32,13 @@ impl From<Uploaded> for UploadedJson {
 }
 
 /// Answer of `POST /v1/xorbs/{prefix}/{hash}` (spec 5.4.1).
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WasInsertedJson {
     pub(super) was_inserted: bool,
 }
 
 /// Answer of `GET /xorbs/{hash}/chunks`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunksJson {
     pub(super) hash: String,
     pub(super) serialized_len: u64,
@@ -42,7 +47,7 @@ pub(super) struct ChunksJson {
 }
 
 /// One chunk of [`ChunksJson`]. Offsets count from the start of the xorb.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunkJson {
     index: u32,
     hash: String,
@@ -65,4 +70,129 @@ impl From<ChunkInfo> for ChunkJson {
             raw_len: chunk.place.raw.byte_len(),
         }
     }
+}
+
+/// Answer of `POST /v1/shards` (spec 5.6): 1 where something was new, else 0.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RegisteredJson {
+    pub(super) result: u8,
+}
+
+/// Answer of the signs of life.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StatusJson {
+    pub(super) status: &'static str,
+}
+
+/// Body of `POST /v1/reconstructions` (spec 5.3).
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct FileKeysJson(pub(super) Vec<FileKeyJson>);
+
+/// One file of [`FileKeysJson`]. Clients send a prefix, too; it means nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct FileKeyJson {
+    pub(super) hash: String,
+}
+
+/// Answer of `GET /v1/reconstructions/{file}` (spec 5.2). Xorbs are keys.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ReconstructionV1Json {
+    pub(super) offset_into_first_range: u64,
+    pub(super) terms: Vec<TermJson>,
+    pub(super) fetch_info: BTreeMap<String, Vec<FetchInfoJson>>,
+}
+
+/// Answer of `GET /v2/reconstructions/{file}` (spec 5.1). Xorbs are keys.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ReconstructionV2Json {
+    pub(super) offset_into_first_range: u64,
+    pub(super) terms: Vec<TermJson>,
+    pub(super) xorbs: BTreeMap<String, Vec<FetchJson>>,
+}
+
+/// Answer of the batch queries (spec 5.3). Files and xorbs are keys.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BatchJson {
+    pub(super) files: BTreeMap<String, Vec<TermJson>>,
+    pub(super) fetch_info: BTreeMap<String, Vec<FetchInfoJson>>,
+}
+
+/// A run of chunks that is part of a file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TermJson {
+    hash: String,
+    unpacked_length: u64,
+    range: ChunkRangeJson,
+    /// Raw lengths of its chunks, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) chunk_byte_sizes: Option<Vec<u32>>,
+}
+
+/// Chunks from `start` to `end`, the latter not included.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(super) struct ChunkRangeJson {
+    start: u32,
+    end: u32,
+}
+
+/// Bytes of a serialized xorb from `start` to `end`, the latter included.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(super) struct ByteRangeJson {
+    start: u64,
+    end: u64,
+}
+
+/// Where a run of chunks is, version 1.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct FetchInfoJson {
+    pub(super) range: ChunkRangeJson,
+    pub(super) url: String,
+    pub(super) url_range: ByteRangeJson,
+}
+
+/// Where runs of chunks are, version 2: the URL serves each range alone, and all of them at once.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct FetchJson {
+    pub(super) url: String,
+    pub(super) ranges: Vec<DescriptorJson>,
+}
+
+/// One run of chunks of [`FetchJson`].
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct DescriptorJson {
+    pub(super) chunks: ChunkRangeJson,
+    pub(super) bytes: ByteRangeJson,
+}
+
+impl From<&PlannedTerm> for TermJson {
+    fn from(term: &PlannedTerm) -> Self {
+        Self {
+            hash: term.xorb.to_string(),
+            unpacked_length: term.raw_len.into(),
+            range: term.chunks.into(),
+            chunk_byte_sizes: None,
+        }
+    }
+}
+
+impl From<ChunkRange> for ChunkRangeJson {
+    fn from(range: ChunkRange) -> Self {
+        Self { start: range.start(), end: range.end() }
+    }
+}
+
+impl From<ByteRange> for ByteRangeJson {
+    fn from(range: ByteRange) -> Self {
+        Self { start: range.start(), end: range.last() }
+    }
+}
+
+/// Every failure (RFC 9457); some codes have further fields.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ProblemJson {
+    r#type: String,
+    title: String,
+    status: u16,
+    code: String,
+    detail: String,
 }

@@ -1,5 +1,7 @@
 //! The routes of xorbs.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -7,6 +9,7 @@ use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::response::IntoResponse;
 
 use super::AppState;
+use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::extract::{PartQuery, XorbPath};
@@ -14,15 +17,17 @@ use super::representation::Representation;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
-use crate::service::{Upload, Uploaded};
+use crate::service::access::Claims;
+use crate::service::{StoredXorb, Upload, Uploaded};
 
 /// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
 pub(super) async fn upload(
     State(state): State<AppState>,
+    Caller(claims): Caller,
     XorbPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, hash, MAX_XORB_SERIALIZED_LEN, body).await?;
+    let uploaded = receive(&state, &claims, hash, MAX_XORB_SERIALIZED_LEN, body).await?;
     let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
@@ -30,22 +35,24 @@ pub(super) async fn upload(
 /// `POST /v1/xorbs/{prefix}/{hash}`: the same with the slack that stock clients need (spec 3.6), and always 200.
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
+    Caller(claims): Caller,
     XorbPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, hash, MAX_XORB_BODY_LEN, body).await?;
+    let uploaded = receive(&state, &claims, hash, MAX_XORB_BODY_LEN, body).await?;
     Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
 }
 
 /// `GET /xorbs/{hash}` and `GET /v1/xorbs/{prefix}/{hash}`: chunks, as stored or decompressed.
 pub(super) async fn download(
     State(state): State<AppState>,
+    caller: Caller,
     XorbPath(hash): XorbPath,
     query: PartQuery,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    let xorb = state.cas.find(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    let xorb = find(&state, &caller, hash).await?;
     let chunks = query.chunks(xorb.layout())?;
     Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await
 }
@@ -53,9 +60,10 @@ pub(super) async fn download(
 /// `GET /xorbs/{hash}/chunks`: where every chunk is.
 pub(super) async fn list_chunks(
     State(state): State<AppState>,
+    caller: Caller,
     XorbPath(hash): XorbPath,
 ) -> Result<Json<ChunksJson>, Problem> {
-    let xorb = state.cas.find(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    let xorb = find(&state, &caller, hash).await?;
     let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
     Ok(Json(ChunksJson {
         hash: hash.to_string(),
@@ -65,10 +73,22 @@ pub(super) async fn list_chunks(
     }))
 }
 
-async fn receive(state: &AppState, claimed: XorbHash, max_len: u64, body: Body) -> Result<Uploaded, Problem> {
+/// The xorb, if this caller may see it. That somebody may not is not told apart from that there is none.
+async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<StoredXorb>, Problem> {
+    let found = if caller.sees_all() { state.cas.find(hash).await? } else { None };
+    found.ok_or_else(|| no_such_xorb(hash))
+}
+
+async fn receive(
+    state: &AppState,
+    claims: &Claims,
+    claimed: XorbHash,
+    max_len: u64,
+    body: Body,
+) -> Result<Uploaded, Problem> {
     let declared_len = http_body::Body::size_hint(&body).exact();
     let body = PacedBody::new(body, state);
-    Ok(state.cas.upload(Upload { claimed, max_len, declared_len, body }).await?)
+    Ok(state.cas.upload(Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {

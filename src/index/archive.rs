@@ -19,6 +19,8 @@ pub struct FileRecord {
     pub sha256: Option<(Sha256, Sha256State)>,
     /// Who has registered it, ascending.
     pub repos: Vec<String>,
+    /// Within which domains deduplication may mention its xorbs: the domains of those who have uploaded them. Ascending.
+    pub owners: Vec<(XorbHash, String)>,
 }
 
 /// What is known of a claimed sha256.
@@ -37,8 +39,6 @@ pub enum Sha256State {
 pub struct RestoredFile {
     /// The file.
     pub record: FileRecord,
-    /// Within which domains deduplication may mention its xorbs.
-    pub domains: Vec<String>,
     /// Chunks of its xorbs that clients may ask for, and the xorb with each.
     pub dedup: Vec<(ChunkHash, XorbHash)>,
 }

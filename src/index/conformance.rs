@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::migrate::SQLITE;
+use super::files::pack_terms;
+use super::migrate::{SQLITE, migrator};
 use super::sqlite::SqliteIndex;
-use super::{Index, IndexErrorKind, NewXorb, Staging, Ticket, Totals, XorbState};
+use super::{Index, IndexErrorKind, KnownSha256, NewXorb, Reader, Staging, Ticket, Totals, XorbState};
 use crate::format::compression::Scheme;
+use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::LayoutBuilder;
-use crate::format::{ChunkHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 type Db = Arc<dyn Index>;
@@ -29,6 +31,7 @@ macro_rules! suite {
 
 mod archive;
 mod files;
+mod listing;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal
@@ -53,6 +56,7 @@ fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
         layout: layout.finish().unwrap(),
         chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
         schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
+        domain: Some("org".to_owned()),
     }
 }
 
@@ -172,4 +176,38 @@ fn every_migration_of_the_folder_is_built_in_under_its_number_and_name() {
     files.sort();
     let built_in: Vec<_> = SQLITE.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect();
     assert_eq!(files, built_in);
+}
+
+#[tokio::test]
+async fn a_database_of_an_older_schema_keeps_its_files() {
+    use sqlx::{Connection, SqliteConnection, raw_sql};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 4).copied().collect();
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
+    migrator(&old).run(&mut connection).await.unwrap();
+    let terms = [Term { xorb: hash(1), raw_len: 5, chunks: ChunkRange::new(0, 1).unwrap() }; 3];
+    let packed: String = pack_terms(&terms).iter().map(|byte| format!("{byte:02x}")).collect();
+    let insert = format!(
+        "INSERT INTO files (hash, raw_len, terms, since, sha256, sha256_state) VALUES \
+         (X'{}', 15, X'{packed}', 0, X'{}', 1), (X'{}', 0, X'', 0, NULL, 0); \
+         INSERT INTO file_repos (file_id, repo) VALUES (1, 'org/a'), (2, 'org/a');",
+        "01".repeat(32),
+        "02".repeat(32),
+        "00".repeat(32)
+    );
+    raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+
+    let index = SqliteIndex::open(&path).await.unwrap();
+    let reader = Reader::Repo("org/a".to_owned());
+    let whole = ByteRange::new(0, u64::MAX);
+    let file = FileHash::from_bytes([1; 32]);
+    let row = index.find_file(file, reader.clone(), whole).await.unwrap().unwrap();
+    assert_eq!((row.raw_len, row.terms.as_slice()), (15, &terms[..]));
+    let empty = index.find_file(FileHash::EMPTY, reader.clone(), whole).await.unwrap().unwrap();
+    assert_eq!((empty.raw_len, empty.terms), (0, Vec::new()));
+    let known = index.find_sha256(Sha256::from_digest([2; 32]), reader).await.unwrap();
+    assert_eq!(known, Some(KnownSha256 { file, is_verified: false }));
+    index.close().await;
 }

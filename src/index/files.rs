@@ -34,8 +34,6 @@ pub struct NewFile {
 pub struct Registration {
     /// Who may read them from now on; `*` for every token that is for all.
     pub repo: String,
-    /// Within which domain deduplication may mention their xorbs.
-    pub domain: String,
     /// The files.
     pub files: Vec<NewFile>,
     /// Every xorb that the files or the shard name, each once.
@@ -55,8 +53,13 @@ pub enum Registered {
     Known,
     /// This xorb is not there, or on its way out. Nothing was changed.
     MissingXorb(XorbHash),
-    /// This file is known with another sha256. Nothing was changed.
-    OtherSha256(FileHash),
+    /// A file is known with another sha256. Nothing was changed.
+    OtherSha256 {
+        /// Which file.
+        file: FileHash,
+        /// What is known of it, where nobody has verified that yet.
+        unverified: Option<Sha256>,
+    },
 }
 
 /// Who asks for a file.
@@ -68,15 +71,26 @@ pub enum Reader {
     Repo(String),
 }
 
-/// A registered file.
+/// A registered file, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRow {
     /// Its hash.
     pub hash: FileHash,
     /// Its bytes.
     pub raw_len: u64,
-    /// What it is made of.
+    /// What the part that was asked for is made of, and maybe some terms before and after it.
     pub terms: Vec<Term>,
+    /// Byte of the file where the first of these terms begins.
+    pub terms_start: u64,
+}
+
+/// A file that is known by its sha256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownSha256 {
+    /// Which file.
+    pub file: FileHash,
+    /// Whether the file was read and has it; else somebody says so.
+    pub is_verified: bool,
 }
 
 /// Xorbs that deduplication may mention.

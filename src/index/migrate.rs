@@ -11,17 +11,22 @@ use thiserror::Error;
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
     (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
+    (4, "file_terms", include_str!("../../migrations/sqlite/0004_file_terms.sql")),
 ];
 
 /// Brings the database to the version that this program knows.
 ///
 /// Refuses a database of a newer version, and one whose applied migrations are not those that are built in.
 pub(super) async fn run(pool: &SqlitePool) -> Result<(), MigrateError> {
-    let migrations = SQLITE.iter().map(|(version, name, sql)| {
-        Migration::new(*version, Cow::Borrowed(name), MigrationType::Simple, (*sql).into_sql_str(), false)
+    migrator(SQLITE).run(pool).await
+}
+
+/// Applies these migrations.
+pub(super) fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migrator {
+    let migrations = migrations.iter().map(|(version, name, sql)| {
+        Migration::new(*version, Cow::Borrowed(*name), MigrationType::Simple, (*sql).into_sql_str(), false)
     });
-    let migrator = Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT };
-    migrator.run(pool).await
+    Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT }
 }
 
 /// A database that this program can bring up to date only where it may write, or not at all.

@@ -15,6 +15,7 @@ mod archive;
 mod conformance;
 mod error;
 mod files;
+mod listing;
 mod migrate;
 mod rows;
 pub mod sqlite;
@@ -25,11 +26,14 @@ use futures_util::future::BoxFuture;
 
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
 pub use self::error::{IndexError, IndexErrorKind};
-pub use self::files::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
+pub use self::files::{
+    Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
+};
+pub use self::listing::{FileEntry, XorbEntry};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// The life of a xorb's row.
@@ -76,6 +80,8 @@ pub struct NewXorb {
     pub chunk_hashes: Vec<ChunkHash>,
     /// The chunks' compression, as many as the layout has chunks.
     pub schemes: Vec<Scheme>,
+    /// Within which walls deduplication may mention it: those of whoever uploaded it, if that is known by now.
+    pub domain: Option<String>,
 }
 
 /// What is known of a xorb's chunks beside their places.
@@ -137,6 +143,10 @@ pub trait Index: Debug + Send + Sync + 'static {
     /// is not staged under this ticket any more; nothing is changed then.
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 
+    /// Notes that somebody of this domain has uploaded a xorb that is visible already: deduplication may mention it
+    /// there as well. Returns whether it is visible.
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+
     /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
@@ -157,13 +167,20 @@ pub trait Index: Debug + Send + Sync + 'static {
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
     /// is live afterwards: updating its row is what orders this against its deletion.
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>>;
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
-    /// The file, if this reader may see it.
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
+    /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part
+    /// is asked for. Costs as much as there are terms around the part, whatever the file has.
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
 
-    /// A file with this sha256 that this reader may see: a verified claim, or one of the reader's own repository.
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>>;
+    /// A file with this sha256: one for which it is verified and that this reader may see, or else one for which the
+    /// reader's own repository has claimed it. What others claim is not told.
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
     /// A visible xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
     /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
@@ -174,8 +191,21 @@ pub trait Index: Debug + Send + Sync + 'static {
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 
-    /// Claims of a sha256 that nobody has verified, the oldest first.
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+    /// Claims of a sha256 that nobody has verified, in the order in which their files were registered: the first ones,
+    /// or those after this file.
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+
+    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on. The sha256 of a void
+    /// claim is left out.
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>>;
+
+    /// Xorbs that readers may see, likewise.
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>>;
 
     /// Says what became of a claim. Returns whether it was still unverified.
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;

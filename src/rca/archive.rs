@@ -99,6 +99,12 @@ impl<R: Read + Seek> Archive<R> {
         self.damage.as_ref()
     }
 
+    /// The same to keep; the archive is closed.
+    #[must_use]
+    pub fn into_damage(self) -> Option<Error> {
+        self.damage
+    }
+
     /// The dialect met.
     pub fn dialect(&self) -> Dialect {
         self.reader.dialect()

@@ -43,6 +43,8 @@
 //! - In the one header write that commits: if the disk tears 16 bytes at a multiple of 0x8000
 //!   apart, a mixed header. Readers then find the blobs, followed by an error; the next [`Writer`]
 //!   mends it (`repair`).
+//! - In the very first append: a file in which nothing is committed. So is any file that begins with two zero bytes, or
+//!   has less than ten: [`Opened::is_foreign`] tells them apart, before something is cut off that was never ours.
 //!
 //! # What it does not do
 //!
@@ -62,6 +64,7 @@ mod archive;
 mod block;
 mod chunk_layer;
 mod error;
+mod first_append;
 mod hash;
 mod limits;
 mod outline;

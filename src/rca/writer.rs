@@ -5,6 +5,7 @@ use std::io::{self, Read, SeekFrom};
 use super::block::reset_block;
 use super::chunk_layer::{Append, Chunker, Layout, Payload, SpanReader, scan};
 use super::error::Error;
+use super::first_append;
 use super::hash::{Digest, Hasher};
 use super::limits::{DEFAULT_BUFFER_LEN, DEFAULT_MAX_NAME_LEN, STEP_LEN};
 use super::outline::Outline;
@@ -77,6 +78,9 @@ pub struct Opened {
     pub garbage_len: u64,
     /// Whether the last header is a mixture of two, torn by a crash; the first append mends it.
     pub torn_header: bool,
+    /// Whether nothing is committed, and what is there is not what a first append leaves when it is interrupted: most
+    /// likely it never was an archive. The first append destroys it, so the caller should not go on without being told.
+    pub is_foreign: bool,
 }
 
 /// What an append has added.
@@ -113,7 +117,12 @@ impl<S: Storage> Writer<S> {
         if len > 0 {
             return Err(Error::NotEmpty { len });
         }
-        Writer::with_options(storage, options)
+        let writer = Writer::with_options(storage, options)?;
+        // Now that the lock is held: another writer may have been here since.
+        match writer.opened.committed_end.saturating_add(writer.opened.garbage_len) {
+            0 => Ok(writer),
+            len => Err(Error::NotEmpty { len }),
+        }
     }
 
     /// As [`open`](Writer::open), with options.
@@ -130,6 +139,8 @@ impl<S: Storage> Writer<S> {
         let found = scan(&mut storage, Layout::ARCHIVE)?;
         let settled = settle(&mut storage, &found)?;
         let torn_header = settled.torn;
+        let is_foreign =
+            settled.chunks.is_empty() && found.file_len > 0 && !first_append::is_left_behind(&mut storage)?;
         let chunker = Chunker::resume(storage, Layout::ARCHIVE, &settled.chunks, found.file_len, settled.patches);
         let committed_end = chunker.committed_end();
         let garbage_len = found.file_len.saturating_sub(committed_end);
@@ -142,7 +153,7 @@ impl<S: Storage> Writer<S> {
             reset: settled.digest.map(reset_block),
             buffer: Vec::new(),
             step: Vec::new(),
-            opened: Opened { committed_end, garbage_len, torn_header },
+            opened: Opened { committed_end, garbage_len, torn_header, is_foreign },
         })
     }
 

@@ -7,12 +7,16 @@
 //!
 //! All functions block.
 
+mod enclosure;
+
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+pub(crate) use self::enclosure::Enclosure;
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
@@ -192,6 +196,30 @@ pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>
         }
     }
     sync_folder(path)
+}
+
+/// Removes temporary files that a process which died has left in the folder of `path`. Only where nobody else can be
+/// writing there.
+pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(parent(path)?)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if name.starts_with(b".zorb-") && name.ends_with(b".tmp") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file for reading and writing, and where there is none, makes an empty one whose name is durable.
+pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Ok(file) => sync_folder(parent(path)?).map(|()| file),
+        // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a link points.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::options().read(true).write(true).open(path),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes a file durably; returns whether it was there.

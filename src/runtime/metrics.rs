@@ -36,6 +36,12 @@ pub struct Metrics {
     pub layout_hits: Counter,
     /// Layouts read from the index.
     pub layout_misses: Counter,
+    /// Claims of a sha256 that were found true.
+    pub sha256_verified: Counter,
+    /// Claims of a sha256 that were found false.
+    pub sha256_void: Counter,
+    /// Files whose sha256 could not be verified at the last try.
+    pub sha256_unreadable: Gauge,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
@@ -76,6 +82,9 @@ impl Metrics {
             verify_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             layout_hits: Counter::default(),
             layout_misses: Counter::default(),
+            sha256_verified: Counter::default(),
+            sha256_void: Counter::default(),
+            sha256_unreadable: Gauge::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
         };
@@ -109,6 +118,10 @@ impl Metrics {
         registry.register_with_unit("verify", help, Unit::Seconds, self.verify_seconds.clone());
         registry.register("layout_cache_hits", "Layouts found in memory", self.layout_hits.clone());
         registry.register("layout_cache_misses", "Layouts read from the index", self.layout_misses.clone());
+        registry.register("sha256_verified", "Claims of a sha256 found true", self.sha256_verified.clone());
+        registry.register("sha256_void", "Claims of a sha256 found false", self.sha256_void.clone());
+        let help = "Files whose sha256 could not be verified at the last try";
+        registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
     }

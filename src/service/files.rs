@@ -11,7 +11,8 @@ use super::access::{Claims, RepoScope};
 use super::download::StoredXorb;
 use super::error::StoreError;
 use super::reconstruct::{
-    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Selection, place_terms, plan, plan_batch, select,
+    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, PlannedTerm, Selection, chunk_raw_lens, place_terms, plan,
+    plan_batch, select,
 };
 use super::register::domain;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
@@ -24,6 +25,12 @@ use crate::runtime::clock::Timestamp;
 /// which stock clients keep what they know (spec 7.5).
 const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 
+/// A longer range comes without the lengths of its chunks (spec 5.1).
+const MAX_DETAILED_LEN: u64 = 1 << 30;
+
+/// Every byte that a file can have.
+const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
+
 /// What to fetch for a range of a file.
 #[derive(Clone, Debug)]
 pub struct Reconstruction {
@@ -31,6 +38,17 @@ pub struct Reconstruction {
     pub file_len: u64,
     /// The terms and where their chunks are.
     pub plan: Plan,
+    /// For each term the raw lengths of its chunks, if they were asked for.
+    pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
+}
+
+/// How much of a reconstruction is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The terms.
+    Terms,
+    /// Also the lengths of their chunks, unless the range is very long.
+    Chunks,
 }
 
 /// Why there is no reconstruction.
@@ -66,10 +84,10 @@ impl Cas {
     ///
     /// The index does not answer.
     pub async fn file_len(&self, claims: &Claims, file: FileHash) -> Result<Option<u64>, StoreError> {
-        Ok(self.index.find_file(file, reader(claims)).await?.map(|row| row.raw_len))
+        Ok(self.index.find_file(file, reader(claims), None).await?.map(|row| row.raw_len))
     }
 
-    /// What to fetch for a range of a file, or for all of it.
+    /// What to fetch for a range of a file, or for all of it. Costs as much as there are terms around the range.
     ///
     /// # Errors
     ///
@@ -79,14 +97,23 @@ impl Cas {
         claims: &Claims,
         file: FileHash,
         range: Option<ByteRange>,
+        detail: Detail,
     ) -> Result<Reconstruction, ReconstructError> {
-        let row = self.file_row(claims, file).await?;
+        let row = self.file_row(claims, file, range.or(WHOLE)).await?;
         let terms = place(&row)?;
         let failed = |error| plan_error(file, error);
         let selection = select(&terms, row.raw_len, range).map_err(failed)?;
         let layouts = self.layouts(selection.xorbs()).await?;
         let plan = plan(&selection, |xorb| layouts.get(xorb).map(|xorb| xorb.layout())).map_err(failed)?;
-        Ok(Reconstruction { file_len: row.raw_len, plan })
+        let wanted_len = selection.wanted().map_or(0, ByteRange::byte_len);
+        let chunk_raw_lens = match detail {
+            Detail::Chunks if wanted_len <= MAX_DETAILED_LEN => {
+                let lens = |term: &PlannedTerm| chunk_raw_lens(layouts.get(&term.xorb)?.layout(), term.chunks);
+                plan.file.terms.iter().map(lens).collect()
+            }
+            Detail::Chunks | Detail::Terms => None,
+        };
+        Ok(Reconstruction { file_len: row.raw_len, plan, chunk_raw_lens })
     }
 
     /// What to fetch for several whole files.
@@ -97,7 +124,7 @@ impl Cas {
     pub async fn reconstruct_all(&self, claims: &Claims, files: &[FileHash]) -> Result<BatchPlan, ReconstructError> {
         let mut rows = Vec::with_capacity(files.len());
         for file in files {
-            let row = self.file_row(claims, *file).await?;
+            let row = self.file_row(claims, *file, WHOLE).await?;
             rows.push((*file, row.raw_len, place(&row)?));
         }
         let mut selections: Vec<Selection<'_>> = Vec::with_capacity(rows.len());
@@ -144,11 +171,17 @@ impl Cas {
         Ok(write_dedup_answer(&answer).ok())
     }
 
-    async fn file_row(&self, claims: &Claims, file: FileHash) -> Result<FileRow, ReconstructError> {
-        let row = self.index.find_file(file, reader(claims)).await.map_err(StoreError::from)?;
+    /// The file, with the terms around this part of it.
+    pub(super) async fn file_row(
+        &self,
+        claims: &Claims,
+        file: FileHash,
+        part: Option<ByteRange>,
+    ) -> Result<FileRow, ReconstructError> {
+        let row = self.index.find_file(file, reader(claims), part).await.map_err(StoreError::from)?;
         if row.is_none() && file == FileHash::EMPTY {
             // The empty file is what it is, whether anybody has registered it or not (spec 5.1).
-            return Ok(FileRow { hash: file, raw_len: 0, terms: Vec::new() });
+            return Ok(FileRow { hash: file, raw_len: 0, terms: Vec::new(), terms_start: 0 });
         }
         row.ok_or(ReconstructError::NotFound)
     }
@@ -179,17 +212,17 @@ fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
 }
 
-fn reader(claims: &Claims) -> Reader {
+pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
         RepoScope::One(repo) => Reader::Repo(repo.to_string()),
     }
 }
 
-/// The terms of a file with their places.
+/// The terms of a file, or of a part, with their places.
 fn place(row: &FileRow) -> Result<Vec<FileTerm>, ReconstructError> {
     let too_long = PlanError::Inconsistent(Inconsistency::Gap { offset: row.raw_len });
-    place_terms(&row.terms).ok_or_else(|| plan_error(row.hash, too_long))
+    place_terms(row.terms_start, &row.terms).ok_or_else(|| plan_error(row.hash, too_long))
 }
 
 fn plan_error(file: FileHash, error: PlanError) -> ReconstructError {

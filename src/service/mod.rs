@@ -4,13 +4,17 @@
 
 pub mod access;
 pub mod archive;
+mod claims;
+mod contents;
 mod download;
 mod error;
 mod files;
+mod listing;
 pub mod reconstruct;
 mod recover;
 mod register;
 mod upload;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +22,15 @@ use std::time::Duration;
 use moka::sync::Cache;
 use tokio::sync::{Mutex, Semaphore};
 
+pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
-pub use self::files::{ReconstructError, Reconstruction};
+pub use self::files::{Detail, ReconstructError, Reconstruction};
+pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::upload::{BodyError, Upload, Uploaded};
+pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::format::XorbHash;
 use crate::index::Index;
@@ -51,6 +58,10 @@ pub struct Cas {
     upload_slots: Arc<Semaphore>,
     /// KiB of shards that may still be taken into memory.
     shard_room: Arc<Semaphore>,
+    /// Files of which all chunks may be gone through at once.
+    walks: Arc<Semaphore>,
+    /// What wakes whoever verifies claims.
+    unsettled: Arc<claims::Unsettled>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
@@ -86,6 +97,8 @@ impl Cas {
             verify_pool: Pool::new(budget.verify_worker_count),
             upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
+            walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
+            unsettled: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             xorbs: Cache::builder()

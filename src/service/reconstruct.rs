@@ -140,10 +140,11 @@ pub enum Inconsistency {
     },
 }
 
-/// The terms of a file, each with its place. `None` where they are longer than any file can be.
+/// Terms of a file, each with its place; the first of them begins at byte `start` of the file. `None` where they are
+/// longer than any file can be.
 #[must_use]
-pub fn place_terms(terms: &[Term]) -> Option<Vec<FileTerm>> {
-    let mut end: u64 = 0;
+pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
+    let mut end = start;
     let place = |term: &Term| {
         let start = end;
         end = end.checked_add(term.raw_len.into())?;
@@ -237,9 +238,7 @@ pub fn plan_batch<'l>(
 /// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.
 #[must_use]
 pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
-    layout.raw_range(chunks)?;
-    let inside = layout.chunks().filter(|chunk| (chunks.start()..chunks.end()).contains(&chunk.index));
-    inside.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
+    layout.chunks_in(chunks)?.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
 }
 
 /// The chunks that terms need, by xorb.

@@ -5,26 +5,33 @@
 //! knows the chunk hashes of every term, and that the chunks of all terms hash to the file. Hence the one line that
 //! must be true: nobody with a write token can change what another file reads.
 //!
-//! Terms are proven in batches, so that memory is bounded by a batch of layouts, not by the file.
+//! Terms are proven in runs, so that memory is bounded by the layouts of a run, not by the file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
+use super::contents::{Contents, runs};
 use super::error::StoreError;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
-use crate::index::{NewFile, Registered, Registration, XorbContents};
+use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
 
-/// Terms, or xorb blocks, that are proven at once: as many layouts are held, of 41 bytes per chunk.
-const BATCH_COUNT: usize = 128;
+/// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
+const BATCH_COUNT: usize = 64;
+
+/// How long a registration may wait until it is known whether an older claim, which contradicts its own, is false.
+const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
 /// What became of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +91,8 @@ pub enum RegisterError {
     OtherSha256 {
         /// Which file.
         file: FileHash,
+        /// Whether the file was read and has that one. If not, that will happen soon.
+        is_verified: bool,
     },
     /// The store failed.
     #[error("the shard could not be registered")]
@@ -95,7 +104,7 @@ impl Cas {
     /// a shard is in memory as a whole. Waits for it.
     pub async fn shard_room(&self, len: u64) -> OwnedSemaphorePermit {
         let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(SHARD_ROOM_KIB);
-        let room = std::sync::Arc::clone(&self.shard_room);
+        let room = Arc::clone(&self.shard_room);
         room.acquire_many_owned(kib).await.expect("nobody closes this semaphore")
     }
 
@@ -109,14 +118,13 @@ impl Cas {
         let Shard { files, xorbs } = shard;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
-            domain: domain(&claims.repo),
             files: Vec::with_capacity(files.len()),
             xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
             dedup: Vec::new(),
             now: self.clock.now(),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
-            let contents = self.contents(batch.iter().map(|xorb| xorb.hash)).await?;
+            let contents = self.contents(Contents::default(), batch.iter().map(|xorb| xorb.hash)).await?;
             let batch = batch.to_vec();
             let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
             registration.dedup.extend(self.verify_pool.run(prove).await?.into_iter().flatten());
@@ -129,16 +137,41 @@ impl Cas {
         self.enter(registration).await
     }
 
+    /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
+    /// refused, the file is read.
+    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+        let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
+        loop {
+            let (file, sha256) = match self.enter_once(&registration).await? {
+                Registered::New => return Ok(RegisteredShard { was_new: true }),
+                Registered::Known => return Ok(RegisteredShard { was_new: false }),
+                Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
+                Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
+                Registered::OtherSha256 { file, unverified: None } => {
+                    return Err(RegisterError::OtherSha256 { file, is_verified: true });
+                }
+            };
+            match self.settle_before(Claim { file, sha256 }, deadline).await {
+                Some(ClaimState::Void) => {}
+                settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
+            }
+        }
+    }
+
     /// Proves one file; returns it, and its first chunk with the xorb that has it.
     async fn prove_file(&self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
         let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
         let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
-        for terms in file.terms.chunks(BATCH_COUNT) {
-            let contents = self.contents(terms.iter().map(|term| term.xorb)).await?;
+        let mut contents = Contents::default();
+        for terms in runs(&file.terms) {
+            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
             let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
             range_hashes = rest;
             let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
-            proof = self.verify_pool.run(move || proof.take(&terms, &proofs, &contents)).await?;
+            let take = move || (proof.take(&terms, &proofs, &contents), contents);
+            let taken;
+            (taken, contents) = self.verify_pool.run(take).await;
+            proof = taken?;
         }
         let actual = proof.chunks.file_hash();
         if actual != file.hash {
@@ -148,49 +181,32 @@ impl Cas {
         Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first))
     }
 
-    /// Contents of these xorbs, all of which must be there.
-    async fn contents(
-        &self,
-        hashes: impl Iterator<Item = XorbHash>,
-    ) -> Result<HashMap<XorbHash, XorbContents>, RegisterError> {
-        let hashes: HashSet<XorbHash> = hashes.collect();
-        let found = self.index.xorb_contents(hashes.iter().copied().collect()).await.map_err(StoreError::from)?;
-        let found: HashMap<XorbHash, XorbContents> = found.into_iter().map(|xorb| (xorb.hash, xorb)).collect();
-        match hashes.into_iter().find(|hash| !found.contains_key(hash)) {
-            Some(xorb) => Err(RegisterError::MissingXorb { xorb }),
-            None => Ok(found),
-        }
-    }
-
     /// One transaction, in a task that nobody can interrupt.
-    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+    async fn enter_once(&self, registration: &Arc<Registration>) -> Result<Registered, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let index = std::sync::Arc::clone(&self.index);
+        let (index, registration) = (Arc::clone(&self.index), Arc::clone(registration));
+        let unsettled = Arc::clone(&self.unsettled);
         self.publishing.spawn(async move {
-            if answer.send(index.register(registration).await).is_err() {
+            let registered = index.register(&registration).await;
+            if registration.files.iter().any(|file| file.sha256.is_some()) {
+                // Also where that failed: it may have been done all the same.
+                unsettled.ring();
+            }
+            if answer.send(registered).is_err() {
                 tracing::debug!("the client left before its shard was registered");
             }
         });
         let registered =
             answered.await.expect("the task answers unless it panics, and then this request fails with it");
-        match registered.map_err(StoreError::from)? {
-            Registered::New => Ok(RegisteredShard { was_new: true }),
-            Registered::Known => Ok(RegisteredShard { was_new: false }),
-            Registered::MissingXorb(xorb) => Err(RegisterError::MissingXorb { xorb }),
-            Registered::OtherSha256(file) => Err(RegisterError::OtherSha256 { file }),
-        }
+        Ok(registered?)
     }
 }
 
-/// Within which walls deduplication may mention what these claims register: everything of one owner, the part of a
-/// repository's name before its slash.
+/// Within which walls deduplication may mention what these claims upload: everything of one owner, the part of a
+/// repository's name before its last slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
-    domain_of(&repo.to_string()).to_owned()
-}
-
-/// The same for a repository by its name in the index.
-pub(super) fn domain_of(repo: &str) -> &str {
-    repo.split_once('/').map_or(repo, |(owner, _)| owner)
+    let name = repo.to_string();
+    name.rsplit_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
 }
 
 fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
@@ -199,10 +215,7 @@ fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<Xor
 }
 
 /// Compares what a shard says of a xorb with what the xorb is; returns its chunks that clients may ask for.
-fn prove_xorb(
-    claimed: &CasInfo,
-    contents: &HashMap<XorbHash, XorbContents>,
-) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+fn prove_xorb(claimed: &CasInfo, contents: &Contents) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
     let xorb = claimed.hash;
     let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
     let is_same = stored.chunk_hashes.len() == claimed.chunks.len()
@@ -231,28 +244,17 @@ struct FileProof {
 
 impl FileProof {
     /// Proves the next terms.
-    fn take(
-        mut self,
-        terms: &[Term],
-        proofs: &[RangeHash],
-        contents: &HashMap<XorbHash, XorbContents>,
-    ) -> Result<Self, RegisterError> {
+    fn take(mut self, terms: &[Term], proofs: &[RangeHash], contents: &Contents) -> Result<Self, RegisterError> {
         for (index, term) in terms.iter().enumerate() {
             let (xorb, chunks) = (term.xorb, term.chunks);
-            let wrong = || RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
-            let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
-            let raw = stored.layout.raw_range(chunks).ok_or_else(wrong)?;
-            let hashes = usize::try_from(chunks.start()).ok().zip(usize::try_from(chunks.end()).ok());
-            let hashes = hashes.and_then(|(start, end)| stored.chunk_hashes.get(start..end)).ok_or_else(wrong)?;
-            if raw.byte_len() != u64::from(term.raw_len) {
-                return Err(wrong());
-            }
-            if proofs.get(index) != Some(&RangeHash::of(hashes)) {
+            let wrong = RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
+            contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
+            let chunks = contents.chunks(term).ok_or(wrong)?;
+            if proofs.get(index) != Some(&RangeHash::of(chunks.hashes)) {
                 return Err(RegisterError::NoProof { file: self.file, term: self.next });
             }
-            let skipped = usize::try_from(chunks.start()).unwrap_or(usize::MAX);
-            for (place, hash) in stored.layout.chunks().skip(skipped).zip(hashes) {
-                self.chunks.push(hash, place.raw.byte_len());
+            for (hash, raw_len) in chunks.hashes.iter().zip(chunks.raw_lens) {
+                self.chunks.push(hash, raw_len.into());
                 self.first.get_or_insert((*hash, xorb));
             }
             self.next += 1;

@@ -23,7 +23,9 @@ use futures_util::{Stream, StreamExt};
 use tokio::sync::oneshot;
 
 use self::batch::Batch;
+use super::access::Claims;
 use super::error::{StoreError, UploadError};
+use super::register::domain;
 use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::blob::{BlobKey, Draft};
 use crate::format::XorbHash;
@@ -43,7 +45,9 @@ const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A request to store a xorb.
 #[derive(Debug)]
-pub struct Upload<S> {
+pub struct Upload<'a, S> {
+    /// Whose it is.
+    pub claims: &'a Claims,
     /// The hash that the client says it has.
     pub claimed: XorbHash,
     /// Bytes of the body, footer included, at most.
@@ -84,7 +88,7 @@ impl Cas {
     /// # Errors
     ///
     /// See [`UploadError`]. The body may not have been read to its end.
-    pub async fn upload<S>(&self, upload: Upload<S>) -> Result<Uploaded, UploadError>
+    pub async fn upload<S>(&self, upload: Upload<'_, S>) -> Result<Uploaded, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
@@ -103,7 +107,7 @@ impl Cas {
             draft.discard().await;
             return Err(UploadError::HashMismatch { claimed: upload.claimed, actual: xorb.hash() });
         }
-        self.commit(xorb, crc64, draft).await
+        self.commit(xorb, crc64, draft, domain(&upload.claims.repo)).await
     }
 
     /// Reads the body to its end, with one batch being verified while the next one arrives.
@@ -139,11 +143,17 @@ impl Cas {
     }
 
     /// Makes a verified upload durable and visible, in a task that nobody can interrupt.
-    async fn commit(&self, xorb: VerifiedXorb, crc64: u64, draft: DraftSlot) -> Result<Uploaded, UploadError> {
+    async fn commit(
+        &self,
+        xorb: VerifiedXorb,
+        crc64: u64,
+        draft: DraftSlot,
+        domain: String,
+    ) -> Result<Uploaded, UploadError> {
         let (answer, answered) = oneshot::channel();
         let cas = self.clone();
         self.publishing.spawn(async move {
-            let result = cas.publish(xorb, crc64, draft).await;
+            let result = cas.publish(xorb, crc64, draft, domain).await;
             if let Err(unheard) = answer.send(result) {
                 tracing::debug!(result = ?unheard.map(|uploaded| uploaded.hash), "the client left before its answer");
             }
@@ -151,7 +161,13 @@ impl Cas {
         answered.await.expect("the task sends its answer unless it panics, and then this request fails with it")
     }
 
-    async fn publish(&self, xorb: VerifiedXorb, crc64: u64, draft: DraftSlot) -> Result<Uploaded, UploadError> {
+    async fn publish(
+        &self,
+        xorb: VerifiedXorb,
+        crc64: u64,
+        draft: DraftSlot,
+        domain: String,
+    ) -> Result<Uploaded, UploadError> {
         let hash = xorb.hash();
         let mut uploaded = Uploaded {
             hash,
@@ -165,6 +181,7 @@ impl Cas {
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
             Staging::Live => {
                 draft.discard().await;
+                self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
                 return Ok(uploaded);
             }
             Staging::Deleting => {
@@ -181,7 +198,7 @@ impl Cas {
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
         draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain) };
         self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
         uploaded.was_inserted = true;
         Ok(uploaded)

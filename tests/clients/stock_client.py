@@ -1,4 +1,4 @@
-"""The stock Python client, unmodified, against a real server: push, pull, restart, near-duplicate.
+"""The stock Python client, unmodified, against a real server that asks for tokens.
 
     python tests/clients/stock_client.py target/release/zorb
 
@@ -11,32 +11,46 @@ import os
 import pathlib
 import random
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
 MIB = 1 << 20
 
+# Raw bytes of a full xorb, and how many chunks of the smallest size that is.
+XORB_LEN = 64 * MIB
+CHUNK_LEN = 8 << 10
+
 
 def main(binary):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
-    print(f"ZORB_TEST_SEED={seed}")
+    print(f"ZORB_TEST_SEED={seed}", flush=True)
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        files = make_files(folder / "files", rng)
         server = Server(binary, folder / "data")
         try:
-            pushed = client(folder, "push", server.url, list(files))
-            check_pull(folder, server, pushed)
-            server.stop()
-            server = Server(binary, folder / "data")
-            check_pull(folder, server, pushed)
+            files = make_files(folder / "files", rng)
+            pushed = push(server, list(files))
+            check_pull(server, pushed)
+            server.restart()
+            check_pull(server, pushed)
+            check_parts(server, pushed, rng)
             check_near_duplicate(folder, server, files, rng)
+            check_walls(server, pushed)
+            check_many(folder, server, rng)
+            check_full_xorb(folder, server, rng)
+            check_parallel(folder, server, rng)
         finally:
             server.stop()
-    print(f"hf_xet: {len(files)} files pushed, pulled, pulled again after a restart")
+        check_addresses(binary, folder, rng)
+
+
+def say(text):
+    print(f"hf_xet: {text}", flush=True)
 
 
 def make_files(folder, rng):
@@ -47,52 +61,157 @@ def make_files(folder, rng):
         "one-byte": b"x",
         "100-kib": rng.randbytes(100 << 10),
         "5-mib": rng.randbytes(5 * MIB),
-        # More than one xorb, and one that is full to the brim: 64 MiB raw, longer than that when serialized.
+        # More than one xorb.
         "mixed": rng.randbytes(80 * MIB) + (text * 6)[: 70 * MIB],
     }
-    for number in range(300):
-        contents[f"tiny-{number}"] = b"%d " % number * rng.randrange(1, 500)
+    return write_files(folder, contents)
+
+
+def write_files(folder, contents):
+    folder.mkdir(exist_ok=True)
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     return {str(folder / name): data for name, data in contents.items()}
 
 
-def check_pull(folder, server, pushed):
-    target = folder / "pulled"
-    target.mkdir(exist_ok=True)
-    client(folder, "pull", server.url, [str(target), json.dumps(pushed)])
-    for path, _ in pushed.items():
-        name = pathlib.Path(path).name
-        if (target / name).read_bytes() != pathlib.Path(path).read_bytes():
-            sys.exit(f"{name} came back changed")
-        (target / name).unlink()
+def push(server, paths, repo="models/acme/one"):
+    return client(server, "push", repo, "write", {"paths": paths})
+
+
+def pull(server, pushed, target, repo="models/acme/one", **environment):
+    return client(server, "pull", repo, "read", {"pushed": pushed, "target": str(target)}, **environment)
+
+
+def check_pull(server, pushed, **environment):
+    with tempfile.TemporaryDirectory(dir=server.folder) as target:
+        pull(server, pushed, target, **environment)
+        for path in pushed:
+            if (pathlib.Path(target) / pathlib.Path(path).name).read_bytes() != pathlib.Path(path).read_bytes():
+                sys.exit(f"{path} came back changed")
+    say(f"{len(pushed)} files pulled, {' '.join(environment) or 'as they were pushed'}")
+
+
+def check_parts(server, pushed, rng):
+    """Reads of parts, one descriptor at a time, several at once, and out of order."""
+    ranges = []
+    for path, (_, size) in pushed.items():
+        for _ in range(8 if size > 1 else 0):
+            start = rng.randrange(size)
+            ranges.append((path, start, rng.randrange(start, min(size, start + 3 * MIB)) + 1))
+    for multirange in ("false", "true"):
+        setting = {"HF_XET_CLIENT_ENABLE_MULTIRANGE_FETCHING": multirange}
+        client(server, "parts", "models/acme/one", "read", {"pushed": pushed, "ranges": ranges}, **setting)
+    check_pull(server, pushed, HF_XET_CLIENT_ENABLE_MULTIRANGE_FETCHING="true")
+    say(f"{len(ranges)} parts read, in order and out of it")
 
 
 def check_near_duplicate(folder, server, files, rng):
     """A file that differs a little must cost a little, also for a client that has never seen the first one."""
-    path, data = max(files.items(), key=lambda item: len(item[1]))
+    data = max(files.values(), key=len)
     changed = bytearray(data)
     changed[30 * MIB : 30 * MIB] = rng.randbytes(1000)
     changed[90 * MIB : 90 * MIB + 65536] = rng.randbytes(65536)
     changed += rng.randbytes(100_000)
-    near = folder / "near-duplicate"
-    near.write_bytes(changed)
+    near = write_files(folder / "near", {"near-duplicate": bytes(changed)})
     before = server.received()
-    pushed = client(folder, "push", server.url, [str(near)])
+    pushed = push(server, list(near))
     sent = server.received() - before
-    check_pull(folder, server, pushed)
+    check_pull(server, pushed)
     share = sent / len(changed)
-    print(f"near-duplicate of {len(changed)} bytes: {sent} bytes sent, {share:.2%}")
+    say(f"near-duplicate of {len(changed)} bytes: {sent} bytes sent, {share:.2%}")
     if share >= 0.02:
         sys.exit("that is 2 % or more")
 
 
-class Server:
-    """A server process on a free port."""
+def check_walls(server, pushed):
+    """What one repository has registered, another does not see; and reading is not writing."""
+    some = dict(list(pushed.items())[-1:])
+    with tempfile.TemporaryDirectory(dir=server.folder) as target:
+        for repo, scope, verb in [
+            ("models/other/one", "read", "pull"),
+            ("models/acme/two", "read", "pull"),
+            ("models/acme/one", "read", "push"),
+            ("models/acme/one", None, "pull"),
+            ("models/acme/one", None, "push"),
+        ]:
+            arguments = {"pushed": some, "target": target, "paths": list(some)}
+            if client(server, verb, repo, scope, arguments, may_fail=True) is not None:
+                sys.exit(f"{verb} with the scope {scope} for {repo} went well")
+            # The client makes the file before it asks for what is to be in it.
+            if any(path.read_bytes().strip(b"\0") for path in pathlib.Path(target).iterdir()):
+                sys.exit(f"{repo} has got something of models/acme/one")
+    say("other repositories, other scopes and no token see nothing and store nothing")
 
-    def __init__(self, binary, data):
-        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data)]
-        environment = dict(os.environ, ZORB_LOG="warn")
+
+def check_many(folder, server, rng):
+    contents = {f"tiny-{number}": b"%d " % number * rng.randrange(1, 500) for number in range(3000)}
+    begin = time.monotonic()
+    pushed = push(server, list(write_files(folder / "many", contents)))
+    say(f"{len(pushed)} tiny files pushed in {time.monotonic() - begin:.1f} s")
+    check_pull(server, pushed)
+
+
+def check_full_xorb(folder, server, rng):
+    """Files of one chunk each, as many as fill a xorb to the brim: 64 MiB raw, more than that when serialized."""
+    contents = {f"brim-{number}": rng.randbytes(CHUNK_LEN) for number in range(XORB_LEN // CHUNK_LEN)}
+    pushed = push(server, list(write_files(folder / "brim", contents)))
+    longest = max(path.stat().st_size for path in (server.folder / "xorbs").glob("*/*"))
+    if longest <= XORB_LEN:
+        sys.exit(f"the longest xorb has {longest} bytes; this test is about longer ones than {XORB_LEN}")
+    check_pull(server, dict(rng.sample(sorted(pushed.items()), 300)))
+    say(f"a xorb of {longest} bytes is stored")
+
+
+def check_parallel(folder, server, rng):
+    """Several clients at once, that have some of their files in common."""
+    shared = {f"shared-{number}": rng.randbytes(3 * MIB) for number in range(4)}
+    sets = []
+    for name in range(4):
+        own = {f"own-{name}-{number}": rng.randbytes(2 * MIB) for number in range(4)}
+        sets.append(list(write_files(folder / f"client-{name}", shared | own)))
+    running = [start(server, "push", "models/acme/one", "write", {"paths": paths}) for paths in sets]
+    pushed = [finish(process) for process in running]
+    targets = [tempfile.TemporaryDirectory(dir=server.folder) for _ in pushed]
+    arguments = [{"pushed": files, "target": target.name} for files, target in zip(pushed, targets)]
+    for process in [start(server, "pull", "models/acme/one", "read", each) for each in arguments]:
+        finish(process)
+    for files, target in zip(pushed, targets):
+        for path in files:
+            if (pathlib.Path(target.name) / pathlib.Path(path).name).read_bytes() != pathlib.Path(path).read_bytes():
+                sys.exit(f"{path} came back changed")
+        target.cleanup()
+    say(f"{len(pushed)} clients at once pushed and pulled {sum(map(len, pushed))} files")
+
+
+def check_addresses(binary, folder, rng):
+    """An endpoint with a slash at its end, and one behind a prefix."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    server = Server(binary, folder / "prefixed", f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/some/prefix")
+    try:
+        for number, end in enumerate(["/", "/some/prefix", "/some/prefix/"]):
+            server.url = f"http://127.0.0.1:{port}{end}"
+            files = write_files(folder / "addresses", {f"file-{number}": rng.randbytes(300_000)})
+            check_pull(server, push(server, list(files)))
+    finally:
+        server.stop()
+    say("a trailing slash and a prefix change nothing")
+
+
+class Server:
+    """A server process that asks for tokens."""
+
+    def __init__(self, binary, folder, listen="127.0.0.1:0", public_url=None):
+        self.binary, self.folder, self.listen, self.public_url = binary, folder, listen, public_url
+        self.tokens = {}
+        self.begin()
+
+    def begin(self):
+        command = [self.binary, "serve", "--listen", self.listen, "--data-dir", str(self.folder), "--auth", "token"]
+        if self.public_url:
+            command += ["--public-url", self.public_url]
+        environment = dict(os.environ, ZORB_LOG="error")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         line = self.process.stdout.readline()
         match = re.match(r"zorb listening on (http://\S+)", line)
@@ -100,10 +219,22 @@ class Server:
             sys.exit(f"the server says {line!r}")
         self.url = match.group(1)
 
+    def token(self, scope, repo):
+        if (scope, repo) not in self.tokens:
+            command = [self.binary, "token", "issue", "--data-dir", str(self.folder), "--scope", scope, "--repo", repo]
+            self.tokens[scope, repo] = subprocess.check_output(command, text=True).strip()
+        return self.tokens[scope, repo]
+
     def received(self):
-        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+        request = urllib.request.Request(f"{self.url}/metrics")
+        request.add_header("Authorization", f"Bearer {self.token('admin', '*')}")
+        with urllib.request.urlopen(request) as answer:
             text = answer.read().decode()
         return int(re.search(r"^zorb_received_bytes_total (\d+)", text, re.MULTILINE).group(1))
+
+    def restart(self):
+        self.stop()
+        self.begin()
 
     def stop(self):
         self.process.terminate()
@@ -111,37 +242,88 @@ class Server:
             sys.exit(f"the server ended with {self.process.returncode}")
 
 
-def client(folder, verb, url, arguments):
-    """Runs a push or a pull in a process of its own, with an empty cache."""
-    with tempfile.TemporaryDirectory(dir=folder) as cache:
-        environment = dict(os.environ, HF_XET_CACHE=cache, HF_HUB_DISABLE_TELEMETRY="1", NO_PROXY="127.0.0.1")
-        command = [sys.executable, __file__, verb, url, *arguments]
-        result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=300)
-    if result.returncode != 0:
-        sys.exit(f"{verb} failed with {result.returncode}")
-    return json.loads(result.stdout or "null")
+def client(server, verb, repo, scope, arguments, may_fail=False, **environment):
+    """What a process of its own did, with an empty cache."""
+    return finish(start(server, verb, repo, scope, arguments, **environment), may_fail)
 
 
-def push(url, *paths):
-    import hf_xet
+def start(server, verb, repo, scope, arguments, **environment):
+    cache = tempfile.TemporaryDirectory(dir=server.folder.parent)
+    manifest = pathlib.Path(cache.name) / "arguments.json"
+    token = server.token(scope, repo) if scope else None
+    manifest.write_text(json.dumps({**arguments, "endpoint": server.url, "token": token}))
+    environment = dict(
+        os.environ,
+        HF_XET_CACHE=cache.name,
+        HF_HUB_DISABLE_TELEMETRY="1",
+        NO_PROXY="127.0.0.1",
+        # What has to fail should fail soon.
+        HF_XET_CLIENT_RETRY_BASE_DELAY="100ms",
+        **environment,
+    )
+    command = [sys.executable, __file__, verb, str(manifest)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.verb, process.cache = verb, cache
+    return process
 
-    commit = hf_xet.XetSession().new_upload_commit(endpoint=url)
-    handles = {path: commit.start_upload_file(path, sha256=hf_xet.COMPUTE_SHA256) for path in paths}
+
+def finish(process, may_fail=False):
+    try:
+        out, err = process.communicate(timeout=600)
+    finally:
+        process.kill()
+        process.cache.cleanup()
+    if process.returncode == 0:
+        return json.loads(out)
+    if may_fail:
+        return None
+    sys.exit(f"{process.verb} failed with {process.returncode}: {err}")
+
+
+def connection(arguments):
+    settings = {"endpoint": arguments["endpoint"]}
+    if arguments["token"]:
+        settings |= {"token": arguments["token"], "token_expiry_unix_secs": int(time.time()) + 3600}
+    return settings
+
+
+def client_push(hf_xet, arguments):
+    commit = hf_xet.XetSession().new_upload_commit(**connection(arguments))
+    handles = {path: commit.start_upload_file(path, sha256=hf_xet.COMPUTE_SHA256) for path in arguments["paths"]}
     commit.wait_to_finish()
     infos = {path: handle.result().xet_info for path, handle in handles.items()}
-    print(json.dumps({path: [info.hash, info.file_size] for path, info in infos.items()}))
+    return {path: [info.hash, info.file_size] for path, info in infos.items()}
 
 
-def pull(url, target, pushed):
-    import hf_xet
-
-    group = hf_xet.XetSession().new_file_download_group(endpoint=url)
-    for path, (file_hash, size) in json.loads(pushed).items():
-        group.start_download_file(hf_xet.XetFileInfo(file_hash, size), os.path.join(target, os.path.basename(path)))
+def client_pull(hf_xet, arguments):
+    group = hf_xet.XetSession().new_file_download_group(**connection(arguments))
+    for path, (file_hash, size) in arguments["pushed"].items():
+        target = os.path.join(arguments["target"], os.path.basename(path))
+        group.start_download_file(hf_xet.XetFileInfo(file_hash, size), target)
     group.wait_to_finish()
 
 
-if sys.argv[1] in ("push", "pull"):
-    globals()[sys.argv[1]](*sys.argv[2:])
-else:
-    main(sys.argv[1])
+def client_parts(hf_xet, arguments):
+    group = hf_xet.XetSession().new_download_stream_group(**connection(arguments))
+    for path, start, end in arguments["ranges"]:
+        info = hf_xet.XetFileInfo(*arguments["pushed"][path])
+        with open(path, "rb") as file:
+            file.seek(start)
+            expected = file.read(end - start)
+        if b"".join(group.download_stream(info, start, end)) != expected:
+            sys.exit(f"bytes {start} to {end} of {path} came back changed")
+        pieces = sorted(group.download_unordered_stream(info, start, end))
+        if b"".join(piece for _, piece in pieces) != expected:
+            sys.exit(f"bytes {start} to {end} of {path} came back changed, out of order")
+
+
+CLIENTS = {"push": client_push, "pull": client_pull, "parts": client_parts}
+
+if __name__ == "__main__":
+    if sys.argv[1] in CLIENTS:
+        import hf_xet
+
+        with open(sys.argv[2]) as file:
+            print(json.dumps(CLIENTS[sys.argv[1]](hf_xet, json.load(file))))
+    else:
+        main(sys.argv[1])

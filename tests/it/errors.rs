@@ -5,7 +5,7 @@ use std::fs;
 use zorb::http::Code;
 
 use crate::support::{
-    Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, upload_shard,
+    Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of, upload_shard,
 };
 
 /// Fields that every problem has.
@@ -90,9 +90,12 @@ async fn provoke(code: &str) -> Answer {
         "no_proof" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_wrong_proof().bytes()).await,
         "file_hash_mismatch" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_wrong_hash().bytes()).await,
         "sha256_conflict" => {
-            assert_eq!(client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(1).bytes()).await.status, 200);
+            let first = upload_shard(&xorb, 0, 3).claiming(sha256_of(&xorb.raw));
+            assert_eq!(client.post("/v1/shards", first.bytes()).await.status, 200);
             client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_sha256(2).bytes()).await
         }
+        "invalid_request" => client.post("/v1/reconstructions", "no json").await,
+        "unauthorized" => Start::default().with("auth", "token").start().client().get("/v1/reconstructions").await,
         "forbidden" => client.get(&format!("/v1/data/{}?s=forged", xorb.hash())).await,
         "not_found" => client.get(&path).await,
         "body_timeout" => Raw::begin_upload(&server, &path, 10).await.answer().await,

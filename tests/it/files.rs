@@ -2,87 +2,8 @@
 
 use serde_json::Value;
 use zorb::format::shard::{CasInfo, Shard, write_upload};
-use zorb::format::xorb::verify;
 
-use crate::support::{Answer, Client, Raw, TestServer, Xorb, rng, shard_of, upload_shard};
-
-/// A server with two xorbs.
-async fn stocked() -> (TestServer, Xorb, Xorb) {
-    let (server, mut rng) = (TestServer::start(), rng());
-    let (a, b) = (Xorb::mixed(&mut rng, 7), Xorb::mixed(&mut rng, 5));
-    for xorb in [&a, &b] {
-        assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
-    }
-    (server, a, b)
-}
-
-async fn register(client: &Client, shard: Vec<u8>) -> u64 {
-    let answer = client.post("/v1/shards", shard).await;
-    assert_eq!(answer.status, 200, "{:?}", answer.body);
-    answer.json()["result"].as_u64().unwrap()
-}
-
-/// Fetches what a reconstruction says, as a stock client does, and puts the file together.
-async fn read(client: &Client, version: &str, file: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>, Answer> {
-    let header = range.map(|(first, last)| format!("bytes={first}-{last}"));
-    let headers: Vec<_> = header.iter().map(|header| ("range", header.as_str())).collect();
-    let answer = client.get_with(&format!("/{version}/reconstructions/{file}"), &headers).await;
-    if answer.status != 200 {
-        return Err(answer);
-    }
-    let plan = answer.json();
-    let mut contents = Vec::new();
-    for term in plan["terms"].as_array().unwrap() {
-        let (start, end) = (term["range"]["start"].as_u64().unwrap(), term["range"]["end"].as_u64().unwrap());
-        let (url, chunks, bytes) = descriptor(&plan, term["hash"].as_str().unwrap(), start, end);
-        let path = format!("/{}", url.splitn(4, '/').nth(3).unwrap());
-        let part = client.get_with(&path, &[("range", &format!("bytes={}-{}", bytes.0, bytes.1))]).await;
-        assert_eq!(part.status, 206, "{:?}", part.body);
-        let xorb = verify(&part.body).unwrap();
-        let raw = decode(&part.body);
-        let places: Vec<_> = xorb.layout().chunks().collect();
-        let from = places[usize::try_from(start - chunks).unwrap()].raw.start();
-        let to = places[usize::try_from(end - chunks - 1).unwrap()].raw.end();
-        assert_eq!(to - from, term["unpacked_length"].as_u64().unwrap());
-        contents.extend_from_slice(&raw[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()]);
-    }
-    let skip = usize::try_from(plan["offset_into_first_range"].as_u64().unwrap()).unwrap();
-    contents.drain(..skip);
-    if let Some((first, last)) = range {
-        contents.truncate(usize::try_from(last - first + 1).unwrap());
-    }
-    Ok(contents)
-}
-
-/// URL, first chunk and bytes of the descriptor that a term lies in.
-fn descriptor<'p>(plan: &'p Value, xorb: &str, start: u64, end: u64) -> (&'p str, u64, (u64, u64)) {
-    let number = |value: &Value| value.as_u64().unwrap();
-    let mut found = Vec::new();
-    for entry in plan["xorbs"][xorb].as_array().into_iter().flatten() {
-        for part in entry["ranges"].as_array().unwrap() {
-            found.push((entry["url"].as_str().unwrap(), &part["chunks"], &part["bytes"]));
-        }
-    }
-    for entry in plan["fetch_info"][xorb].as_array().into_iter().flatten() {
-        found.push((entry["url"].as_str().unwrap(), &entry["range"], &entry["url_range"]));
-    }
-    let (url, chunks, bytes) = found
-        .into_iter()
-        .find(|(_, chunks, _)| number(&chunks["start"]) <= start && end <= number(&chunks["end"]))
-        .unwrap_or_else(|| panic!("no descriptor holds chunks {start}-{end} of {xorb}: {plan}"));
-    (url, number(&chunks["start"]), (number(&bytes["start"]), number(&bytes["end"])))
-}
-
-fn decode(bytes: &[u8]) -> Vec<u8> {
-    use zorb::format::compression::Decoder;
-    use zorb::format::xorb::Splitter;
-    let (mut splitter, mut decoder, mut rest, mut raw) =
-        (Splitter::new(bytes.len() as u64), Decoder::new(), bytes, Vec::new());
-    while let Some(frame) = splitter.next_frame(&mut rest).unwrap() {
-        raw.extend_from_slice(decoder.decode(&frame.header, frame.payload()).unwrap());
-    }
-    raw
-}
+use crate::support::{Raw, TestServer, Xorb, read_file as read, register, rng, shard_of, stocked, upload_shard};
 
 #[tokio::test]
 async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_a_restart() {
@@ -115,6 +36,32 @@ async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_
     assert_eq!((head.status, head.header("content-length")), (200, &*len.to_string()));
     let batch = client.get(&format!("/v1/reconstructions?file_id={file}")).await.json();
     assert_eq!(batch["files"][&file].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn the_lengths_of_chunks_come_when_they_are_asked_for_and_only_then() {
+    let (server, a, b) = stocked().await;
+    let client = server.client();
+    let shard = shard_of(&[(&a, 1, 4), (&b, 0, 5), (&a, 6, 7)]);
+    register(&client, shard.bytes()).await;
+    let raw_lens = |xorb: &Xorb, start: usize, end: usize| -> Value {
+        let lens = xorb.verified.layout().chunks().map(|place| place.raw.byte_len());
+        lens.collect::<Vec<_>>()[start..end].to_vec().into()
+    };
+    for version in ["v1", "v2"] {
+        let path = format!("/{version}/reconstructions/{}", shard.file_hash());
+        let sizes = async |query: &str, headers: &[(&'static str, &str)]| -> Vec<Value> {
+            let answer = client.get_with(&format!("{path}{query}"), headers).await;
+            assert_eq!(answer.status, 200);
+            answer.json()["terms"].as_array().unwrap().iter().map(|term| term["chunk_byte_sizes"].clone()).collect()
+        };
+        let expected = [raw_lens(&a, 1, 4), raw_lens(&b, 0, 5), raw_lens(&a, 6, 7)];
+        assert_eq!(sizes("?chunk_byte_sizes=true", &[]).await, expected);
+        assert_eq!(sizes("?chunk_byte_sizes=true", &[("range", "bytes=0-0")]).await, [raw_lens(&a, 1, 2)]);
+        for query in ["", "?", "?chunk_byte_sizes", "?chunk_byte_sizes=false", "?other=true"] {
+            assert_eq!(sizes(query, &[]).await, [Value::Null, Value::Null, Value::Null], "{query}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
 
+mod auth;
 mod backup;
+mod chunk_hashes;
 mod cli;
 mod conditions;
 mod corrupt;
@@ -21,9 +23,11 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod sha256;
 mod shutdown;
 mod smoke;
 mod startup;
 mod support;
 mod tidy;
+mod traps;
 mod upload;

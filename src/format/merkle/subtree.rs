@@ -18,6 +18,7 @@
 //! The summary of a run does not depend on how it was put together. (That of the reference implementation does, and one
 //! that was joined from runs of which none starts the file may even be wrong there; clients join from the start.)
 
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+pub use self::parts::PartsError;
 use super::{FILE_SALT, Level, MEAN_CHILD_COUNT, Node, last_word, push_words};
 use crate::format::{ChunkHash, FileHash};
 
@@ -204,7 +206,12 @@ impl Subtree {
     /// The hash of the file, if this run is all of it.
     #[must_use]
     pub fn file_hash(&self) -> Option<FileHash> {
-        let root = if self.at_start && self.at_end { self.nodes().next()? } else { return None };
+        let mut nodes = self.nodes();
+        let root = if self.at_start && self.at_end { nodes.next()? } else { return None };
+        if nodes.next().is_some() {
+            // Only where the summary of somebody else is false.
+            return None;
+        }
         Some(FileHash::from_bytes(*blake3::keyed_hash(&FILE_SALT, &root.hash.0).as_bytes()))
     }
 }

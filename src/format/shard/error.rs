@@ -77,6 +77,9 @@ pub enum Kind {
         /// The length that is announced.
         found: u64,
     },
+    /// No footer is announced where only a shard with one is of use.
+    #[error("the shard has no footer")]
+    FooterAbsent,
     /// No footer was announced, yet bytes follow.
     #[error("{count} bytes after the end")]
     TrailingBytes {
@@ -193,6 +196,7 @@ impl Kind {
             Self::Tag => "shard_tag",
             Self::Version { .. } => "shard_version",
             Self::FooterLen { .. } => "shard_footer_len",
+            Self::FooterAbsent => "shard_footer_absent",
             Self::TrailingBytes { .. } => "shard_trailing_bytes",
             Self::FooterVersion { .. } => "shard_footer_version",
             Self::FooterOffset { .. } => "shard_footer_offset",

@@ -8,8 +8,13 @@ use crate::format::reader::Reader;
 /// The one version there is.
 const VERSION: u64 = 1;
 
-/// Length of all that is left between the version and the footer's own offset.
-const BETWEEN_LEN: u64 = FOOTER_LEN - 16;
+/// Bytes of the offsets between the version and the key: two sections, and three lookup tables with their counts.
+const OFFSETS_LEN: u64 = 64;
+
+/// Bytes between the times and the footer's own offset: reserved ones, and three sums.
+const STATISTICS_LEN: u64 = 72;
+
+const _: () = assert!(8 + OFFSETS_LEN + 32 + 16 + STATISTICS_LEN + 8 == FOOTER_LEN, "spec 4.7 states these places");
 
 /// What a deduplication answer says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +27,19 @@ pub(super) struct Footer {
     pub(super) stored_bytes: u64,
 }
 
-/// Skips the lookup tables and the footer of an uploaded shard.
+/// What a footer says that a reader uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) key: HmacKey,
+    pub(super) created_unix_secs: u64,
+    pub(super) key_expires_unix_secs: u64,
+}
+
+/// Reads the footer behind the lookup tables, which are skipped.
 ///
-/// Nothing in them is used. Two fields are looked at all the same, because they tell whether the shard is whole: the
+/// None of its offsets is used. Two fields are looked at all the same, because they tell whether the shard is whole: the
 /// version, and the footer's own offset. A shard that was cut off within its lookup tables has neither in its place.
-pub(super) fn skip(mut reader: Reader<'_>) -> Result<(), ParseError> {
+pub(super) fn parse(mut reader: Reader<'_>) -> Result<Told, ParseError> {
     let Some(tables_len) = reader.left().checked_sub(FOOTER_LEN) else {
         return Err(Kind::Truncated { wanted: FOOTER_LEN, left: reader.left() }.at(reader.offset()));
     };
@@ -36,13 +49,17 @@ pub(super) fn skip(mut reader: Reader<'_>) -> Result<(), ParseError> {
     if version != VERSION {
         return Err(Kind::FooterVersion { found: version }.at(start));
     }
-    reader.take(BETWEEN_LEN)?;
+    reader.take(OFFSETS_LEN)?;
+    let key = HmacKey::from_bytes(reader.array()?);
+    let (created_unix_secs, key_expires_unix_secs) = (reader.u64()?, reader.u64()?);
+    reader.take(STATISTICS_LEN)?;
     let offset = reader.offset();
     let found = reader.u64()?;
     if found != start {
         return Err(Kind::FooterOffset { found }.at(offset));
     }
-    Ok(reader.finish()?)
+    reader.finish()?;
+    Ok(Told { key, created_unix_secs, key_expires_unix_secs })
 }
 
 /// Writes a footer without lookup tables.

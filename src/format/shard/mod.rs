@@ -11,7 +11,7 @@
 //!
 //! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and believes nothing that it
 //! reads after that. [`write_upload`] makes what clients send, [`write_dedup_answer`] what they get when they ask for
-//! a chunk.
+//! a chunk, and [`parse_dedup_answer`] reads that.
 //!
 //! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can be told from others
 //! agree. It is not *true*: whether its xorbs exist, have these chunks, and yield these files is decided against the
@@ -31,7 +31,7 @@ mod write;
 pub use cas_info::{CasChunk, CasInfo};
 pub use error::{Class, Kind, ParseError, WriteError};
 pub use file_info::{FileInfo, Term};
-pub use parse::parse;
+pub use parse::{DedupShard, parse, parse_dedup_answer};
 pub use sha256::Sha256;
 pub use write::{DedupAnswer, write_dedup_answer, write_upload};
 

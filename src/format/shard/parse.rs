@@ -1,8 +1,9 @@
-//! Reading a shard that a client uploads.
+//! Reading shards: those that a client uploads, and those that answer a client's question for a chunk.
 
-use super::error::ParseError;
+use super::error::{Kind, ParseError};
 use super::header::{self, FooterMode};
-use super::{Shard, cas_info, file_info, footer};
+use super::{CasInfo, RECORD_LEN, Shard, cas_info, file_info, footer};
+use crate::format::HmacKey;
 use crate::format::reader::Reader;
 
 /// Reads a shard from the first byte to the last.
@@ -23,7 +24,41 @@ pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
     let xorbs = cas_info::parse_section(&mut reader)?;
     match footer {
         FooterMode::Absent => reader.finish()?,
-        FooterMode::Present => footer::skip(reader)?,
+        FooterMode::Present => drop(footer::parse(reader)?),
     }
     Ok(Shard { files, xorbs })
+}
+
+/// What a client is told that asked for a chunk: the other end of [`DedupAnswer`](super::DedupAnswer).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupShard {
+    /// Xorbs with all their chunks. Their chunk hashes are blinded with `key`.
+    pub xorbs: Vec<CasInfo>,
+    /// What a client blinds its own chunk hashes with to find them among these.
+    pub key: HmacKey,
+    /// When this was made, in seconds since 1970.
+    pub created_unix_secs: u64,
+    /// Until when it may be kept, in seconds since 1970; 0 for "only now".
+    pub key_expires_unix_secs: u64,
+}
+
+/// Reads the shard that answers a question for a chunk, from the first byte to the last (spec 4.9).
+///
+/// Like [`parse`] it takes its one budget from the length of `bytes`. Files in it are read and dropped: there should be
+/// none, but the reference server answers with the shard as it was uploaded. What the xorbs are is only claimed; a
+/// client that relies on what is false makes a shard that no server takes.
+///
+/// # Errors
+///
+/// The bytes are not a well-formed shard of version 2 with a footer, or there are fewer or more of them than it has.
+pub fn parse_dedup_answer(bytes: &[u8]) -> Result<DedupShard, ParseError> {
+    let mut reader = Reader::new(bytes);
+    if header::parse(&mut reader)? == FooterMode::Absent {
+        // The length of the footer is the last field of the header.
+        return Err(Kind::FooterAbsent.at(RECORD_LEN.saturating_sub(8)));
+    }
+    file_info::parse_section(&mut reader)?;
+    let xorbs = cas_info::parse_section(&mut reader)?;
+    let footer::Told { key, created_unix_secs, key_expires_unix_secs } = footer::parse(reader)?;
+    Ok(DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs })
 }

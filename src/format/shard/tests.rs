@@ -6,6 +6,7 @@
 )]
 
 mod corrupt;
+mod dedup;
 mod differential;
 mod parsing;
 mod reference;

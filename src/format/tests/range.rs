@@ -1,6 +1,6 @@
-//! Ranges of chunks as they are asked for.
+//! Ranges of chunks and of bytes as they are asked for.
 
-use crate::format::{ChunkRange, ChunkRangeSpec, ParseRangeError};
+use crate::format::{ByteRange, ByteRangeSpec, ChunkRange, ChunkRangeSpec, ParseRangeError};
 
 /// Of a xorb of four chunks; `Ok(None)` is a range that goes past them.
 fn check(text: &str, expected: Result<Option<(u32, u32)>, ParseRangeError>) {
@@ -38,4 +38,14 @@ fn a_chunk_range_prints_as_it_was_asked_for() {
     for text in ["0-4", "3", "2-", "-1"] {
         assert_eq!(text.parse::<ChunkRangeSpec>().unwrap().to_string(), text);
     }
+}
+
+#[test]
+fn a_byte_range_is_written_alike_and_counts_in_64_bits() {
+    let resolve = |text: &str, len| text.parse::<ByteRangeSpec>().unwrap().resolve(len);
+    assert_eq!(resolve("5000000000-5000000001", 6_000_000_000), ByteRange::new(5_000_000_000, 5_000_000_001));
+    assert_eq!(resolve("-1", u64::MAX), ByteRange::new(u64::MAX - 1, u64::MAX));
+    assert_eq!(resolve("-1", 0), None);
+    assert_eq!(resolve("0-", 0), None);
+    assert_eq!(resolve("3-9", 8), None);
 }

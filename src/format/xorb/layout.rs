@@ -159,14 +159,14 @@ impl Layout {
 
     /// Every chunk, in order.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkPlace> + '_ {
-        let starts = std::iter::once(ChunkEnd::default()).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).zip(0..).filter_map(|((start, end), index)| {
-            Some(ChunkPlace {
-                index,
-                serialized: ByteRange::new(start.serialized.into(), end.serialized.into())?,
-                raw: ByteRange::new(start.raw.into(), end.raw.into())?,
-            })
-        })
+        places(ChunkEnd::default(), &self.ends, 0)
+    }
+
+    /// These chunks, in order; `None` where the range goes past the last chunk. The chunks before them cost nothing.
+    pub fn chunks_in(&self, chunks: ChunkRange) -> Option<impl Iterator<Item = ChunkPlace> + '_> {
+        let (before, _) = self.bounds(chunks)?;
+        let ends = self.ends.get(usize::try_from(chunks.start()).ok()?..usize::try_from(chunks.end()).ok()?)?;
+        Some(places(before, ends, chunks.start()))
     }
 
     /// The packed form: per chunk the serialized end, then the raw end, 4 bytes little-endian each.
@@ -212,6 +212,18 @@ impl Layout {
         };
         Some((before, last))
     }
+}
+
+/// The places of chunks with these ends, of which the first begins at `before` and has the index `first`.
+fn places(before: ChunkEnd, ends: &[ChunkEnd], first: u32) -> impl Iterator<Item = ChunkPlace> + '_ {
+    let starts = std::iter::once(before).chain(ends.iter().copied());
+    starts.zip(ends).zip(first..).filter_map(|((start, end), index)| {
+        Some(ChunkPlace {
+            index,
+            serialized: ByteRange::new(start.serialized.into(), end.serialized.into())?,
+            raw: ByteRange::new(start.raw.into(), end.raw.into())?,
+        })
+    })
 }
 
 /// The rules that hold for every chunk of a layout, whether it is built or read back.

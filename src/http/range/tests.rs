@@ -1,5 +1,5 @@
 use super::RangeError::{Malformed, NotSatisfiable};
-use super::{RangeError, parse_byte_ranges};
+use super::{RangeError, parse_byte_ranges, parse_closed_ranges};
 
 /// Bytes of something of ten.
 fn check_bytes(header: &str, expected: Result<Option<&[(u64, u64)]>, RangeError>) {
@@ -66,4 +66,21 @@ fn a_garbled_byte_range_is_malformed() {
 fn a_range_in_another_unit_is_ignored() {
     check_bytes("chunks=0-1", Ok(None));
     check_bytes("seconds=a", Ok(None));
+}
+
+#[test]
+fn closed_ranges_have_a_start_and_an_end_and_are_not_clamped() {
+    let ranges = |text: &str| {
+        let ranges = parse_closed_ranges(text)?;
+        Some(ranges.iter().map(|range| (range.start(), range.end())).collect::<Vec<_>>())
+    };
+    assert_eq!(ranges("bytes=0-9, 20-29"), Some(vec![(0, 10), (20, 30)]));
+    assert_eq!(ranges("Bytes=7-18446744073709551615"), Some(vec![(7, u64::MAX)]));
+    assert_eq!(ranges("bytes=7-99999999999999999999"), Some(vec![(7, u64::MAX)]));
+    for text in ["", "bytes", "bytes=", "bytes=,", "bytes=0-,1-2", "bytes=0-1,", "bytes=-1", "bytes=2-1", "bytes=1-2-3"]
+    {
+        assert_eq!(ranges(text), None, "{text}");
+    }
+    assert_eq!(ranges(&format!("bytes={}", vec!["0-0"; 1024].join(","))).map(|ranges| ranges.len()), Some(1024));
+    assert_eq!(ranges(&format!("bytes={}", vec!["0-0"; 1025].join(","))), None);
 }

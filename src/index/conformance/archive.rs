@@ -36,6 +36,7 @@ fn record(byte: u8, repos: &[&str]) -> FileRecord {
         since: NOW,
         sha256: None,
         repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
+        owners: vec![(hash(1), "org".to_owned())],
     }
 }
 
@@ -47,7 +48,7 @@ async fn file_records_have_terms_repositories_and_what_is_known_of_the_sha256(db
         let claimed = state.map(|_| sha256(byte));
         for repo in ["org/b", "org/a"] {
             let new = NewFile { sha256: claimed, ..file(byte, &[term(1, 0, 2)]) };
-            db.register(registration(repo, vec![new], &[1])).await.unwrap();
+            db.register(&registration(repo, vec![new], &[1])).await.unwrap();
         }
         let settled = match state {
             Some(Sha256State::Verified) => Some(ClaimState::Verified),
@@ -75,7 +76,7 @@ async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
         .collect();
     let many = vec![term(1, 0, 1); 100_000];
     files.extend([3, 200].map(|byte| file(byte, &many)));
-    db.register(registration("r", files.clone(), &[1])).await.unwrap();
+    db.register(&registration("r", files.clone(), &[1])).await.unwrap();
     let first = db.file_records(None).await.unwrap();
     assert!(first.len() < 600, "{}", first.len());
     let hashes: Vec<FileHash> = records(&db).await.iter().map(|record| record.hash).collect();
@@ -92,20 +93,23 @@ async fn a_restored_file_is_one_like_any_other(db: Db) {
         sha256: Some((sha256(8), Sha256State::Claimed)),
         ..record(9, &["org/a", "org/b"])
     };
-    let domains = vec!["org".to_owned()];
-    let restored = RestoredFile { record: record.clone(), domains, dedup: vec![(chunk, hash(1))] };
+    let restored = RestoredFile { record: record.clone(), dedup: vec![(chunk, hash(1))] };
     db.restore_files(vec![restored]).await.unwrap();
     assert_eq!(records(&db).await, [record]);
-    let found = db.find_file(at(9), Reader::Repo("org/b".to_owned())).await.unwrap().unwrap();
+    let found = db
+        .find_file(at(9), Reader::Repo("org/b".to_owned()), crate::format::ByteRange::new(0, u64::MAX))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((found.raw_len, found.terms), (2000, vec![term(1, 0, 2)]));
-    assert_eq!(db.unverified_claims(9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
+    assert_eq!(db.unverified_claims(None, 9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
     assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW).await.unwrap().unwrap().xorb, hash(1));
     assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);
 }
 
 async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
     put(&db, xorb(1, 3)).await;
-    let restored = |record: FileRecord| RestoredFile { record, domains: Vec::new(), dedup: Vec::new() };
+    let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
     let verified = FileRecord { sha256: Some((sha256(8), Sha256State::Verified)), ..record(9, &["org/b"]) };
     db.restore_files(vec![restored(record(9, &["org/a"])), restored(verified.clone())]).await.unwrap();
     assert_eq!(records(&db).await, std::slice::from_ref(&verified));
@@ -115,7 +119,7 @@ async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
 
 async fn files_without_their_xorbs_are_not_restored_nor_are_those_beside_them(db: Db) {
     put(&db, xorb(1, 3)).await;
-    let restored = |record: FileRecord| RestoredFile { record, domains: Vec::new(), dedup: Vec::new() };
+    let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
     let missing = FileRecord { terms: vec![term(2, 0, 2)], ..record(8, &["r"]) };
     let error = db.restore_files(vec![restored(record(9, &["r"])), restored(missing)]).await.unwrap_err();
     assert_eq!(error.kind, IndexErrorKind::Lost);
@@ -137,7 +141,7 @@ async fn an_index_that_is_read_only_reads_beside_a_writer_and_without_one_and_ch
     put(&db, xorb(2, 3)).await;
     assert_eq!(reader.list_xorbs().await.unwrap().len(), 2);
     assert!(reader.abandon_xorb(hash(1), NOW).await.is_err());
-    let restored = RestoredFile { record: record(9, &["r"]), domains: Vec::new(), dedup: Vec::new() };
+    let restored = RestoredFile { record: record(9, &["r"]), dedup: Vec::new() };
     assert!(reader.restore_files(vec![restored]).await.is_err());
     reader.close().await;
     writer.close().await;

@@ -2,15 +2,21 @@
 
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
-use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
-use crate::index::{Claim, ClaimState, IndexErrorKind, NewFile, Reader, Registered, Registration, Ticket, XorbState};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::index::{
+    Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration, Ticket,
+    XorbState,
+};
 use crate::runtime::clock::Timestamp;
 
 suite! {
     a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else
     a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees
     a_registration_with_a_missing_xorb_changes_nothing_at_all
+    a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them
     a_file_is_not_known_with_another_sha256
+    a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified
+    unverified_claims_are_listed_in_order_from_behind_any_of_them
     a_void_claim_names_nothing_and_gives_way_to_another
     a_verified_claim_is_settled_once
     deduplication_stays_within_its_domain
@@ -19,7 +25,9 @@ suite! {
     the_empty_file_can_be_registered
 }
 
-fn file_hash(byte: u8) -> FileHash {
+const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
+
+pub(super) fn file_hash(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
 }
 
@@ -39,7 +47,6 @@ pub(super) fn file(byte: u8, terms: &[Term]) -> NewFile {
 pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Registration {
     Registration {
         repo: repo.to_owned(),
-        domain: repo.split('/').next().unwrap_or_default().to_owned(),
         files,
         xorbs: xorbs.iter().map(|byte| hash(*byte)).collect(),
         dedup: Vec::new(),
@@ -47,7 +54,12 @@ pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Reg
     }
 }
 
-fn reader(repo: &str) -> Reader {
+/// What is known by a sha256 that nobody has verified.
+fn claimed_file(byte: u8) -> Option<KnownSha256> {
+    Some(KnownSha256 { file: file_hash(byte), is_verified: false })
+}
+
+pub(super) fn reader(repo: &str) -> Reader {
     Reader::Repo(repo.to_owned())
 }
 
@@ -56,28 +68,28 @@ async fn a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_no
     put(&db, xorb(2, 3)).await;
     let terms = [term(1, 0, 2), term(2, 1, 3), term(1, 0, 1)];
     let new = registration("org/a", vec![file(9, &terms)], &[1, 2]);
-    assert_eq!(db.register(new.clone()).await.unwrap(), Registered::New);
-    assert_eq!(db.register(new).await.unwrap(), Registered::Known);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
 
-    let found = db.find_file(file_hash(9), reader("org/a")).await.unwrap().unwrap();
+    let found = db.find_file(file_hash(9), reader("org/a"), WHOLE).await.unwrap().unwrap();
     assert_eq!((found.hash, found.raw_len, found.terms.as_slice()), (file_hash(9), 5000, &terms[..]));
-    assert_eq!(db.find_file(file_hash(9), Reader::All).await.unwrap(), Some(found.clone()));
-    assert_eq!(db.find_file(file_hash(9), reader("org/b")).await.unwrap(), None);
-    assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
+    assert_eq!(db.find_file(file_hash(9), Reader::All, WHOLE).await.unwrap(), Some(found.clone()));
+    assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), None);
+    assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
 
     // Another repository that proves that it has the file may read it, too.
     let other = registration("org/b", vec![file(9, &terms)], &[1, 2]);
-    assert_eq!(db.register(other).await.unwrap(), Registered::New);
-    assert_eq!(db.find_file(file_hash(9), reader("org/b")).await.unwrap(), Some(found));
+    assert_eq!(db.register(&other).await.unwrap(), Registered::New);
+    assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), Some(found));
 }
 
 async fn a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees(db: Db) {
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;
-    db.register(registration("r", vec![file(9, &[term(1, 0, 2)])], &[1])).await.unwrap();
-    let before = db.find_file(file_hash(9), Reader::All).await.unwrap();
-    db.register(registration("r", vec![file(9, &[term(2, 0, 2)])], &[2])).await.unwrap();
-    assert_eq!(db.find_file(file_hash(9), Reader::All).await.unwrap(), before);
+    db.register(&registration("r", vec![file(9, &[term(1, 0, 2)])], &[1])).await.unwrap();
+    let before = db.find_file(file_hash(9), Reader::All, WHOLE).await.unwrap();
+    db.register(&registration("r", vec![file(9, &[term(2, 0, 2)])], &[2])).await.unwrap();
+    assert_eq!(db.find_file(file_hash(9), Reader::All, WHOLE).await.unwrap(), before);
 }
 
 async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
@@ -85,14 +97,14 @@ async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
     db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
     for missing in [2, 3] {
         let files = vec![file(8, &[term(1, 0, 1)]), file(9, &[term(missing, 0, 1)])];
-        let outcome = db.register(registration("r", files, &[1, missing])).await.unwrap();
+        let outcome = db.register(&registration("r", files, &[1, missing])).await.unwrap();
         assert_eq!(outcome, Registered::MissingXorb(hash(missing)));
-        assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
+        assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
     }
     // The database is as usable as before.
     assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Staged)]);
     let good = registration("r", vec![file(8, &[term(1, 0, 1)])], &[1]);
-    assert_eq!(db.register(good).await.unwrap(), Registered::New);
+    assert_eq!(db.register(&good).await.unwrap(), Registered::New);
     let lost = db.publish_xorb(xorb(2, 1), Ticket::random(), NOW).await.unwrap_err();
     assert_eq!(lost.kind, IndexErrorKind::Lost);
 }
@@ -102,47 +114,129 @@ async fn a_file_is_not_known_with_another_sha256(db: Db) {
     let claimed = |sha256| NewFile { sha256, ..file(9, &[term(1, 0, 1)]) };
     // Without a claim, then with one, then with the same, then without again: all of that is consistent.
     for sha256 in [None, Some(sha256(1)), Some(sha256(1)), None] {
-        let outcome = db.register(registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
+        let outcome = db.register(&registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
         assert!(matches!(outcome, Registered::New | Registered::Known), "{outcome:?}");
     }
     let other = registration("s", vec![file(8, &[term(1, 0, 1)]), claimed(Some(sha256(2)))], &[1]);
-    assert_eq!(db.register(other).await.unwrap(), Registered::OtherSha256(file_hash(9)));
-    assert_eq!(db.find_file(file_hash(8), Reader::All).await.unwrap(), None);
-    assert_eq!(db.find_sha256(sha256(1), reader("r")).await.unwrap(), Some(file_hash(9)));
+    assert_eq!(
+        db.register(&other).await.unwrap(),
+        Registered::OtherSha256 { file: file_hash(9), unverified: Some(sha256(1)) }
+    );
+    assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
+    assert_eq!(db.find_sha256(sha256(1), reader("r")).await.unwrap(), claimed_file(9));
     assert_eq!(db.find_sha256(sha256(1), reader("s")).await.unwrap(), None);
     assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), None);
+}
+
+async fn a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let register = async |repo: &str, claim: Option<Sha256>| {
+        let new = NewFile { sha256: claim, ..file(9, &[term(1, 0, 1)]) };
+        db.register(&registration(repo, vec![new], &[1])).await.unwrap();
+    };
+    let found = async |byte: u8, repo: &str| db.find_sha256(sha256(byte), reader(repo)).await.unwrap();
+    register("first", Some(sha256(1))).await;
+    register("second", Some(sha256(1))).await;
+    register("silent", None).await;
+    assert_eq!(found(1, "first").await, claimed_file(9));
+    assert_eq!(found(1, "second").await, claimed_file(9));
+    assert_eq!(found(1, "silent").await, None);
+
+    // Those who made a claim that was false have not made the one that comes after it.
+    let claim = |byte| Claim { file: file_hash(9), sha256: sha256(byte) };
+    db.settle_claim(claim(1), ClaimState::Void).await.unwrap();
+    register("second", Some(sha256(2))).await;
+    assert_eq!(found(2, "first").await, None);
+    assert_eq!(found(2, "second").await, claimed_file(9));
+    db.settle_claim(claim(2), ClaimState::Verified).await.unwrap();
+    for (repo, sees) in [("first", true), ("second", true), ("silent", true), ("stranger", false)] {
+        assert_eq!(found(2, repo).await.is_some_and(|known| known.is_verified), sees, "{repo}");
+    }
+}
+
+async fn unverified_claims_are_listed_in_order_from_behind_any_of_them(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let new = |byte| NewFile { sha256: Some(sha256(byte)), ..file(byte, &[term(1, 0, 1)]) };
+    for byte in [7, 3, 5, 9] {
+        db.register(&registration("r", vec![new(byte)], &[1])).await.unwrap();
+    }
+    db.settle_claim(Claim { file: file_hash(3), sha256: sha256(3) }, ClaimState::Verified).await.unwrap();
+    let list = async |after: Option<u8>, limit: u32| {
+        let claims = db.unverified_claims(after.map(file_hash), limit).await.unwrap();
+        claims.iter().map(|claim| claim.file.as_bytes()[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(list(None, 10).await, [7, 5, 9]);
+    assert_eq!(list(None, 2).await, [7, 5]);
+    assert_eq!(list(Some(7), 1).await, [5]);
+    assert_eq!(list(Some(3), 10).await, [5, 9], "also from behind one that is settled");
+    assert_eq!(list(Some(9), 10).await, [0_u8; 0]);
+    assert_eq!(list(Some(1), 10).await, [7, 5, 9], "a file that is gone hides nothing");
+}
+
+async fn a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    // 1500 terms of 1000 and 2000 bytes in turn.
+    let terms: Vec<Term> = (0..1500).map(|index| term(1, 0, 1 + index % 2)).collect();
+    let new = file(9, &terms);
+    let raw_len = new.raw_len;
+    db.register(&registration("r", vec![new], &[1])).await.unwrap();
+    let whole = db.find_file(file_hash(9), reader("r"), WHOLE).await.unwrap().unwrap();
+    assert_eq!((whole.raw_len, whole.terms_start, &whole.terms), (raw_len, 0, &terms));
+
+    for (start, end) in [(0, 1), (700_000, 800_000), (raw_len - 1, raw_len), (0, raw_len), (raw_len - 1, u64::MAX)] {
+        let part = db.find_file(file_hash(9), reader("r"), ByteRange::new(start, end)).await.unwrap().unwrap();
+        let skipped = terms.iter().scan(0, |end, term| Some(std::mem::replace(end, *end + u64::from(term.raw_len))));
+        let first = skipped.clone().position(|offset| offset == part.terms_start).unwrap();
+        assert_eq!(part.terms, terms[first..first + part.terms.len()], "{start}-{end}");
+        let terms_end = part.terms_start + part.terms.iter().map(|term| u64::from(term.raw_len)).sum::<u64>();
+        assert!(part.terms_start <= start && end.min(raw_len) <= terms_end, "{start}-{end}");
+        assert!(end - start > 200_000 || part.terms.len() < 1100, "{start}-{end}: {} terms", part.terms.len());
+    }
+    // Nothing is behind the end, and nothing comes unasked.
+    let none = db.find_file(file_hash(9), reader("r"), None).await.unwrap().unwrap();
+    assert_eq!((none.raw_len, none.terms), (raw_len, Vec::new()));
+    assert_eq!(db.find_file(file_hash(9), reader("s"), None).await.unwrap(), None);
 }
 
 async fn a_void_claim_names_nothing_and_gives_way_to_another(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed =
         |byte| registration("r", vec![NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) }], &[1]);
-    db.register(claimed(1)).await.unwrap();
+    db.register(&claimed(1)).await.unwrap();
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
-    assert_eq!(db.unverified_claims(10).await.unwrap(), [claim]);
+    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), [claim]);
     assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
     assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
-    assert_eq!(db.unverified_claims(10).await.unwrap(), []);
+    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
 
-    db.register(claimed(2)).await.unwrap();
-    assert_eq!(db.unverified_claims(10).await.unwrap(), [Claim { file: file_hash(9), sha256: sha256(2) }]);
-    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), Some(file_hash(9)));
+    // Making it again does not make it true.
+    assert_eq!(db.register(&claimed(1)).await.unwrap(), Registered::Known);
+    assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
+    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+
+    db.register(&claimed(2)).await.unwrap();
+    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), [Claim { file: file_hash(9), sha256: sha256(2) }]);
+    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), claimed_file(9));
 }
 
 async fn a_verified_claim_is_settled_once(db: Db) {
     put(&db, xorb(1, 3)).await;
     let new = NewFile { sha256: Some(sha256(1)), ..file(9, &[term(1, 0, 1)]) };
-    db.register(registration("r", vec![new], &[1])).await.unwrap();
+    db.register(&registration("r", vec![new], &[1])).await.unwrap();
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
     assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
     assert!(!db.settle_claim(claim, ClaimState::Void).await.unwrap());
-    assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), Some(file_hash(9)));
-    assert_eq!(db.unverified_claims(10).await.unwrap(), []);
+    let found = db.find_sha256(sha256(1), Reader::All).await.unwrap();
+    assert_eq!(found, Some(KnownSha256 { file: file_hash(9), is_verified: true }));
+    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+    let other = NewFile { sha256: Some(sha256(2)), ..file(9, &[term(1, 0, 1)]) };
+    let outcome = db.register(&registration("r", vec![other], &[1])).await.unwrap();
+    assert_eq!(outcome, Registered::OtherSha256 { file: file_hash(9), unverified: None });
 }
 
 async fn deduplication_stays_within_its_domain(db: Db) {
     put(&db, xorb(1, 2)).await;
-    put(&db, xorb(2, 5)).await;
+    put(&db, NewXorb { domain: Some("other".to_owned()), ..xorb(2, 5) }).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
     let find = |domain: Option<&str>| db.find_dedup(chunk, domain.map(str::to_owned), lease);
@@ -151,7 +245,7 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     for (repo, byte) in [("org/a", 1), ("other/b", 2)] {
         let mut new = registration(repo, Vec::new(), &[byte]);
         new.dedup.push((chunk, hash(byte)));
-        db.register(new).await.unwrap();
+        db.register(&new).await.unwrap();
     }
     let xorb_of = |hit: Option<crate::index::DedupHit>| hit.map(|hit| hit.xorb);
     assert_eq!(xorb_of(find(Some("org")).await.unwrap()), Some(hash(1)));
@@ -159,6 +253,16 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), None);
     // Who may see all gets the xorb that says most.
     assert_eq!(xorb_of(find(None).await.unwrap()), Some(hash(2)));
+
+    // Whoever uploads what is there already has it too; what is not there cannot be shared.
+    for _ in 0..2 {
+        assert!(db.share_xorb(hash(2), "nobody".to_owned()).await.unwrap());
+    }
+    assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), Some(hash(2)));
+    db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    for missing in [3, 4] {
+        assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());
+    }
 }
 
 async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: Db) {
@@ -169,7 +273,7 @@ async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: D
     let terms = [term(1, 0, 1), term(2, 0, 1), term(3, 0, 1)];
     let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4]);
     new.dedup.push((chunk, hash(1)));
-    db.register(new).await.unwrap();
+    db.register(&new).await.unwrap();
     // Xorb 3 has one chunk, whose hash it would give away; xorb 4 belongs to no file with xorb 1.
     for domain in [None, Some("org".to_owned())] {
         let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
@@ -191,7 +295,7 @@ async fn contents_are_those_of_visible_xorbs_only(db: Db) {
 
 async fn the_empty_file_can_be_registered(db: Db) {
     let empty = NewFile { hash: FileHash::EMPTY, raw_len: 0, terms: Vec::new(), sha256: None };
-    assert_eq!(db.register(registration("r", vec![empty], &[])).await.unwrap(), Registered::New);
-    let found = db.find_file(FileHash::EMPTY, reader("r")).await.unwrap().unwrap();
+    assert_eq!(db.register(&registration("r", vec![empty], &[])).await.unwrap(), Registered::New);
+    let found = db.find_file(FileHash::EMPTY, reader("r"), WHOLE).await.unwrap().unwrap();
     assert_eq!((found.raw_len, found.terms), (0, Vec::new()));
 }

@@ -9,13 +9,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
 use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::files::{execute, file_hash, release};
+use super::terms::insert_terms;
 use super::{ACQUIRE_TIMEOUT, READER_COUNT, SqliteIndex, get, map, millis};
-use crate::format::FileHash;
 use crate::format::shard::Sha256;
+use crate::format::{FileHash, XorbHash};
 use crate::index::archive::{FileRecord, RestoredFile, Sha256State};
 use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
-use crate::index::files::{pack_terms, parse_terms};
-use crate::index::migrate;
+use crate::index::files::parse_terms;
+use crate::index::{migrate, rows};
 use crate::runtime::clock::Timestamp;
 
 /// Files on one page, at most.
@@ -45,7 +46,8 @@ impl SqliteIndex {
     }
 
     pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
-        const SQL: &str = "SELECT id, hash, raw_len, terms, since, sha256, sha256_state FROM files \
+        const SQL: &str = "SELECT id, hash, raw_len, since, sha256, sha256_state, \
+             (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
              WHERE hash > ? ORDER BY hash LIMIT ?";
         let op = "list files";
         let failed = |error| map(op, error);
@@ -55,8 +57,8 @@ impl SqliteIndex {
         {
             let mut rows = sqlx::query(SQL).bind(after).bind(PAGE_COUNT).fetch(&mut *connection);
             while let Some(row) = rows.try_next().await.map_err(failed)? {
-                let packed: &[u8] = get(op, &row, 3)?;
-                terms_len = terms_len.saturating_add(packed.len());
+                let len = get::<i64>(op, &row, 6)?.cast_unsigned();
+                terms_len = terms_len.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
                 ids.push(get(op, &row, 0)?);
                 files.push(parse_record(op, &row)?);
                 if terms_len >= PAGE_TERMS_LEN {
@@ -64,8 +66,12 @@ impl SqliteIndex {
                 }
             }
         }
+        read_terms(op, &mut connection, &ids, &mut files).await?;
         let repos = repos_of(op, &mut connection, &ids).await?;
+        let owners = owners_of(op, &mut connection, &ids).await?;
         for (id, file) in ids.iter().zip(&mut files) {
+            file.owners =
+                owners.iter().filter(|(of, ..)| of == id).map(|(_, xorb, name)| (*xorb, name.clone())).collect();
             file.repos = repos.iter().filter(|(owner, _)| owner == id).map(|(_, repo)| repo.clone()).collect();
         }
         Ok(files)
@@ -86,24 +92,44 @@ fn parse_record(op: &'static str, row: &SqliteRow) -> Result<FileRecord, IndexEr
         let (key, reason) = (format!("file {hash}"), reason.to_owned());
         IndexError::inconsistent(op, Inconsistent { table: "files", column, key, reason })
     };
-    let terms = parse_terms(get(op, row, 3)?).ok_or_else(|| invalid("terms", "no packed terms"))?;
-    let state = match get::<i64>(op, row, 6)? {
+    let state = match get::<i64>(op, row, 5)? {
         0 => None,
         1 => Some(Sha256State::Claimed),
         2 => Some(Sha256State::Verified),
         3 => Some(Sha256State::Void),
         _ => return Err(invalid("sha256_state", "no state")),
     };
-    let digest: Option<&[u8]> = get(op, row, 5)?;
+    let digest: Option<&[u8]> = get(op, row, 4)?;
     let digest = digest.map(TryInto::try_into).transpose().map_err(|_| invalid("sha256", "not 32 bytes"))?;
     Ok(FileRecord {
         hash,
         raw_len: get::<i64>(op, row, 2)?.cast_unsigned(),
-        terms,
-        since: Timestamp::from_millis(get::<i64>(op, row, 4)?.cast_unsigned()),
+        terms: Vec::new(),
+        since: Timestamp::from_millis(get::<i64>(op, row, 3)?.cast_unsigned()),
         sha256: digest.map(Sha256::from_digest).zip(state),
         repos: Vec::new(),
+        owners: Vec::new(),
     })
+}
+
+/// Gives each of these files its terms.
+async fn read_terms(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+    files: &mut [FileRecord],
+) -> Result<(), IndexError> {
+    const SQL: &str = "SELECT terms FROM file_terms WHERE file_id = ? ORDER BY start";
+    for (id, file) in ids.iter().zip(files) {
+        let rows = sqlx::query(SQL).bind(id).fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+        for row in &rows {
+            file.terms.extend(parse_terms(get(op, row, 0)?).ok_or_else(|| {
+                let (key, reason) = (format!("file {}", file.hash), "no packed terms".to_owned());
+                IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
+            })?);
+        }
+    }
+    Ok(())
 }
 
 /// Who has registered these files, ascending for each.
@@ -123,6 +149,29 @@ async fn repos_of(
     rows.iter().map(parse).collect()
 }
 
+/// Who has uploaded the xorbs of these files, ascending for each.
+async fn owners_of(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+) -> Result<Vec<(i64, XorbHash, String)>, IndexError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
+         WHERE file_id IN (",
+    );
+    let mut list = query.separated(", ");
+    for id in ids {
+        list.push_bind(*id);
+    }
+    query.push(") ORDER BY file_id, hash, domain");
+    let rows = query.build().fetch_all(connection).await.map_err(|error| map(op, error))?;
+    let parse = |row: &SqliteRow| {
+        let xorb = rows::xorb_hash(get(op, row, 1)?).map_err(|error| IndexError::inconsistent(op, error))?;
+        Ok((get(op, row, 0)?, xorb, get(op, row, 2)?))
+    };
+    rows.iter().map(parse).collect()
+}
+
 async fn restore(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -132,13 +181,10 @@ async fn restore(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     for file in files {
         write_record(op, &mut transaction, &file.record).await?;
-        let xorbs: HashSet<_> = file.record.terms.iter().map(|term| term.xorb).collect();
-        for xorb in &xorbs {
-            for domain in &file.domains {
-                let sql = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
-                let (domain, xorb) = (domain.clone(), xorb.as_bytes().to_vec());
-                execute(op, &mut transaction, sql, |query| query.bind(domain).bind(xorb)).await?;
-            }
+        for (xorb, domain) in &file.record.owners {
+            let sql = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
+            let (domain, xorb) = (domain.clone(), xorb.as_bytes().to_vec());
+            execute(op, &mut transaction, sql, |query| query.bind(domain).bind(xorb)).await?;
         }
         for (chunk, xorb) in &file.dedup {
             let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
@@ -155,8 +201,8 @@ async fn write_record(
     connection: &mut SqliteConnection,
     file: &FileRecord,
 ) -> Result<(), IndexError> {
-    const INSERT: &str = "INSERT INTO files (hash, raw_len, terms, since, sha256, sha256_state) \
-         VALUES (?, ?, ?, ?, ?, ?) RETURNING id";
+    const INSERT: &str = "INSERT INTO files (hash, raw_len, since, sha256, sha256_state) \
+         VALUES (?, ?, ?, ?, ?) RETURNING id";
     const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
          SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
     let hash = file.hash.as_bytes().to_vec();
@@ -170,7 +216,6 @@ async fn write_record(
     let row = sqlx::query(INSERT)
         .bind(hash)
         .bind(file.raw_len.cast_signed())
-        .bind(pack_terms(&file.terms))
         .bind(millis(file.since))
         .bind(file.sha256.map(|(sha256, _)| sha256.as_digest().to_vec()))
         .bind(state)
@@ -178,6 +223,7 @@ async fn write_record(
         .await
         .map_err(|error| map(op, error))?;
     let id: i64 = get(op, &row, 0)?;
+    insert_terms(op, connection, id, &file.terms).await?;
     let xorbs: HashSet<_> = file.terms.iter().map(|term| term.xorb).collect();
     for xorb in xorbs {
         let xorb = xorb.as_bytes().to_vec();

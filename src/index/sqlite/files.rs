@@ -1,16 +1,18 @@
 //! Files in SQLite. Statements run inside the transaction of the verb that they belong to.
 
+use std::collections::{HashMap, HashSet};
+
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
+use super::claims::{Made, make_claim, sign_claim};
+use super::terms::insert_terms;
 use super::{SqliteIndex, get, map, millis};
-use crate::format::shard::Sha256;
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
-use crate::index::files::{pack_terms, parse_terms};
 use crate::index::rows;
-use crate::index::{Claim, ClaimState, DedupHit, FileRow, NewFile, Reader, Registered, Registration, XorbContents};
+use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents};
 use crate::runtime::clock::Timestamp;
 
 /// Hashes in one statement: far below SQLite's limit on parameters (32 766 since 3.32).
@@ -34,44 +36,12 @@ impl SqliteIndex {
         Ok(contents)
     }
 
-    pub(super) async fn register_files(&self, registration: Registration) -> Result<Registered, IndexError> {
+    pub(super) async fn register_files(&self, registration: &Registration) -> Result<Registered, IndexError> {
         let op = "register files";
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let registered = register(op, &mut connection, &registration).await;
+        let registered = register(op, &mut connection, registration).await;
         release(connection, registered.is_ok()).await;
         registered
-    }
-
-    pub(super) async fn read_file(&self, hash: FileHash, reader: Reader) -> Result<Option<FileRow>, IndexError> {
-        const SQL: &str = "SELECT raw_len, terms FROM files WHERE hash = ?1 AND \
-             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2))";
-        let op = "find a file";
-        let row = sqlx::query(SQL)
-            .bind(hash.as_bytes().as_slice())
-            .bind(repo_of(&reader))
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
-        let Some(row) = row else { return Ok(None) };
-        let terms = parse_terms(get(op, &row, 1)?).ok_or_else(|| {
-            let (key, reason) = (format!("file {hash}"), "no packed terms".to_owned());
-            IndexError::inconsistent(op, Inconsistent { table: "files", column: "terms", key, reason })
-        })?;
-        Ok(Some(FileRow { hash, raw_len: get::<i64>(op, &row, 0)?.cast_unsigned(), terms }))
-    }
-
-    pub(super) async fn read_sha256(&self, sha256: Sha256, reader: Reader) -> Result<Option<FileHash>, IndexError> {
-        const SQL: &str = "SELECT hash FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) AND \
-             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
-             ORDER BY sha256_state DESC, id LIMIT 1";
-        let op = "find a file by its sha256";
-        let row = sqlx::query(SQL)
-            .bind(sha256.as_digest().as_slice())
-            .bind(repo_of(&reader))
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
-        row.map(|row| file_hash(op, get(op, &row, 0)?)).transpose()
     }
 
     pub(super) async fn lease_dedup(
@@ -96,40 +66,6 @@ impl SqliteIndex {
         let leased = lease(op, &mut connection, chunk, domain.as_deref(), lease_until).await;
         release(connection, leased.is_ok()).await;
         leased
-    }
-
-    pub(super) async fn read_claims(&self, limit: u32) -> Result<Vec<Claim>, IndexError> {
-        let op = "list unverified claims";
-        let rows = sqlx::query("SELECT hash, sha256 FROM files WHERE sha256_state = 1 ORDER BY id LIMIT ?")
-            .bind(limit)
-            .fetch_all(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
-        let parse = |row: &SqliteRow| {
-            let digest: &[u8] = get(op, row, 1)?;
-            let sha256 = digest.try_into().map(Sha256::from_digest).map_err(|_| {
-                let (key, reason) = ("a row".to_owned(), "not 32 bytes".to_owned());
-                IndexError::inconsistent(op, Inconsistent { table: "files", column: "sha256", key, reason })
-            })?;
-            Ok(Claim { file: file_hash(op, get(op, row, 0)?)?, sha256 })
-        };
-        rows.iter().map(parse).collect()
-    }
-
-    pub(super) async fn write_claim(&self, claim: Claim, state: ClaimState) -> Result<bool, IndexError> {
-        let state = match state {
-            ClaimState::Verified => 2,
-            ClaimState::Void => 3,
-        };
-        let sql = "UPDATE files SET sha256_state = ? WHERE hash = ? AND sha256 = ? AND sha256_state = 1";
-        let result = sqlx::query(sql)
-            .bind(state)
-            .bind(claim.file.as_bytes().as_slice())
-            .bind(claim.sha256.as_digest().as_slice())
-            .execute(&self.writer)
-            .await
-            .map_err(|error| map("settle a claim", error))?;
-        Ok(result.rows_affected() == 1)
     }
 }
 
@@ -165,7 +101,7 @@ async fn register(
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
         Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_) | Registered::OtherSha256(_) => transaction.rollback().await.map_err(failed)?,
+        Registered::MissingXorb(_) | Registered::OtherSha256 { .. } => transaction.rollback().await.map_err(failed)?,
     }
     Ok(outcome)
 }
@@ -215,7 +151,7 @@ async fn write_registration(
     connection: &mut SqliteConnection,
     registration: &Registration,
 ) -> Result<Registered, IndexError> {
-    let mut ids = std::collections::HashMap::with_capacity(registration.xorbs.len());
+    let mut ids = HashMap::with_capacity(registration.xorbs.len());
     for hash in &registration.xorbs {
         // `Condemned` goes back to `Live` here, and a row that is being deleted is not found: either this or the
         // deletion comes first, and the database says which.
@@ -230,10 +166,6 @@ async fn write_registration(
         let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
         let id: i64 = get(op, &row, 0)?;
         ids.insert(*hash, id);
-        execute(op, connection, "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)", |query| {
-            query.bind(id).bind(registration.domain.clone())
-        })
-        .await?;
     }
     let mut outcome = Registered::Known;
     for file in &registration.files {
@@ -259,58 +191,62 @@ async fn write_file(
     connection: &mut SqliteConnection,
     registration: &Registration,
     file: &NewFile,
-    ids: &std::collections::HashMap<XorbHash, i64>,
+    ids: &HashMap<XorbHash, i64>,
 ) -> Result<Registered, IndexError> {
-    let known = sqlx::query("SELECT id, sha256, sha256_state FROM files WHERE hash = ?")
+    let known = sqlx::query("SELECT id FROM files WHERE hash = ?")
         .bind(file.hash.as_bytes().as_slice())
         .fetch_optional(&mut *connection)
         .await
         .map_err(|error| map(op, error))?;
-    let claimed = file.sha256.map(|sha256| sha256.as_digest().to_vec());
     let id = match known {
-        None => {
-            let row = sqlx::query(
-                "INSERT INTO files (hash, raw_len, terms, since, sha256, sha256_state) VALUES (?, ?, ?, ?, ?, ?) \
-                 RETURNING id",
-            )
-            .bind(file.hash.as_bytes().as_slice())
-            .bind(file.raw_len.cast_signed())
-            .bind(pack_terms(&file.terms))
-            .bind(millis(registration.now))
-            .bind(claimed.clone())
-            .bind(i64::from(claimed.is_some()))
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(|error| map(op, error))?;
-            let id: i64 = get(op, &row, 0)?;
-            for term in &file.terms {
-                let Some(xorb_id) = ids.get(&term.xorb) else { return Ok(Registered::MissingXorb(term.xorb)) };
-                execute(op, connection, "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) VALUES (?, ?)", |query| {
-                    query.bind(*xorb_id).bind(id)
-                })
-                .await?;
-            }
-            id
-        }
-        Some(row) => {
-            let id: i64 = get(op, &row, 0)?;
-            let (before, state): (Option<Vec<u8>>, i64) = (get(op, &row, 1)?, get(op, &row, 2)?);
-            // A claim that was found false, or none at all, gives way to a new one.
-            let is_open = matches!(state, 0 | 3);
-            if claimed.is_some() && is_open && before != claimed {
-                execute(op, connection, "UPDATE files SET sha256 = ?, sha256_state = 1 WHERE id = ?", |query| {
-                    query.bind(claimed.clone()).bind(id)
-                })
-                .await?;
-            } else if claimed.is_some() && before != claimed {
-                return Ok(Registered::OtherSha256(file.hash));
-            }
-            id
-        }
+        Some(row) => get(op, &row, 0)?,
+        None => match insert_file(op, connection, registration, file, ids).await? {
+            Ok(id) => id,
+            Err(missing) => return Ok(Registered::MissingXorb(missing)),
+        },
     };
+    let made = match file.sha256 {
+        None => None,
+        Some(sha256) => Some(make_claim(op, connection, id, Claim { file: file.hash, sha256 }).await?),
+    };
+    if let Some(Made::Other(unverified)) = made {
+        return Ok(Registered::OtherSha256 { file: file.hash, unverified });
+    }
     let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
     let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
+    if made == Some(Made::Agreed) {
+        sign_claim(op, connection, id, &registration.repo).await?;
+    }
     Ok(if added > 0 { Registered::New } else { Registered::Known })
+}
+
+/// Enters a file that is not known, with its terms and what it refers to; the id, or the xorb that is missing.
+async fn insert_file(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    registration: &Registration,
+    file: &NewFile,
+    ids: &HashMap<XorbHash, i64>,
+) -> Result<Result<i64, XorbHash>, IndexError> {
+    let row = sqlx::query("INSERT INTO files (hash, raw_len, since) VALUES (?, ?, ?) RETURNING id")
+        .bind(file.hash.as_bytes().as_slice())
+        .bind(file.raw_len.cast_signed())
+        .bind(millis(registration.now))
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(|error| map(op, error))?;
+    let id: i64 = get(op, &row, 0)?;
+    insert_terms(op, connection, id, &file.terms).await?;
+    // Each xorb once, however many terms name it.
+    let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+    for xorb in xorbs {
+        let Some(xorb_id) = ids.get(&xorb) else { return Ok(Err(xorb)) };
+        execute(op, connection, "INSERT INTO xorb_files (xorb_id, file_id) VALUES (?, ?)", |query| {
+            query.bind(*xorb_id).bind(id)
+        })
+        .await?;
+    }
+    Ok(Ok(id))
 }
 
 type SqliteQuery = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
@@ -355,7 +291,7 @@ pub(super) fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, Inde
     Ok(FileHash::from_bytes(bytes))
 }
 
-fn repo_of(reader: &Reader) -> Option<String> {
+pub(super) fn repo_of(reader: &Reader) -> Option<String> {
     match reader {
         Reader::All => None,
         Reader::Repo(repo) => Some(repo.clone()),

@@ -4,7 +4,10 @@
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
 mod archive;
+mod claims;
 mod files;
+mod listing;
+mod terms;
 
 use std::fs::File;
 use std::path::Path;
@@ -18,11 +21,12 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, NewXorb, Reader, Registered, Registration,
-    RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
+    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState,
+    migrate,
 };
 use crate::format::shard::Sha256;
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
@@ -160,6 +164,28 @@ impl Index for SqliteIndex {
         .boxed()
     }
 
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
+             FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) \
+             SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        let op = "share a xorb";
+        async move {
+            // Most uploads of what is there come from those who have uploaded it before, and need no writer.
+            let known = sqlx::query(KNOWN).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+            let known = known.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+            match known.map(|row| get::<bool>(op, &row, 0)).transpose()? {
+                None => return Ok(false),
+                Some(true) => return Ok(true),
+                Some(false) => {}
+            }
+            let shared = sqlx::query(SHARE).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+            let shared = shared.execute(&self.writer).await.map_err(|error| map(op, error))?;
+            Ok(shared.rows_affected() == 1)
+        }
+        .boxed()
+    }
+
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         async move {
             let result = sqlx::query("UPDATE xorbs SET state = ?, since = ? WHERE hash = ? AND state = ?")
@@ -237,15 +263,20 @@ impl Index for SqliteIndex {
         self.read_contents(hashes).boxed()
     }
 
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.register_files(registration).boxed()
     }
 
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.read_file(hash, reader).boxed()
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.read_file(hash, reader, part).boxed()
     }
 
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
         self.read_sha256(sha256, reader).boxed()
     }
 
@@ -258,8 +289,21 @@ impl Index for SqliteIndex {
         self.lease_dedup(chunk, domain, lease_until).boxed()
     }
 
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.read_claims(limit).boxed()
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(after, limit).boxed()
+    }
+
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>> {
+        self.read_files_after(reader, after, limit).boxed()
+    }
+
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
+        self.read_xorbs_after(after, limit).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -304,13 +348,18 @@ async fn publish(
     let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
     let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
     let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
+    let id: i64 = get(op, &row, 0)?;
     sqlx::query("INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)")
-        .bind(get::<i64>(op, &row, 0)?)
+        .bind(id)
         .bind(hashes)
         .bind(schemes)
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
+    if let Some(domain) = xorb.domain {
+        let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(domain);
+        share.execute(&mut *transaction).await.map_err(failed)?;
+    }
     sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)
 }

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::process::Command;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt};
+use serde_json::Value;
 
 use super::reference::{blobs, verify_with_python};
 use super::support::{Blob, append, archive, blob, filling, noise, read, rng};
@@ -48,7 +50,22 @@ fn five_hundred_random_archives_are_read_alike_by_the_independent_reader() {
         assert_eq!(seen.code(), report["error"]["code"].as_str(), "{what}");
         assert_eq!(seen.blobs, *truth, "{what}");
         assert!(seen.error.is_none() || *phantom, "{what}: {:?}", seen.error);
+        check_listing(path, &report, &what);
     }
+}
+
+/// Compares what `zorb rca ls --json` prints with what the independent reader says.
+fn check_listing(path: &Path, report: &Value, what: &str) {
+    let zorb = std::env::var_os("ZORB_BINARY").expect("set ZORB_BINARY to the path of the `zorb` to be tested");
+    let output = Command::new(&zorb).args(["rca", "ls", "--json"]).arg(path).output().unwrap();
+    let lines: Result<Vec<Value>, _> = serde_json::Deserializer::from_slice(&output.stdout).into_iter().collect();
+    let mut lines = lines.unwrap();
+    let last = lines.pop().unwrap();
+    assert_eq!(blobs(&Value::Array(lines)), blobs(&report["blobs"]), "{what}");
+    assert_eq!(last["blobs"], report["blobs"].as_array().unwrap().len(), "{what}");
+    assert_eq!(last["trailing_garbage"], report["trailing_garbage"], "{what}");
+    assert_eq!(last["error"]["code"], report["error"]["code"], "{what}");
+    assert_eq!(output.status.code(), Some(i32::from(!report["error"].is_null())), "{what}");
 }
 
 /// Sessions of blobs in memory, and what is in them.
@@ -165,6 +182,7 @@ fn an_append_crosses_0x8000_0000_into_a_chunk_with_a_64_bit_size() {
     let report = &verify_with_python(std::slice::from_ref(&path))[0];
     assert_eq!(blobs(&report["blobs"]), truth);
     assert!(report["error"].is_null(), "{report}");
+    check_listing(&path, report, "sparse");
     let chunks = report["chunks"].as_array().unwrap();
     let third = &chunks[2];
     assert_eq!(

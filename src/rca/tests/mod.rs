@@ -4,6 +4,7 @@ mod archive;
 mod chunks;
 mod crash;
 mod dialects;
+mod first_append;
 #[cfg(feature = "independent-reader")]
 mod interop;
 mod negative;

@@ -42,19 +42,19 @@ fn what_was_found_at_opening_is_told() {
     let (bytes, _) = archive(&[&[("a", b"some content")], &[("b", b"more content")]]);
     let opened = |bytes: Vec<u8>| Writer::open(Cursor::new(bytes)).unwrap().opened();
     let len = bytes.len() as u64;
-    let clean = Opened { committed_end: len, garbage_len: 0, torn_header: false };
+    let clean = Opened { committed_end: len, garbage_len: 0, torn_header: false, is_foreign: false };
     assert_eq!(opened(bytes.clone()), clean);
     let later = append(bytes.clone(), &[("c", b"even more")], WriteOptions::default()).unwrap();
     // The append was written, and of its header the size and 3 bytes of the hash: go back.
     let mut torn = later.clone();
     torn[5..10].copy_from_slice(&bytes[5..10]);
     let garbage_len = later.len() as u64 - len;
-    assert_eq!(opened(torn), Opened { committed_end: len, garbage_len, torn_header: true });
+    assert_eq!(opened(torn), Opened { committed_end: len, garbage_len, torn_header: true, is_foreign: false });
     // With 4 bytes of the hash: go on.
     let mut torn = later.clone();
     torn[6..10].copy_from_slice(&bytes[6..10]);
     let committed_end = later.len() as u64;
-    assert_eq!(opened(torn), Opened { committed_end, garbage_len: 0, torn_header: true });
+    assert_eq!(opened(torn), Opened { committed_end, garbage_len: 0, torn_header: true, is_foreign: false });
 }
 
 #[test]

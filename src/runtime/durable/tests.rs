@@ -1,7 +1,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use super::{TempFile, TempFolder, create_folder, create_folders_in, remove};
+use super::{Enclosure, TempFile, TempFolder, create_folder, create_folders_in, open_or_create, remove};
 
 thread_local! {
     /// What was done on this thread, in order.
@@ -101,4 +101,64 @@ fn a_folder_appears_whole_in_place_of_an_empty_one_or_of_nothing() {
     assert!(new.join("inside").is_dir() && empty.join("inside").is_dir() && full.join("x").is_dir());
     // The one that was refused is gone, with what was in it.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_file_that_is_opened_has_a_durable_name_when_it_is_new_and_keeps_its_bytes_when_it_is_not() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), ["sync the folder"]);
+    std::io::Write::write_all(&mut open_or_create(&path).unwrap(), b"bytes").unwrap();
+    assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), [""; 0]);
+    assert_eq!(std::fs::read(&path).unwrap(), b"bytes");
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+    assert!(open_or_create(&folder.path().join("link")).is_err());
+    assert!(!folder.path().join("nowhere").exists());
+}
+
+#[test]
+fn files_of_one_folder_in_a_row_are_synced_one_by_one_and_their_names_together() {
+    let folder = folder();
+    let mut enclosure = Enclosure::open(folder.path()).unwrap();
+    let steps = steps(|| {
+        for (folders, name) in [(&["a", "b"][..], "1"), (&["a", "b"], "2"), (&["a"], "3")] {
+            let mut file = enclosure.create(folders).unwrap();
+            file.write(b"bytes").unwrap();
+            file.publish(name, false).unwrap();
+        }
+        enclosure.sync().unwrap();
+    });
+    let file = ["sync the file", "rename"];
+    let made = ["sync the folder"; 2];
+    assert_eq!(steps, [&made[..], &file, &file, &made[..1], &file, &made[..1]].concat());
+    assert_eq!(std::fs::read(folder.path().join("a/b/2")).unwrap(), b"bytes");
+}
+
+#[test]
+fn an_enclosed_file_goes_through_no_link_replaces_only_when_told_and_leaves_nothing_behind() {
+    let (folder, outside) = (folder(), folder());
+    let path = |name: &str| folder.path().join(name);
+    std::os::unix::fs::symlink(outside.path(), path("link")).unwrap();
+    std::io::Write::write_all(&mut open_or_create(&path("file")).unwrap(), b"before").unwrap();
+    let mut enclosure = Enclosure::open(folder.path()).unwrap();
+    for folders in [&["link"][..], &["link", "deeper"], &["file"]] {
+        let error = enclosure.create(folders).unwrap_err();
+        assert!(error.to_string().contains("a link or a file"), "{error}");
+    }
+    let mut publish = |name: &str, replace| {
+        let mut file = enclosure.create(&[]).unwrap();
+        file.write(b"after").unwrap();
+        file.publish(name, replace).map_err(|error| error.kind())
+    };
+    for name in ["file", "link"] {
+        assert_eq!(publish(name, false), Err(std::io::ErrorKind::AlreadyExists), "{name}");
+    }
+    assert_eq!(std::fs::read(path("file")).unwrap(), b"before");
+    // The link itself is replaced, never what it leads to.
+    for name in ["file", "link"] {
+        publish(name, true).unwrap();
+        assert_eq!(std::fs::read(path(name)).unwrap(), b"after");
+    }
+    assert_eq!(outside.path().read_dir().unwrap().count(), 0);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 2);
 }

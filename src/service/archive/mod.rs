@@ -27,8 +27,7 @@
 //!   record is written again, and the last one counts. What was deleted in the store stays in the archive.
 //! - Xorbs are kept in their loose form (`format::xorb`), because zstd then makes less of them, and small ones share a
 //!   blob, because a blob costs two syncs.
-//! - Whatever depends on the rest is not kept: in which domains deduplication may mention a xorb follows from who has
-//!   registered its files, and which chunks may be asked for from their hashes.
+//! - Whatever depends on the rest is not kept: which chunks may be asked for follows from their hashes.
 //!
 //! # Why sessions and catalogs
 //!

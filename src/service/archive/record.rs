@@ -1,5 +1,6 @@
 //! Records: a head in JSON and a body in bytes, of which the lengths come first.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::str::FromStr;
 
@@ -46,6 +47,8 @@ pub(super) struct FileHead {
     sha256: Option<String>,
     sha256_state: Option<State>,
     repos: Vec<String>,
+    /// Who has uploaded its xorbs: for each name, places in the list of the different xorbs in the order of the terms.
+    owners: BTreeMap<String, Vec<u32>>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -100,6 +103,7 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
             Sha256State::Void => State::Void,
         }),
         repos: file.repos.clone(),
+        owners: encode_owners(file),
     };
     let mut record = frame(&head, (file.terms.len() * TERM_LEN) as u64);
     for term in &file.terms {
@@ -128,6 +132,7 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let (terms, rest) = body.as_chunks::<TERM_LEN>();
     let terms: Option<Vec<Term>> = terms.iter().map(decode_term).collect();
     let terms = terms.filter(|_| rest.is_empty()).ok_or("its terms are not whole")?;
+    let owners = decode_owners(&head.owners, &terms).ok_or("a xorb that has an owner is not among its terms")?;
     Ok(FileRecord {
         hash: parse::<FileHash>(&head.file)?,
         raw_len: head.len,
@@ -135,7 +140,32 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
         since: Timestamp::from_millis(head.since_ms),
         sha256,
         repos: head.repos,
+        owners,
     })
+}
+
+/// The different xorbs of these terms, in their order.
+fn distinct_xorbs(terms: &[Term]) -> Vec<XorbHash> {
+    let mut seen = HashSet::new();
+    terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect()
+}
+
+fn encode_owners(file: &FileRecord) -> BTreeMap<String, Vec<u32>> {
+    let places: HashMap<XorbHash, u32> = distinct_xorbs(&file.terms).into_iter().zip(0..).collect();
+    let mut owners: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (xorb, owner) in &file.owners {
+        owners.entry(owner.clone()).or_default().extend(places.get(xorb));
+    }
+    owners
+}
+
+fn decode_owners(owners: &BTreeMap<String, Vec<u32>>, terms: &[Term]) -> Option<Vec<(XorbHash, String)>> {
+    let xorbs = distinct_xorbs(terms);
+    let pairs = owners.iter().flat_map(|(owner, places)| places.iter().map(move |place| (place, owner)));
+    let xorb = |place: &u32| xorbs.get(usize::try_from(*place).ok()?).copied();
+    let mut pairs: Vec<_> = pairs.map(|(place, owner)| Some((xorb(place)?, owner.clone()))).collect::<Option<_>>()?;
+    pairs.sort_unstable_by(|a, b| (a.0.as_bytes(), &a.1).cmp(&(b.0.as_bytes(), &b.1)));
+    Some(pairs)
 }
 
 fn decode_term(term: &[u8; TERM_LEN]) -> Option<Term> {

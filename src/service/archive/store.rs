@@ -15,7 +15,6 @@ use crate::format::xorb::{Tightener, Tightening, VerifiedXorb};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::{FileRecord, NewXorb, RestoredFile, Staging, Ticket, XorbContents};
 use crate::service::StoreError;
-use crate::service::register::domain_of;
 
 /// Terms that are proven at once, and xorbs whose contents are kept for the next file: 41 bytes per chunk each.
 const BATCH_COUNT: usize = 128;
@@ -38,7 +37,7 @@ pub(super) async fn store_xorb(target: &Target, xorb: LooseXorb) -> Result<u64, 
     if staging == Staging::Staged {
         draft.publish(BlobKey::xorb(named)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None };
         target.index.publish_xorb(row, ticket, target.clock.now()).await.map_err(StoreError::from)?;
     }
     Ok(raw_len)
@@ -93,10 +92,8 @@ impl<'a> Files<'a> {
         if actual != named || proof.raw_len != record.raw_len {
             return Err(RestoreError::OtherFile { named, actual });
         }
-        let domains: HashSet<&str> = record.repos.iter().map(|repo| domain_of(repo)).collect();
-        let domains = domains.into_iter().map(str::to_owned).collect();
         self.pending_term_count += record.terms.len();
-        self.pending.push(RestoredFile { record, domains, dedup: proof.dedup.into_iter().collect() });
+        self.pending.push(RestoredFile { record, dedup: proof.dedup.into_iter().collect() });
         let is_due = self.pending.len() >= TRANSACTION_COUNT || self.pending_term_count >= TRANSACTION_TERM_COUNT;
         if is_due { self.flush().await } else { Ok(()) }
     }

@@ -50,7 +50,7 @@ impl Store {
             let raw_len = self.layouts[&hash(*xorb)].raw_range(chunks).unwrap().byte_len() as u32;
             Term { xorb: hash(*xorb), raw_len, chunks }
         };
-        place_terms(&terms.iter().map(term).collect::<Vec<_>>()).unwrap()
+        place_terms(0, &terms.iter().map(term).collect::<Vec<_>>()).unwrap()
     }
 
     fn plan(&self, selection: &Selection<'_>) -> Result<Plan, PlanError> {
@@ -324,9 +324,12 @@ fn chunk_lengths_are_those_of_the_chunks_asked_for() {
 #[test]
 fn terms_follow_each_other_in_the_file() {
     let terms = [(3, 5), (0, 7)].map(|(start, len)| Term { xorb: hash(1), raw_len: len, chunks: chunks(start, 9) });
-    let placed = place_terms(&terms).unwrap();
+    let placed = place_terms(0, &terms).unwrap();
     assert_eq!(placed.iter().map(|term| term.place).collect::<Vec<_>>(), [bytes(0, 5), bytes(5, 12)]);
-    assert_eq!(place_terms(&[]), Some(vec![]));
+    let later = place_terms(100, &terms).unwrap();
+    assert_eq!(later.iter().map(|term| term.place).collect::<Vec<_>>(), [bytes(100, 105), bytes(105, 112)]);
+    assert_eq!(place_terms(u64::MAX - 6, &terms), None);
+    assert_eq!(place_terms(0, &[]), Some(vec![]));
 }
 
 fn random_store(rng: &mut StdRng) -> Store {
@@ -406,7 +409,7 @@ fn a_range_of_a_file_of_100_gib_asks_for_the_layouts_of_that_range_only() {
         let start = 16 * (index % 64);
         Term { xorb: XorbHash::from_bytes(xorb), raw_len: 16 * chunk_len, chunks: chunks(start, start + 16) }
     };
-    let terms = place_terms(&(0..102_400).map(term).collect::<Vec<_>>()).unwrap();
+    let terms = place_terms(0, &(0..102_400).map(term).collect::<Vec<_>>()).unwrap();
     let len = file_len(&terms);
     assert_eq!(len, 100 << 30);
     let start = 50 << 30;

@@ -60,13 +60,12 @@ async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
     let terms = vec![Term { xorb: verified.hash(), chunks: layout.whole(), raw_len }];
     let registration = Registration {
         repo: "org/a".to_owned(),
-        domain: "org".to_owned(),
         files: vec![NewFile { hash, raw_len: raw_len.into(), terms, sha256: None }],
         xorbs: vec![verified.hash()],
         dedup: Vec::new(),
         now: NOW,
     };
-    setup.index.register(registration).await.unwrap();
+    setup.index.register(&registration).await.unwrap();
     hash
 }
 

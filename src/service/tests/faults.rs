@@ -13,8 +13,9 @@ use crate::format::{ByteRange, XorbHash};
 use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRecord, FileRow, Index, IndexError, IndexErrorKind, NewXorb, Reader,
-    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbRow, XorbState,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
+    KnownSha256, NewXorb, Reader, Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents,
+    XorbEntry, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -177,6 +178,10 @@ impl Index for FaultyIndex {
         self.faults.around("find_chunks", self.inner.find_chunks(hash), index_error).boxed()
     }
 
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("share_xorb", self.inner.share_xorb(hash, domain), index_error).boxed()
+    }
+
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
         self.faults.around("stage_xorb", self.inner.stage_xorb(hash, ticket, now), index_error).boxed()
     }
@@ -209,15 +214,20 @@ impl Index for FaultyIndex {
         self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
     }
 
-    fn register(&self, registration: Registration) -> BoxFuture<'_, Result<Registered, IndexError>> {
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.faults.around("register", self.inner.register(registration), index_error).boxed()
     }
 
-    fn find_file(&self, hash: FileHash, reader: Reader) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.faults.around("find_file", self.inner.find_file(hash, reader), index_error).boxed()
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        self.faults.around("find_file", self.inner.find_file(hash, reader, part), index_error).boxed()
     }
 
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<FileHash>, IndexError>> {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
         self.faults.around("find_sha256", self.inner.find_sha256(sha256, reader), index_error).boxed()
     }
 
@@ -230,8 +240,21 @@ impl Index for FaultyIndex {
         self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
     }
 
-    fn unverified_claims(&self, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("unverified_claims", self.inner.unverified_claims(limit), index_error).boxed()
+    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(after, limit), index_error).boxed()
+    }
+
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>> {
+        self.faults.around("files_after", self.inner.files_after(reader, after, limit), index_error).boxed()
+    }
+
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
+        self.faults.around("xorbs_after", self.inner.xorbs_after(after, limit), index_error).boxed()
     }
 
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {

@@ -1,7 +1,10 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
 mod backup;
+mod claims;
 mod faults;
+mod large;
+mod watched;
 
 use std::sync::Arc;
 
@@ -10,6 +13,7 @@ use futures_util::{TryStreamExt, stream};
 use tempfile::TempDir;
 
 use self::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
+use super::access::Claims;
 use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobKey, BlobStore};
@@ -37,9 +41,18 @@ impl Setup {
         Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index }
     }
 
+    /// Claims that nobody has verified.
+    async fn index_claims(&self) -> usize {
+        self.index.unverified_claims(None, u32::MAX).await.unwrap().len()
+    }
+
     /// A process over the stores; a second one is what a restart gives.
     fn process(&self) -> Cas {
-        let blobs = FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() };
+        self.process_over(FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() })
+    }
+
+    /// The same over blobs of another kind.
+    fn process_over(&self, blobs: impl BlobStore) -> Cas {
         let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
@@ -60,7 +73,14 @@ async fn upload(cas: &Cas, xorb: &BuiltXorb) -> Result<Uploaded, UploadError> {
         xorb.bytes().chunks(3000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
     let claimed = xorb.xorb().hash();
     let body = stream::iter(pieces);
-    cas.upload(Upload { claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len: None, body }).await
+    cas.upload(Upload {
+        claims: &Claims::UNRESTRICTED,
+        claimed,
+        max_len: MAX_XORB_SERIALIZED_LEN,
+        declared_len: None,
+        body,
+    })
+    .await
 }
 
 /// The stored bytes as a reader gets them; `None` where there is no such xorb.

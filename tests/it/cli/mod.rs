@@ -3,8 +3,13 @@
 
 mod files;
 mod get;
+mod ls;
 mod network;
+mod pull;
+mod push;
 mod put;
+mod rca;
+mod resume;
 mod usage;
 
 use std::io::Write;
@@ -57,7 +62,7 @@ impl Folder {
             entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
         };
         let mut names = list(self.0.path());
-        names.retain(|name| name != SPOOL);
+        names.retain(|name| name != SPOOL && name != CACHE);
         names.extend(list(&self.path(SPOOL)));
         names.sort();
         names
@@ -85,7 +90,9 @@ impl Folder {
             .args(args)
             .current_dir(self.0.path())
             .env("TMPDIR", self.path(SPOOL))
+            .env("XDG_CACHE_HOME", self.path(CACHE))
             .env_remove("ZORB_SERVER")
+            .env_remove("ZORB_TOKEN")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -99,6 +106,9 @@ impl Folder {
         ran.ok().records()
     }
 }
+
+/// Where the commands note what was sent.
+const CACHE: &str = "cache";
 
 /// Where the commands put temporary files that have no place of their own.
 const SPOOL: &str = "spool";

@@ -1,6 +1,7 @@
 //! A server process, clients, and xorbs to send.
 
 mod client;
+mod files;
 mod metrics;
 mod official;
 mod raw;
@@ -9,9 +10,10 @@ mod shards;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
+pub use self::files::{read_file, register, stocked};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
 pub use self::raw::Raw;
 pub use self::server::{Start, TestServer};
-pub use self::shards::{shard_of, upload_shard};
+pub use self::shards::{sha256_of, shard_of, upload_shard};
 pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -191,10 +191,15 @@ impl TestServer {
 
     /// Ends it and starts another one on the same data.
     pub fn restart(self) -> Self {
+        self.restart_with(|start| start)
+    }
+
+    /// The same with other settings.
+    pub fn restart_with(self, settings: impl FnOnce(Start) -> Start) -> Self {
         let (folders, data_dir) = (self.folders.clone(), self.data_dir.clone());
         self.terminate();
         assert!(self.wait().success());
-        let mut server = Start::default().data_dir(&data_dir).start();
+        let mut server = settings(Start::default().data_dir(&data_dir)).start();
         server.folders.extend(folders);
         server
     }

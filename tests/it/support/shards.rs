@@ -1,5 +1,6 @@
 //! Shards as clients upload them, true or spoilt on purpose.
 
+use sha2::Digest;
 use zorb::format::shard::{CasChunk, CasInfo, FileInfo, Sha256, Shard, Term, write_upload};
 use zorb::format::{ChunkHash, ChunkRange, FileHash, RangeHash, merkle};
 
@@ -9,6 +10,11 @@ use super::Xorb;
 #[derive(Clone, Debug)]
 pub struct UploadShard {
     pub shard: Shard,
+}
+
+/// What git and hubs know these bytes by.
+pub fn sha256_of(contents: &[u8]) -> Sha256 {
+    Sha256::from_digest(sha2::Sha256::digest(contents).into())
 }
 
 /// The shard of a file that consists of chunks [start, end) of a xorb; it lists the xorb, too.
@@ -77,8 +83,13 @@ impl UploadShard {
         self
     }
 
-    pub fn with_sha256(mut self, byte: u8) -> Self {
-        self.shard.files[0].sha256 = Some(Sha256::from_digest([byte; 32]));
+    pub fn claiming(mut self, sha256: Sha256) -> Self {
+        self.shard.files[0].sha256 = Some(sha256);
         self
+    }
+
+    /// With a claim that is not true.
+    pub fn with_sha256(self, byte: u8) -> Self {
+        self.claiming(Sha256::from_digest([byte; 32]))
     }
 }

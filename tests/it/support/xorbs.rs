@@ -113,6 +113,11 @@ impl Xorb {
         self.verified.hash().to_string()
     }
 
+    /// The hash of a chunk, as text.
+    pub fn chunk_hash(&self, index: usize) -> String {
+        self.verified.chunk_hashes()[index].to_string()
+    }
+
     /// `/xorbs/{hash}`.
     pub fn path(&self) -> String {
         format!("/xorbs/{}", self.hash())

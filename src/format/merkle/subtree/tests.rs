@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use xet_core_structures::merklehash::{MerkleHash, MerkleHashSubtree};
 
-use super::{JoinError, Subtree, SubtreeBuilder};
+use super::{JoinError, PartsError, Subtree, SubtreeBuilder, SubtreeNode};
 use crate::format::ChunkHash;
 use crate::format::merkle::file_hash;
 
@@ -195,4 +195,74 @@ fn a_run_that_is_not_the_whole_file_has_no_file_hash() {
         assert_eq!(summary(&chunks, at_start, at_end).unwrap().file_hash(), None);
     }
     check_whole(&summary(&chunks, true, true).unwrap(), &chunks);
+}
+
+/// A summary as it comes out of an answer.
+fn sent(subtree: &Subtree) -> Subtree {
+    let nodes: Vec<SubtreeNode> = subtree.nodes().collect();
+    let nodes = nodes.iter().map(|node| SubtreeNode { hash: node.hash.to_string().parse().unwrap(), ..*node });
+    let levels: Vec<_> = subtree.levels().collect();
+    Subtree::from_parts(&nodes.collect::<Vec<_>>(), &levels, subtree.at_start(), subtree.at_end()).unwrap()
+}
+
+#[test]
+fn a_summary_that_was_sent_is_the_same_and_joins_to_the_hash_of_the_file() {
+    let mut rng = StdRng::seed_from_u64(11);
+    for _ in 0..300 {
+        let (count, cut_chance) = corner(&mut rng);
+        let all = chunks(&mut rng, count, cut_chance);
+        let (start, end) = (rng.random_range(0..count), rng.random_range(0..count));
+        let (start, end) = (start.min(end), start.max(end) + 1);
+        let parts =
+            [(&all[..start], true, false), (&all[start..end], start == 0, end == count), (&all[end..], false, true)];
+        let parts = parts.iter().filter_map(|(chunks, at_start, at_end)| summary(chunks, *at_start, *at_end));
+        let parts: Vec<Subtree> = parts.collect();
+        parts.iter().for_each(|part| assert_eq!(json(&sent(part)), json(part)));
+        let whole = parts.iter().map(sent).reduce(|a, b| a.join(&b).unwrap()).unwrap();
+        check_whole(&whole, &all);
+    }
+}
+
+#[test]
+fn numbers_that_are_no_summary_are_refused() {
+    let mut rng = StdRng::seed_from_u64(12);
+    let whole = summary(&chunks(&mut rng, 200, 0.25), true, true).unwrap();
+    let [root] = <[SubtreeNode; 1]>::try_from(whole.nodes().collect::<Vec<_>>()).unwrap();
+    let check = |nodes: &[SubtreeNode], levels: &[(usize, usize)], at_start, at_end, expected| {
+        assert_eq!(Subtree::from_parts(nodes, levels, at_start, at_end).map(drop), Err(expected), "{levels:?}");
+    };
+    check(&[root], &[], true, false, PartsError::NodeCount);
+    check(&[], &[], true, false, PartsError::Top);
+    check(&[root], &[(2, 0)], true, false, PartsError::NodeCount);
+    check(&[root; 2], &[(1, 0)], true, false, PartsError::NodeCount);
+    check(&[root; 2], &[(1, 1)], true, false, PartsError::Top);
+    check(&[root], &[(0, 1), (0, 0)], true, false, PartsError::Top);
+    check(&[root; 2], &[(1, 0), (1, 0)], true, false, PartsError::End);
+    check(&[root; 2], &[(0, 1), (1, 0)], false, true, PartsError::End);
+    check(&[root], &[(usize::MAX, usize::MAX)], false, false, PartsError::NodeCount);
+}
+
+#[test]
+fn a_false_summary_never_joins_to_the_hash_of_the_file_it_was_made_up_for() {
+    let mut rng = StdRng::seed_from_u64(13);
+    let (all, other) = (chunks(&mut rng, 500, 0.25), chunks(&mut rng, 20, 0.25));
+    let expected = file_hash(all.iter().map(|(hash, len)| (hash, *len)));
+    let root: Vec<SubtreeNode> = summary(&all, true, true).unwrap().nodes().collect();
+    // The root of the true tree where the start should be, on any level, and something else behind it.
+    for top in 0..12 {
+        let mut levels = vec![(0, 0); top];
+        levels.push((1, 0));
+        let before = Subtree::from_parts(&root, &levels, true, false).unwrap();
+        let joined = before.join(&summary(&other, false, true).unwrap()).unwrap();
+        assert_ne!(joined.file_hash(), Some(expected), "root on level {top}");
+    }
+    let before = summary(&all[..200], true, false).unwrap();
+    for index in 0..before.nodes().count() {
+        let mut nodes: Vec<SubtreeNode> = before.nodes().collect();
+        nodes[index].raw_len += 1;
+        let levels: Vec<_> = before.levels().collect();
+        let before = Subtree::from_parts(&nodes, &levels, true, false).unwrap();
+        let joined = before.join(&summary(&all[200..], false, true).unwrap()).unwrap();
+        assert_ne!(joined.file_hash(), Some(expected), "node {index}");
+    }
 }

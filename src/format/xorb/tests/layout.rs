@@ -53,6 +53,12 @@ fn chunk_ranges_map_to_their_records_and_raw_bytes() {
         (2, bytes(117, 175), bytes(201, 251)),
     ];
     assert_eq!(places, expected);
+    let inside =
+        |range| Some(layout.chunks_in(range)?.map(|place| (place.index, place.serialized, place.raw)).collect());
+    assert_eq!(inside(chunks(0, 3)), Some(expected.to_vec()));
+    assert_eq!(inside(chunks(1, 3)), Some(expected[1..].to_vec()));
+    assert_eq!(inside(chunks(1, 2)), Some(expected[1..2].to_vec()));
+    assert_eq!((inside(chunks(2, 4)), inside(chunks(3, 4))), (None, None));
 }
 
 #[test]

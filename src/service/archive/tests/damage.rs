@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::support::{Noted, SharedFile, Store, Xorb, mixed, noise, rng};
+use super::support::{Noted, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::xorb::Loosener;
 use crate::format::{ChunkRange, FileHash, XorbHash};
@@ -62,7 +62,7 @@ async fn a_blob_whose_chunk_is_a_valid_but_other_one_is_told_with_the_chunk() {
 }
 
 #[tokio::test]
-async fn an_archive_with_a_flipped_bit_is_never_restored() {
+async fn an_archive_with_a_flipped_bit_is_not_restored_unless_nobody_reads_that_bit() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     for _ in 0..2 {
         let xorb = mixed(&mut rng, 3);
@@ -75,8 +75,13 @@ async fn an_archive_with_a_flipped_bit_is_never_restored() {
         let (at, bit) = (rng.random_range(0..sound.len()), rng.random_range(0..8));
         let mut bytes = sound.clone();
         bytes[at] ^= 1 << bit;
-        let result = Store::new().await.restore(&SharedFile::of(bytes)).await;
-        assert!(result.is_err(), "bit {bit} of byte {at}: {result:?}");
+        let copy = Store::new().await;
+        if let Ok(restored) = copy.restore(&SharedFile::of(bytes)).await {
+            // A hash stands at the head of every chunk of the archive, and only that of the last one counts.
+            let is_unread = sound.len() > 0x8000 && (2..10).contains(&at);
+            assert!(is_unread, "bit {bit} of byte {at}: {restored:?}");
+            assert_same(&store, &copy).await;
+        }
     }
 }
 

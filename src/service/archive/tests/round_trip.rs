@@ -37,8 +37,8 @@ async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first
     assert!(restored.keys.is_none() && !restored.trailing_garbage);
     assert_same(&store, &copy).await;
     let reader = || Reader::Repo("org/b".to_owned());
-    assert!(copy.index.find_file(claimed, reader()).await.unwrap().is_some());
-    assert!(copy.index.find_file(void, reader()).await.unwrap().is_none());
+    assert!(copy.index.find_file(claimed, reader(), None).await.unwrap().is_some());
+    assert!(copy.index.find_file(void, reader(), None).await.unwrap().is_none());
 }
 
 #[tokio::test]

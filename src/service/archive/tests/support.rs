@@ -53,7 +53,7 @@ impl Store {
         let ticket = Ticket::random();
         assert_eq!(self.index.stage_xorb(hash, ticket, NOW).await.unwrap(), Staging::Staged);
         draft.publish(BlobKey::xorb(hash)).await.unwrap();
-        let row = NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes };
+        let row = NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, domain: Some("org".to_owned()) };
         self.index.publish_xorb(row, ticket, NOW).await.unwrap();
     }
 
@@ -75,14 +75,14 @@ impl Store {
         let mut xorbs: Vec<XorbHash> = terms.iter().map(|term| term.xorb).collect();
         xorbs.sort_unstable_by_key(|hash| *hash.as_bytes());
         xorbs.dedup();
-        let registered = self.index.register(Registration {
+        let registration = Registration {
             repo: repo.to_owned(),
-            domain: repo.split('/').next().unwrap().to_owned(),
             files: vec![NewFile { hash, raw_len, terms, sha256 }],
             xorbs,
             dedup: Vec::new(),
             now: NOW,
-        });
+        };
+        let registered = self.index.register(&registration);
         assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Known));
         hash
     }

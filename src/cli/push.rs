@@ -1,0 +1,194 @@
+//! `zorb push`: files to a server.
+
+mod walk;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use self::walk::{Found, walk};
+use super::output::{Output, OutputArgs};
+use super::remote::{self, RemoteArgs};
+use super::units::{Count, Share, Size, Wait};
+use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Unread};
+use crate::format::compression::Policy;
+use crate::runtime::blocking::Pool;
+use crate::runtime::telemetry::chain;
+
+/// Send files to a server, as far as it does not have their contents already.
+///
+/// Files are cut into chunks; a chunk that the server has, or that occurred before, is not sent again. What is new fills
+/// xorbs across files, and when the server has all of them, the files are registered. Then, and not before, a line with
+/// hash and path is printed for each file, in the order given: `zorb pull HASH` gets it back.
+///
+/// A folder stands for the files in it and below it, sorted by name. Links in it are not followed, only those that are
+/// typed; devices, sockets and pipes are left out.
+///
+/// A push that is interrupted can be repeated: what the server has acknowledged is noted in the cache and not sent again.
+/// A file that changes while it is read is left out, and the exit code is 1 then.
+#[derive(Debug, Args)]
+pub(super) struct PushArgs {
+    /// Files and folders
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// Xorbs that are compressed or sent at once; each takes 64 MiB of memory
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// Folder where it is noted what was sent [default: zorb in $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Note nothing, and do not look for what an interrupted push has noted
+    #[arg(long, conflicts_with = "cache_dir")]
+    no_resume: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `--json` prints: the files in the order given, then the total.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Record<'a> {
+    File { hash: String, path: &'a str, len: u64, sha256: String, new_len: u64, duplicate_len: u64 },
+    Failed { path: &'a str, error: String },
+    Total { files: usize, len: u64, new_len: u64, duplicate_len: u64, xorbs: u64, sent_len: u64 },
+}
+
+pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
+    let output = Output::new(args.output);
+    let server = args.remote.server()?;
+    // Looked at first: a name that is wrong is found before the work begins.
+    let Found { paths, len, skipped_count } = walk(&args.paths)?;
+    if skipped_count > 0 {
+        output.remark(format_args!("left out {skipped_count} in the folders, which are links or special files"));
+    }
+    let resume = match (args.no_resume, args.cache_dir.or_else(cache_dir)) {
+        (false, Some(folder)) => Some(ResumeCache::new(&folder.join("push"), server.url())),
+        _ => None,
+    };
+    let push = Push { paths, policy: Policy::Predict, job_count: args.jobs.into(), resume };
+    let pushed = remote::run(async {
+        let watch = Shown::watch(&output, len);
+        let pool = Pool::new(std::thread::available_parallelism().map_or(1, usize::from));
+        Ok(Box::pin(server.push(&push, &pool, watch)).await?)
+    })?;
+    report(&output, &push.paths, &pushed)
+}
+
+/// Where caches belong on this system (XDG Base Directory Specification).
+fn cache_dir() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?.join("zorb"))
+}
+
+fn report(output: &Output, paths: &[PathBuf], pushed: &Pushed) -> anyhow::Result<()> {
+    let (mut len, mut new_len, mut file_count, mut failed_count) = (0, 0, 0, 0);
+    for (path, file) in paths.iter().zip(&pushed.files) {
+        report_file(output, path, file)?;
+        match file {
+            Ok(file) => {
+                file_count += 1;
+                len += file.len;
+                new_len += file.new_len;
+            }
+            Err(_) => failed_count += 1,
+        }
+    }
+    let (xorbs, sent_len, duplicate_len) = (pushed.xorb_count, pushed.sent_len, len - new_len);
+    output.record(&Record::Total { files: file_count, len, new_len, duplicate_len, xorbs, sent_len })?;
+    output.summary(format_args!(
+        "{}, {}: {} sent in {} ({}), {} known",
+        Count(file_count as u64, "file"),
+        Size(len),
+        Size(sent_len),
+        Count(xorbs, "xorb"),
+        Share { part: sent_len, whole: len },
+        Size(duplicate_len),
+    ));
+    match failed_count {
+        0 => Ok(()),
+        count => bail!("{count} of {} not pushed", Count(paths.len() as u64, "file")),
+    }
+}
+
+fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) -> anyhow::Result<()> {
+    let name = path.to_string_lossy();
+    match file {
+        Ok(PushedFile { hash, sha256, len, new_len }) => {
+            output.line(format_args!("{hash}  {name}"))?;
+            output.record(&Record::File {
+                hash: hash.to_string(),
+                path: &name,
+                len: *len,
+                sha256: sha256.to_string(),
+                new_len: *new_len,
+                duplicate_len: len - new_len,
+            })?;
+        }
+        Err(error) => {
+            output.complain(chain(error));
+            output.record(&Record::Failed { path: &name, error: chain(error) })?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows a push to whoever looks at the terminal.
+#[derive(Debug)]
+struct Shown {
+    reading: ProgressBar,
+    sending: ProgressBar,
+    output: Output,
+}
+
+impl Shown {
+    fn watch(output: &Output, len: u64) -> Arc<dyn PushWatch> {
+        let (reading, sending) = (output.bar(len, "reading"), output.bar(0, "sending what is new"));
+        Arc::new(Self { reading, sending, output: output.clone() })
+    }
+}
+
+impl PushWatch for Shown {
+    fn read(&self, len: u64) {
+        self.reading.inc(len);
+    }
+
+    fn to_send(&self, len: u64) {
+        self.sending.inc_length(len);
+    }
+
+    fn sent(&self, len: u64) {
+        self.sending.inc(len);
+    }
+
+    fn unsent(&self, len: u64) {
+        self.sending.dec(len);
+    }
+
+    fn retrying(&self, error: &RequestError, delay: Duration) {
+        self.output.remark(format_args!("{}; trying again in {}", chain(error), Wait(delay)));
+    }
+
+    fn starting_over(&self, error: &PushError) {
+        self.output.remark(format_args!("{}; starting over without what it seemed to have", chain(error)));
+        self.reading.set_position(0);
+    }
+
+    fn not_resumable(&self, error: &io::Error) {
+        self.output.remark(format_args!("cannot note what was sent: {error}; an interrupted push would send it again"));
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.reading.finish_and_clear();
+        self.sending.finish_and_clear();
+    }
+}

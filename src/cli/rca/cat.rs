@@ -1,0 +1,84 @@
+//! `zorb rca cat`: the content of one blob.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::Args;
+
+use super::names::Shown;
+use super::{PIECE_LEN, describe, file_len, open_file};
+use crate::cli::output::{Output, OutputArgs, write_stdout};
+use crate::cli::units::Count;
+use crate::rca::{Archive, ReadOptions};
+
+/// Write the content of a blob to stdout.
+///
+/// The archive is read twice, so it has to be a file: first all of it is verified, then the blob is written. Of a damaged
+/// archive the blobs before the damage can still be had, as far as a hash vouches for them; the exit code is 1 then,
+/// since a later blob of that name may be lost.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["name", "index"])))]
+pub(in crate::cli) struct CatArgs {
+    /// An archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Its name; of several with this name, the last
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Its place in the archive, counted from 0 as `ls` does
+    #[arg(long, value_name = "N")]
+    index: Option<usize>,
+}
+
+pub(super) fn run(args: CatArgs) -> anyhow::Result<()> {
+    let path = &args.archive;
+    let output = Output::new(OutputArgs::default());
+    let bar = output.bar(file_len(path), path.display().to_string());
+    let archive = Archive::open(bar.wrap_read(open_file(path)?), ReadOptions::default());
+    bar.finish_and_clear();
+    let mut archive = archive.map_err(|error| describe(path, error))?;
+    let Some(index) = find(&archive, &args) else { return Err(missing(archive, &args)) };
+    let mut blob = archive
+        .blob(index)
+        .map_err(|error| describe(path, error))?
+        .ok_or_else(|| anyhow!("{} has changed while it was read", path.display()))?;
+    let mut piece = vec![0; PIECE_LEN];
+    loop {
+        match blob.read_content(&mut piece).map_err(|error| describe(path, error))? {
+            0 => break,
+            len => write_stdout(|stdout| stdout.write_all(&piece[..len]))?,
+        }
+    }
+    archive.into_damage().map_or(Ok(()), |error| Err(describe(path, error)))
+}
+
+fn find<R: std::io::Read + std::io::Seek>(archive: &Archive<R>, args: &CatArgs) -> Option<usize> {
+    match (&args.name, args.index) {
+        (Some(name), _) => archive.verified().iter().rposition(|entry| entry.name() == name),
+        (None, index) => index.filter(|index| *index < archive.verified().len()),
+    }
+}
+
+/// Why there is nothing to write.
+fn missing<R: std::io::Read + std::io::Seek>(archive: Archive<R>, args: &CatArgs) -> anyhow::Error {
+    let path = args.archive.display();
+    let (verified, unverified) = (archive.verified().len(), archive.unverified());
+    let is_there = match (&args.name, args.index) {
+        (Some(name), _) => unverified.iter().any(|entry| entry.name() == name),
+        (None, index) => index.is_some_and(|index| index < verified + unverified.len()),
+    };
+    let what = match (&args.name, args.index) {
+        (Some(name), _) => format!("{path} has no blob {}", Shown(name)),
+        (None, index) => {
+            let count = Count(verified as u64, "blob");
+            format!("{path} has {count}, numbered from 0; {} goes past them", index.unwrap_or_default())
+        }
+    };
+    match archive.into_damage() {
+        Some(error) if is_there => {
+            anyhow::Error::new(error).context(format!("{path} is damaged, and no hash vouches for that blob any more"))
+        }
+        Some(error) => anyhow::Error::new(error).context(format!("{what} before its damage")),
+        None => anyhow!(what),
+    }
+}

@@ -1,0 +1,175 @@
+//! `zorb rca extract`: blobs as files, below one folder and nowhere else.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use indicatif::ProgressBarIter;
+use serde::Serialize;
+
+use super::names::{Place, Shown};
+use super::{PIECE_LEN, describe, file_len, open_file};
+use crate::cli::output::{Output, OutputArgs};
+use crate::cli::stop::{self, Stop, Stoppable};
+use crate::cli::units::{Count, Size};
+use crate::rca::{Archive, Error, ReadOptions};
+use crate::runtime::durable::Enclosure;
+
+/// Write blobs to files.
+///
+/// All of the archive is verified first, and each file appears under its name when it is complete. Names are somebody
+/// else's: absolute ones, and those with `..`, `.` or an empty part are refused, folders are never entered through a
+/// link, and nothing that is there already is replaced without --force. A name that is refused does not stop the
+/// others; the exit code is 1 then. Of several blobs with one name the last is written.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ExtractArgs {
+    /// An archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Only the blobs with these names
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The folder to write to; made if it is not there
+    #[arg(short = 'C', long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// Replace files that are there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `--json` prints per blob, or per NAME that is not there.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    length: Option<u64>,
+    error: Option<String>,
+}
+
+/// What `--json` prints last.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Last {
+    extracted: u64,
+    failed: u64,
+    content_len: u64,
+}
+
+pub(super) fn run(args: ExtractArgs) -> anyhow::Result<()> {
+    stop::run(move |stop| extract(&args, stop))
+}
+
+fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
+    let (output, path, folder) = (Output::new(args.output), &args.archive, args.directory.display());
+    let bar = output.bar(file_len(path), path.display().to_string());
+    let source = stop.watch(bar.wrap_read(open_file(path)?));
+    let archive = Archive::open(source, ReadOptions::default()).map_err(|error| describe(path, error))?;
+    let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the folder {folder}"))?;
+    let mut job = Job { archive, target, path, replace: args.force, stop, output: &output, last: Last::default() };
+    let wanted = job.choose(&args.names)?;
+    bar.reset();
+    for index in wanted {
+        job.extract(index)?;
+    }
+    job.target.sync().with_context(|| format!("cannot write to the folder {folder}"))?;
+    bar.finish_and_clear();
+    let Job { archive, last, .. } = job;
+    if !archive.unverified().is_empty() {
+        let count = Count(archive.unverified().len() as u64, "blob");
+        output.complain(format_args!("left out, since no hash vouches for more: {count} before the damage"));
+    }
+    output.record(&last)?;
+    output.line(format_args!("{}, {} to {folder}", Count(last.extracted, "blob"), Size(last.content_len)))?;
+    match (archive.into_damage(), last.failed) {
+        (Some(error), _) => Err(describe(path, error)),
+        (None, 0) => Ok(()),
+        (None, failed) => bail!("{} could not be extracted", Count(failed, "blob")),
+    }
+}
+
+/// The archive, while somebody looks at the bar and may send a signal.
+type Source = Stoppable<ProgressBarIter<File>>;
+
+struct Job<'a> {
+    archive: Archive<Source>,
+    target: Enclosure,
+    path: &'a Path,
+    replace: bool,
+    stop: &'a Stop,
+    output: &'a Output,
+    last: Last,
+}
+
+impl Job<'_> {
+    /// Which blobs are to be written, in the order of the archive: of each name the last.
+    fn choose(&mut self, names: &[String]) -> anyhow::Result<BTreeSet<usize>> {
+        let entries = self.archive.verified().iter().enumerate();
+        let newest: HashMap<String, usize> = entries.map(|(index, entry)| (entry.name().to_owned(), index)).collect();
+        if names.is_empty() {
+            return Ok(newest.into_values().collect());
+        }
+        let mut chosen = BTreeSet::new();
+        for name in names {
+            match newest.get(name) {
+                Some(index) => drop(chosen.insert(*index)),
+                None => self.fail(name, &anyhow!("the archive has no such blob"))?,
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Writes one blob to its file. The errors are those after which no other blob can be written either.
+    fn extract(&mut self, index: usize) -> anyhow::Result<()> {
+        let Some(name) = self.archive.verified().get(index).map(|entry| entry.name().to_owned()) else { return Ok(()) };
+        let length = match Place::of(&name) {
+            Ok(place) => self.write(index, &place)?,
+            Err(refusal) => Err(anyhow!("its name is no place for a file, since {refusal}; `cat` writes it to stdout")),
+        };
+        match length {
+            Ok(length) => {
+                self.last.extracted += 1;
+                self.last.content_len += length;
+                Ok(self.output.record(&Row { name: &name, length: Some(length), error: None })?)
+            }
+            Err(error) => self.fail(&name, &error),
+        }
+    }
+
+    /// The outer error is the archive's, the inner one that of the file.
+    fn write(&mut self, index: usize, place: &Place<'_>) -> anyhow::Result<anyhow::Result<u64>> {
+        let of_archive = |error: Error| describe(self.path, error);
+        let mut file = match self.target.create(&place.folders) {
+            Ok(file) => file,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let Some(mut blob) = self.archive.blob(index).map_err(of_archive)? else { bail!("the list has changed") };
+        let mut piece = vec![0; PIECE_LEN];
+        let mut length = 0;
+        loop {
+            self.stop.check()?;
+            // Reading to the end checks that the content is still what was verified.
+            let len = blob.read_content(&mut piece).map_err(of_archive)?;
+            if len == 0 {
+                break;
+            }
+            if let Err(error) = file.write(&piece[..len]) {
+                return Ok(Err(error.into()));
+            }
+            length += len as u64;
+        }
+        let published = file.publish(place.file, self.replace).map(|()| length);
+        Ok(published.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => anyhow!("{} is there already; --force replaces files", place.file),
+            _ => error.into(),
+        }))
+    }
+
+    fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
+        self.last.failed += 1;
+        self.output.complain(format_args!("cannot extract `{}`: {error:#}", Shown(name)));
+        Ok(self.output.record(&Row { name, length: None, error: Some(format!("{error:#}")) })?)
+    }
+}

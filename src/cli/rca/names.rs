@@ -1,0 +1,111 @@
+//! Names of blobs: which of them are places for a file, and how they are shown.
+//!
+//! To the format a name is any text without NUL. Whoever made the archive has chosen it, so it is neither a path to be
+//! followed nor something to send to a terminal as it is.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Where a blob's file belongs, below the folder that things are extracted to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    /// From the outside in; none of them is empty, `.` or `..`.
+    pub(super) folders: Vec<&'a str>,
+    pub(super) file: &'a str,
+}
+
+/// Why a name is no place for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum Refusal {
+    #[error("it is empty")]
+    Empty,
+    #[error("it is absolute")]
+    Absolute,
+    #[error("it has a part `{0}`")]
+    Dots(&'static str),
+    #[error("it has an empty part")]
+    EmptyPart,
+}
+
+impl<'a> Place<'a> {
+    /// What a name says; every place has one name.
+    pub(super) fn of(name: &'a str) -> Result<Self, Refusal> {
+        if name.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        if name.starts_with('/') {
+            return Err(Refusal::Absolute);
+        }
+        let mut folders: Vec<&str> = name.split('/').collect();
+        for part in &folders {
+            match *part {
+                "" => return Err(Refusal::EmptyPart),
+                "." => return Err(Refusal::Dots(".")),
+                ".." => return Err(Refusal::Dots("..")),
+                _ => {}
+            }
+        }
+        let file = folders.pop().expect("split gives at least one part");
+        Ok(Self { folders, file })
+    }
+}
+
+/// A name as people may be shown it: one line, and nothing that a terminal obeys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown<'a>(pub(super) &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            // The separators break lines, the others turn the text around behind them.
+            let is_format = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+            if c.is_control() || is_format || c == '\\' {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_place_unless_it_is_absolute_or_has_a_part_that_is_empty_or_dots() {
+        let place = |folders: &[&'static str], file| Ok(Place { folders: folders.to_vec(), file });
+        assert_eq!(Place::of("a"), place(&[], "a"));
+        assert_eq!(Place::of("a/b c/..."), place(&["a", "b c"], "..."));
+        assert_eq!(Place::of(".hidden/..x"), place(&[".hidden"], "..x"));
+        // A backslash is a letter like others.
+        assert_eq!(Place::of("..\\x"), place(&[], "..\\x"));
+        for (name, refusal) in [
+            ("", Refusal::Empty),
+            ("/", Refusal::Absolute),
+            ("/etc/x", Refusal::Absolute),
+            ("//x", Refusal::Absolute),
+            ("..", Refusal::Dots("..")),
+            ("a/../b", Refusal::Dots("..")),
+            ("a/..", Refusal::Dots("..")),
+            (".", Refusal::Dots(".")),
+            ("./a", Refusal::Dots(".")),
+            ("a/./b", Refusal::Dots(".")),
+            ("a/", Refusal::EmptyPart),
+            ("a//b", Refusal::EmptyPart),
+        ] {
+            assert_eq!(Place::of(name), Err(refusal), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line_and_without_what_a_terminal_obeys() {
+        let shown = |name: &str| Shown(name).to_string();
+        assert_eq!(shown("größe 1.txt"), "größe 1.txt");
+        assert_eq!(shown("a\nb\x1b[2J\u{9b}c"), "a\\nb\\u{1b}[2J\\u{9b}c");
+        assert_eq!(shown("gpj\u{202e}exe"), "gpj\\u{202e}exe");
+        assert_ne!(shown("\\n"), shown("\n"));
+    }
+}

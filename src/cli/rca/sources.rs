@@ -1,0 +1,155 @@
+//! What is to be appended: files, folders and stdin, and the names that their blobs get.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+
+use super::cannot_read;
+use super::names::{Place, Shown};
+use crate::cli::Usage;
+use crate::cli::output::Output;
+
+/// What was typed of it.
+#[derive(Debug, Args)]
+pub(super) struct SourceArgs {
+    /// The blob's name, for one FILE; without it the path as it was typed
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Of folders, append every file in them, in the order of their names
+    #[arg(short, long, conflicts_with = "name")]
+    recursive: bool,
+    /// zstd's level; higher is smaller and slower
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub(super) level: i32,
+}
+
+/// A blob to be.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    /// Bytes, as far as they are known before they are read.
+    pub(super) len: u64,
+}
+
+impl Source {
+    pub(super) fn is_stdin(&self) -> bool {
+        self.path == Path::new("-")
+    }
+}
+
+/// Finds all of them, so that a name that is wrong is found before the work begins.
+pub(super) fn find(
+    archive: &Path,
+    files: &[PathBuf],
+    args: &SourceArgs,
+    output: &Output,
+) -> anyhow::Result<Vec<Source>> {
+    if args.name.is_some() && files.len() != 1 {
+        bail!(Usage("--name is for one FILE"));
+    }
+    let mut search = Search {
+        archive: fs::metadata(archive).ok().as_ref().map(identity),
+        is_recursive: args.recursive,
+        output,
+        found: Vec::new(),
+    };
+    for path in files {
+        match &args.name {
+            Some(name) => search.add_named(path, name)?,
+            None if path == Path::new("-") => bail!(Usage("stdin has no name; give --name NAME")),
+            None => search.add(path)?,
+        }
+    }
+    remark_on_names(&search.found, output);
+    Ok(search.found)
+}
+
+struct Search<'a> {
+    /// The archive itself, if it is there.
+    archive: Option<(u64, u64)>,
+    is_recursive: bool,
+    output: &'a Output,
+    found: Vec<Source>,
+}
+
+impl Search<'_> {
+    fn add_named(&mut self, path: &Path, name: &str) -> anyhow::Result<()> {
+        let len = match path == Path::new("-") {
+            true => 0,
+            false => self.look_at(path)?.len(),
+        };
+        self.found.push(Source { path: path.to_owned(), name: name.to_owned(), len });
+        Ok(())
+    }
+
+    /// A path that was typed; links are followed.
+    fn add(&mut self, path: &Path) -> anyhow::Result<()> {
+        if self.is_recursive && path.is_dir() {
+            return self.add_folder(path);
+        }
+        let len = self.look_at(path)?.len();
+        self.found.push(Source { path: path.to_owned(), name: name_of(path)?, len });
+        Ok(())
+    }
+
+    /// Everything below a folder. Links in there are not followed: they lead in circles, and out.
+    fn add_folder(&mut self, folder: &Path) -> anyhow::Result<()> {
+        let list = || -> std::io::Result<Vec<_>> { fs::read_dir(folder)?.collect() };
+        let mut entries = list().with_context(|| cannot_read(folder))?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let path = entry.path();
+            let metadata = entry.metadata().with_context(|| cannot_read(&path))?;
+            if metadata.is_dir() {
+                self.add_folder(&path)?;
+            } else if !metadata.is_file() {
+                self.output.remark(format_args!("{} is left out: it is a link or no file", path.display()));
+            } else if self.archive == Some(identity(&metadata)) {
+                self.output.remark(format_args!("{} is left out: it is the archive itself", path.display()));
+            } else {
+                let name = name_of(&path)?;
+                self.found.push(Source { path, name, len: metadata.len() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Anything that can be read and is not the archive.
+    fn look_at(&self, path: &Path) -> anyhow::Result<Metadata> {
+        let metadata = fs::metadata(path).with_context(|| cannot_read(path))?;
+        if metadata.is_dir() {
+            bail!("{} is a folder; -r appends the files in it", path.display());
+        }
+        if self.archive == Some(identity(&metadata)) {
+            bail!("{} is the archive itself, which cannot be put into itself", path.display());
+        }
+        Ok(metadata)
+    }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// The path as it was typed, without the parts that say nothing (`./a//b` is `a/b`).
+fn name_of(path: &Path) -> anyhow::Result<String> {
+    let parts: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
+    let name = parts.into_os_string().into_string();
+    name.map_err(|_| anyhow!("the name {} is not UTF-8, as names of blobs are; give --name NAME", path.display()))
+}
+
+/// Names are only a matter for whoever extracts, so they are no error.
+fn remark_on_names(found: &[Source], output: &Output) {
+    let mut refused = found.iter().filter_map(|source| Some((&source.name, Place::of(&source.name).err()?)));
+    if let Some((name, refusal)) = refused.next() {
+        let more = match refused.count() {
+            0 => String::new(),
+            count => format!("; nor {count} others"),
+        };
+        output.remark(format_args!("`extract` will not take the name `{}`: {refusal}{more}", Shown(name)));
+    }
+}

@@ -1,0 +1,158 @@
+//! What a file is made of, as the server says it (spec 5.1), checked as far as it can be before anything is fetched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use reqwest::header::RANGE;
+
+use super::PullError;
+use crate::client::activity::Activity;
+use crate::client::error::RequestError;
+use crate::client::retry::Retries;
+use crate::client::server::{Server, Watch};
+use crate::client::wire::{PlanJson, RangeJson};
+use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
+use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
+
+/// Bytes of a plan, at most. One of 256 MiB has some 500 KiB, unless somebody cuts very short chunks.
+const MAX_PLAN_LEN: usize = 64 << 20;
+
+/// What to fetch for a part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Bytes of the first term that are not wanted.
+    pub(super) skipped_len: u64,
+    /// In the order of the file.
+    pub(super) terms: Vec<Term>,
+    /// Each once.
+    pub(super) parts: Vec<Part>,
+}
+
+/// Chunks that are consecutive in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Term {
+    /// The part that has them, by its place in the plan.
+    pub(super) part: usize,
+    /// Which chunks of the xorb.
+    pub(super) chunks: ChunkRange,
+    pub(super) raw_len: u64,
+}
+
+/// Chunks of a xorb that are fetched at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) xorb: XorbHash,
+    pub(super) chunks: ChunkRange,
+    pub(super) bytes: ByteRange,
+    pub(super) url: String,
+}
+
+impl Plan {
+    /// Bytes of all terms.
+    pub(super) fn raw_len(&self) -> u64 {
+        self.terms.iter().map(|term| term.raw_len).fold(0, u64::saturating_add)
+    }
+
+    /// The URL of the same part in another plan.
+    pub(super) fn url_of(&self, part: &Part) -> Option<&str> {
+        let is_same = |other: &&Part| (other.xorb, other.chunks, other.bytes) == (part.xorb, part.chunks, part.bytes);
+        self.parts.iter().find(is_same).map(|part| part.url.as_str())
+    }
+}
+
+/// Asks for the plan of a range of a file, as often as it takes; `None` where the range begins behind the end of the file.
+pub(super) async fn plan(
+    server: &Server,
+    file: FileHash,
+    range: ByteRange,
+    watch: &Arc<dyn Watch>,
+) -> Result<Option<Plan>, PullError> {
+    let mut retries = Retries::new(server.retry, Arc::clone(watch));
+    loop {
+        match plan_once(server, file, range).await {
+            Ok(json) => {
+                return parse(&json, range).map(Some).map_err(|what| PullError::request(file, server.strange(what)));
+            }
+            Err(RequestError::Refused { refusal, .. }) if refusal.status == 416 => return Ok(None),
+            Err(RequestError::Refused { refusal, .. }) if refusal.status == 404 => {
+                return Err(PullError::NotFound { file });
+            }
+            Err(error) => retries.after(error).await.map_err(|error| PullError::request(file, error))?,
+        }
+    }
+}
+
+async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
+    let request = server
+        .get_request(&format!("v2/reconstructions/{file}"))
+        .header(RANGE, format!("bytes={}-{}", range.start(), range.last()));
+    let response = server.send(request, &Activity::new()).await?;
+    server.json_within(response, MAX_PLAN_LEN).await
+}
+
+/// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
+fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
+    let (parts, places) = parse_parts(json)?;
+    let mut terms = Vec::with_capacity(json.terms.len());
+    for term in &json.terms {
+        let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
+        let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
+        let count = u64::from(chunks.count());
+        if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
+            return Err("a term has an impossible length");
+        }
+        // The last one that does not begin behind the term: parts of a xorb do not overlap.
+        let part = places.get(&xorb).and_then(|places| {
+            let after = places.partition_point(|(start, _)| *start <= chunks.start());
+            places.get(after.checked_sub(1)?)
+        });
+        let part = part
+            .map(|(_, part)| *part)
+            .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
+        let part = part.ok_or("no URL is for the chunks of a term")?;
+        terms.push(Term { part, chunks, raw_len: term.unpacked_length });
+    }
+    let plan = Plan { skipped_len: json.offset_into_first_range, terms, parts };
+    match plan.terms.first() {
+        None => return Err("it has nothing for a range that is not empty"),
+        Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is not wanted"),
+        Some(_) => {}
+    }
+    // No more than what was asked for and the rest of the last term's last chunk.
+    let max_len = range.byte_len().saturating_add(plan.skipped_len).saturating_add(MAX_CHUNK_RAW_LEN.into());
+    if plan.raw_len() > max_len {
+        return Err("it has more than was asked for");
+    }
+    Ok(plan)
+}
+
+type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
+
+/// The parts, and where those of a xorb are, by their first chunk.
+fn parse_parts(json: &PlanJson) -> Result<(Vec<Part>, Places), &'static str> {
+    let mut parts = Vec::new();
+    let mut places = Places::new();
+    for (hash, entries) in &json.xorbs {
+        let xorb: XorbHash = hash.parse().map_err(|_| "a URL is for no xorb")?;
+        for entry in entries {
+            for range in &entry.ranges {
+                let chunks = chunks(&range.chunks).ok_or("a URL has impossible chunks")?;
+                let end = range.bytes.end.checked_add(1).ok_or("a URL has impossible bytes")?;
+                let bytes = ByteRange::new(range.bytes.start, end).filter(|bytes| bytes.end() <= MAX_XORB_BODY_LEN);
+                let bytes = bytes.ok_or("a URL has impossible bytes")?;
+                places.entry(xorb).or_default().push((chunks.start(), parts.len()));
+                parts.push(Part { xorb, chunks, bytes, url: entry.url.clone() });
+            }
+        }
+    }
+    places.values_mut().for_each(|places| places.sort_unstable());
+    Ok((parts, places))
+}
+
+fn chunks(range: &RangeJson) -> Option<ChunkRange> {
+    let narrow = |number| u32::try_from(number).ok();
+    ChunkRange::new(narrow(range.start)?, narrow(range.end)?).filter(|chunks| chunks.end() <= MAX_XORB_CHUNK_COUNT)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Asking the server which chunks it has (spec 5.7).
+
+use std::sync::Arc;
+
+use futures_util::stream::{StreamExt, iter};
+
+use super::known::Known;
+use super::scan::{Block, Event};
+use super::{PushError, PushWatch, Watched};
+use crate::client::activity::Activity;
+use crate::client::error::RequestError;
+use crate::client::retry::Retries;
+use crate::client::server::Server;
+use crate::format::ChunkHash;
+use crate::format::shard::{DedupShard, parse_dedup_answer};
+
+/// Questions that are under way at once.
+const QUESTION_COUNT: usize = 8;
+
+/// Bytes of an answer, at most: 80 xorbs of 8192 chunks, which is more than a zorb server ever lists.
+const MAX_ANSWER_LEN: usize = 32 << 20;
+
+/// The chunks of a block that the server is to be asked for: those that it may answer for and nobody knows yet.
+pub(super) fn questions(block: &Block, known: &mut Known) -> Vec<ChunkHash> {
+    let eligible = block.events.iter().filter_map(|event| match event {
+        Event::Chunk { hash, is_first, .. } if *is_first || hash.is_dedup_eligible() => Some(*hash),
+        _ => None,
+    });
+    eligible.filter(|hash| known.wants_answer(hash)).collect()
+}
+
+/// What the server tells about these chunks.
+pub(super) async fn ask(
+    server: Server,
+    questions: Vec<ChunkHash>,
+    watch: Arc<dyn PushWatch>,
+) -> Result<Vec<DedupShard>, PushError> {
+    let mut answers = Vec::new();
+    let mut answering = iter(questions).map(|chunk| find(&server, chunk, &watch)).buffer_unordered(QUESTION_COUNT);
+    while let Some(answer) = answering.next().await {
+        answers.extend(answer.map_err(PushError::Ask)?);
+    }
+    Ok(answers)
+}
+
+/// What the server tells about one chunk. Whatever it refuses, or says that is no answer, is "not known": then the chunk
+/// is sent, which is always right. That it cannot be reached is another matter, since then nothing can be sent either.
+async fn find(
+    server: &Server,
+    chunk: ChunkHash,
+    watch: &Arc<dyn PushWatch>,
+) -> Result<Option<DedupShard>, RequestError> {
+    let mut retries = Retries::new(server.retry, Arc::new(Watched(Arc::clone(watch))));
+    loop {
+        let failed = match find_once(server, chunk).await {
+            Ok(answer) => return Ok(parse_dedup_answer(&answer).ok()),
+            Err(RequestError::Refused { .. } | RequestError::Strange { .. }) => return Ok(None),
+            Err(error) => error,
+        };
+        retries.after(failed).await?;
+    }
+}
+
+async fn find_once(server: &Server, chunk: ChunkHash) -> Result<Vec<u8>, RequestError> {
+    let request = server.get_request(&format!("v1/chunks/default/{chunk}"));
+    let response = server.send(request, &Activity::new()).await?;
+    server.body(response, MAX_ANSWER_LEN).await
+}

@@ -1,0 +1,135 @@
+//! Telling the server which files there are (spec 5.6), once it has all their xorbs.
+
+use std::mem;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use reqwest::{Response, StatusCode};
+
+use super::{PushError, PushWatch, Watched};
+use crate::client::activity::Activity;
+use crate::client::body::with_body;
+use crate::client::error::RequestError;
+use crate::client::retry::Retries;
+use crate::client::server::Server;
+use crate::client::wire::ShardEventJson;
+use crate::format::FileHash;
+use crate::format::limits::MAX_SHARD_LEN;
+use crate::format::shard::{CasInfo, FileInfo, Shard, write_upload};
+
+/// Bytes at which a shard is full: clients aim at that (spec 4.8).
+const TARGET_SHARD_LEN: u64 = 64 << 20;
+
+/// Bytes of one line of events, at most (spec 5.6).
+const MAX_LINE_LEN: usize = 1 << 20;
+
+/// Bytes of every record of a shard (spec 4).
+const RECORD_LEN: u64 = 48;
+
+/// Puts files and xorbs into as few shards as hold them.
+#[derive(Debug, Default)]
+pub(super) struct Shards {
+    done: Vec<Shard>,
+    open: Shard,
+    /// Bytes of the open one, but for its header and the ends of its sections.
+    len: u64,
+}
+
+impl Shards {
+    pub(super) fn add_xorb(&mut self, xorb: CasInfo) {
+        self.grow(RECORD_LEN * (1 + xorb.chunks.len() as u64));
+        self.open.xorbs.push(xorb);
+    }
+
+    pub(super) fn add_file(&mut self, file: FileInfo) {
+        // Header, terms and their proofs, sha256.
+        self.grow(RECORD_LEN * (2 + 2 * file.terms.len() as u64));
+        self.open.files.push(file);
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Shard> {
+        if self.len > 0 {
+            self.done.push(self.open);
+        }
+        self.done
+    }
+
+    fn grow(&mut self, len: u64) {
+        if self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN {
+            self.done.push(mem::take(&mut self.open));
+            self.len = 0;
+        }
+        self.len += len;
+    }
+}
+
+/// Registers one shard, as often as it takes. Doing it twice does no harm.
+pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn PushWatch>) -> Result<(), PushError> {
+    let bytes: Bytes = write_upload(shard).map_err(PushError::Shard)?.into();
+    if bytes.len() as u64 > MAX_SHARD_LEN {
+        return Err(PushError::TooFragmented { file: shard.files.first().map_or(FileHash::EMPTY, |file| file.hash) });
+    }
+    let mut retries = Retries::new(server.retry, Arc::new(Watched(watch)));
+    loop {
+        match register_once(server, bytes.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(error) => retries.after(error).await.map_err(PushError::Register)?,
+        }
+    }
+}
+
+/// The newer route, because it shows signs of life however long the server takes; the older one where there is no other.
+async fn register_once(server: &Server, shard: Bytes) -> Result<(), RequestError> {
+    match post(server, "v2/shards", shard.clone()).await {
+        Ok(response) => last_event(server, response).await,
+        Err(RequestError::Refused { refusal, .. }) if is_missing(refusal.status) => {
+            // The body is either of two numbers, and both of them mean that the files are there.
+            post(server, "v1/shards", shard).await.map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn is_missing(status: u16) -> bool {
+    status == StatusCode::NOT_FOUND || status == StatusCode::NOT_IMPLEMENTED
+}
+
+async fn post(server: &Server, path: &str, shard: Bytes) -> Result<Response, RequestError> {
+    let activity = Arc::new(Activity::new());
+    let request = with_body(server.post_request(path), shard, Arc::clone(&activity), drop);
+    server.send(request, &activity).await
+}
+
+/// Reads events to the one that says how it went.
+async fn last_event(server: &Server, mut response: Response) -> Result<(), RequestError> {
+    let mut line = Vec::new();
+    loop {
+        let piece = server.next_piece(&mut response).await?;
+        let is_over = piece.is_none();
+        for byte in piece.iter().flatten().copied().chain(is_over.then_some(b'\n')) {
+            if byte != b'\n' {
+                if line.len() >= MAX_LINE_LEN {
+                    return Err(server.strange("a line of its events is too long"));
+                }
+                line.push(byte);
+            } else if !line.is_empty() {
+                let event: ShardEventJson =
+                    serde_json::from_slice(&line).map_err(|_| server.strange("a line of its events is no event"))?;
+                line.clear();
+                match event {
+                    ShardEventJson::Result {} => return Ok(()),
+                    ShardEventJson::Error { message, code, retryable } => {
+                        return Err(server.failed(&message, code.as_deref(), retryable));
+                    }
+                    ShardEventJson::Other => {}
+                }
+            }
+        }
+        if is_over {
+            return Err(server.strange("its events end without a result"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What a push has sent and not registered yet, so that the next one need not send it again.
+//!
+//! One file per xorb that the server has acknowledged: a shard that lists its chunks, named by its hash. It proves
+//! itself (the chunks aggregate to the name), so a torn, stale or foreign file is noticed and dropped. That the server
+//! still has the xorb is believed until it says otherwise. Everything here blocks.
+
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::client::server::ServerUrl;
+use crate::format::merkle::xorb_hash;
+use crate::format::shard::{CasInfo, Shard, parse, write_upload};
+use crate::format::{ChunkHash, XorbHash};
+use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::durable::{TempFile, create_folder};
+
+/// How long an entry is of use: so long the server keeps what nobody has registered (spec 7.5).
+const LIFE: Duration = Duration::from_secs(21 * 24 * 3600);
+
+/// Entries that are read, the latest ones: a quarter of a TiB of data, 60 bytes of memory for each of its chunks.
+const MAX_ENTRY_COUNT: usize = 4096;
+
+/// Bytes of an entry, at most: 8192 chunks.
+const MAX_ENTRY_LEN: u64 = 1 << 20;
+
+/// Bytes of the readable part of a folder's name.
+const MAX_NAME_LEN: usize = 100;
+
+/// The folder of one server.
+#[derive(Clone, Debug)]
+pub struct ResumeCache {
+    folder: PathBuf,
+}
+
+impl ResumeCache {
+    /// The cache of a server, in a folder that servers share. Nothing is made yet.
+    #[must_use]
+    pub fn new(base: &Path, server: &ServerUrl) -> Self {
+        let url = server.to_string();
+        let readable: String =
+            url.chars().map(|character| if character.is_ascii_alphanumeric() { character } else { '-' }).collect();
+        let readable: String = readable.chars().take(MAX_NAME_LEN).collect();
+        // The readable part may be that of another server too.
+        let hash: String = ChunkHash::of(url.as_bytes()).to_string().chars().take(16).collect();
+        Self { folder: base.join(format!("{readable}-{hash}")) }
+    }
+
+    /// The xorbs that were sent, the latest first; drops what is of no use.
+    pub(super) fn load(&self) -> Vec<CasInfo> {
+        let now = SystemClock.now().as_millis();
+        let mut entries: Vec<(u64, DirEntry)> = Vec::new();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
+            let modified = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let age = Duration::from_millis(now).saturating_sub(modified);
+            if age > LIFE {
+                discard(&entry.path());
+            } else {
+                entries.push((u64::try_from(age.as_millis()).unwrap_or(u64::MAX), entry));
+            }
+        }
+        entries.sort_by_key(|(age, _)| *age);
+        let paths = entries.into_iter().take(MAX_ENTRY_COUNT).map(|(_, entry)| entry.path());
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)).filter_map(read).collect()
+    }
+
+    /// Notes that the server has acknowledged a xorb.
+    pub(super) fn add(&self, xorb: &CasInfo) -> io::Result<()> {
+        create_folder(&self.folder)?;
+        let shard = Shard { files: Vec::new(), xorbs: vec![xorb.clone()] };
+        let bytes = write_upload(&shard).map_err(io::Error::other)?;
+        let path = self.path(&xorb.hash);
+        let mut file = TempFile::create_beside(&path)?;
+        file.write(&bytes)?;
+        file.publish(&path)
+    }
+
+    /// One xorb that was sent.
+    pub(super) fn find(&self, xorb: &XorbHash) -> Option<CasInfo> {
+        read(self.path(xorb))
+    }
+
+    /// Forgets xorbs: they are registered, or the server has lost them.
+    pub(super) fn forget(&self, xorbs: impl IntoIterator<Item = XorbHash>) {
+        xorbs.into_iter().for_each(|xorb| discard(&self.path(&xorb)));
+    }
+
+    fn path(&self, xorb: &XorbHash) -> PathBuf {
+        self.folder.join(format!("{xorb}.{EXTENSION}"))
+    }
+}
+
+const EXTENSION: &str = "shard";
+
+/// Removes a file of the cache. It need not be durable: one that comes back is only looked at once more.
+fn discard(path: &Path) {
+    let _ = fs::remove_file(path);
+}
+
+/// Reads an entry; removes one that is none.
+fn read(path: PathBuf) -> Option<CasInfo> {
+    let is_short = path.metadata().ok()?.len() <= MAX_ENTRY_LEN;
+    let xorb = if is_short { parse_entry(&fs::read(&path).ok()?, &path) } else { None };
+    if xorb.is_none() {
+        discard(&path);
+    }
+    xorb
+}
+
+fn parse_entry(bytes: &[u8], path: &Path) -> Option<CasInfo> {
+    let [xorb] = parse(bytes).ok()?.xorbs.try_into().ok()?;
+    let xorb: CasInfo = xorb;
+    let actual = xorb_hash(xorb.chunks.iter().map(|chunk| (&chunk.hash, chunk.raw_len.into())));
+    let name = path.file_stem()?.to_str()?;
+    (actual == xorb.hash && name == actual.to_string()).then_some(xorb)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+#![expect(clippy::disallowed_methods, reason = "a test's files need not survive a crash")]
+
+use std::fs::File;
+use std::time::UNIX_EPOCH;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::format::shard::CasChunk;
+
+fn cache() -> (TempDir, ResumeCache) {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = ResumeCache::new(folder.path(), &"http://127.0.0.1:8080".parse().unwrap());
+    (folder, cache)
+}
+
+fn xorb(byte: u8) -> CasInfo {
+    let chunks: Vec<CasChunk> = (0..3_u8)
+        .map(|index| {
+            let (hash, raw_offset) = (ChunkHash::of(&[byte, index]), u32::from(index) * 1000);
+            CasChunk { hash, raw_offset, raw_len: 1000, dedup_eligible: false }
+        })
+        .collect();
+    let hash = xorb_hash(chunks.iter().map(|chunk| (&chunk.hash, 1000)));
+    CasInfo { hash, chunks, raw_len: 3000 }
+}
+
+fn names(cache: &ResumeCache) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(&cache.folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_noted_is_loaded_until_it_is_forgotten() {
+    let (_folder, cache) = cache();
+    assert_eq!(cache.load(), []);
+    for byte in [1, 2] {
+        cache.add(&xorb(byte)).unwrap();
+    }
+    cache.add(&xorb(1)).unwrap();
+    let mut loaded = cache.load();
+    loaded.sort_by_key(|loaded| loaded.hash != xorb(1).hash);
+    assert_eq!(loaded, [xorb(1), xorb(2)]);
+    assert_eq!(cache.find(&xorb(2).hash), Some(xorb(2)));
+    cache.forget([xorb(1).hash, xorb(3).hash]);
+    assert_eq!(cache.load(), [xorb(2)]);
+}
+
+#[test]
+fn an_entry_that_is_torn_altered_misnamed_or_endless_is_dropped() {
+    let (_folder, cache) = cache();
+    cache.add(&xorb(1)).unwrap();
+    let good = fs::read(cache.path(&xorb(1).hash)).unwrap();
+    let mut altered = good.clone();
+    altered[150] ^= 1;
+    let path = cache.path(&xorb(2).hash);
+    for bad in [&good[..good.len() - 1], &[], &altered, &good, &[good.clone(), vec![0; 1 << 20]].concat()] {
+        fs::write(&path, bad).unwrap();
+        assert_eq!(cache.load(), [xorb(1)], "{} bytes", bad.len());
+        assert!(!path.exists());
+    }
+    assert_eq!(names(&cache), [format!("{}.shard", xorb(1).hash)]);
+}
+
+#[test]
+fn an_entry_is_of_use_for_three_weeks() {
+    let (_folder, cache) = cache();
+    for (byte, days) in [(1, 20), (2, 22)] {
+        cache.add(&xorb(byte)).unwrap();
+        let then = UNIX_EPOCH + Duration::from_millis(SystemClock.now().as_millis()) - LIFE / 21 * days;
+        File::options().append(true).open(cache.path(&xorb(byte).hash)).unwrap().set_modified(then).unwrap();
+    }
+    assert_eq!(cache.load(), [xorb(1)]);
+    assert_eq!(names(&cache).len(), 1);
+}
+
+#[test]
+fn each_server_has_a_folder_of_its_own() {
+    let folder = |url: &str| ResumeCache::new(Path::new("base"), &url.parse().unwrap()).folder;
+    assert_eq!(folder("http://a:80/x"), folder("http://a:80/x/"));
+    assert_ne!(folder("http://a-b"), folder("http://a.b"));
+    let long = folder(&format!("http://a/{}", "x".repeat(500)));
+    assert!(long.file_name().unwrap().len() < 128, "{}", long.display());
+}

@@ -1,0 +1,115 @@
+//! What a client needs that edits a file in the middle (spec 5.9).
+
+use std::fmt::Display;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+use super::AppState;
+use super::auth::Caller;
+use super::error::{Code, Problem};
+use super::range::parse_closed_ranges;
+use crate::format::merkle::subtree::{NodeHash, Subtree};
+use crate::format::windows::ChunkWindows;
+use crate::format::{ByteRange, FileHash, RangeHash};
+
+/// The header with the bytes that will change. Not `Range`: that would be the part of this answer.
+const HEADER: &str = "x-range-dirty";
+
+/// `GET /v2/file-chunk-hashes/{file}`: which parts to chunk anew, and a summary of the rest.
+pub(super) async fn find(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    Path(file): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<ChunkHashesJson>, Problem> {
+    let file: FileHash = file.parse()?;
+    let changes = changes(&headers)?;
+    let windows = state.cas.chunk_windows(&claims, file, &changes).await?;
+    Ok(Json(windows.into()))
+}
+
+fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {
+    let mut fields = headers.get_all(HEADER).iter();
+    let text = match (fields.next(), fields.next()) {
+        (Some(text), None) => text.to_str().ok(),
+        _ => None,
+    };
+    text.and_then(parse_closed_ranges).ok_or_else(|| {
+        let detail = "One X-Range-Dirty header says which bytes will change: `bytes=A-B,C-D`, at most 1024 ranges.";
+        Problem::new(Code::InvalidRange, detail)
+    })
+}
+
+/// The answer, as clients read it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChunkHashesJson {
+    total_chunks: u64,
+    file_size: u64,
+    windows: Vec<WindowJson>,
+    hash_ranges: Vec<Option<SubtreeJson>>,
+    #[schema(value_type = Vec<String>)]
+    gap_verification: Vec<Text<RangeHash>>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct WindowJson {
+    /// Start, and end that is not included.
+    dirty_byte_range: [u64; 2],
+}
+
+/// A summary (spec 1.9).
+#[derive(Debug, Serialize, ToSchema)]
+struct SubtreeJson {
+    nodes: Vec<NodeJson>,
+    #[schema(value_type = Vec<[u64; 2]>)]
+    levels: Vec<(usize, usize)>,
+    at_start: bool,
+    at_end: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct NodeJson {
+    #[schema(value_type = String)]
+    hash: Text<NodeHash>,
+    size: u64,
+}
+
+/// A value that is written as its text, when the answer is: there may be a million hashes in one.
+#[derive(Debug)]
+struct Text<T>(T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl From<ChunkWindows> for ChunkHashesJson {
+    fn from(found: ChunkWindows) -> Self {
+        let window = |window: ByteRange| WindowJson { dirty_byte_range: [window.start(), window.end()] };
+        Self {
+            total_chunks: found.total_chunks,
+            file_size: found.file_len,
+            windows: found.windows.into_iter().map(window).collect(),
+            hash_ranges: found.gaps.iter().map(|gap| gap.as_ref().map(SubtreeJson::from)).collect(),
+            gap_verification: found.gap_verification.into_iter().map(Text).collect(),
+        }
+    }
+}
+
+impl From<&Subtree> for SubtreeJson {
+    fn from(subtree: &Subtree) -> Self {
+        Self {
+            nodes: subtree.nodes().map(|node| NodeJson { hash: Text(node.hash), size: node.raw_len }).collect(),
+            levels: subtree.levels().collect(),
+            at_start: subtree.at_start(),
+            at_end: subtree.at_end(),
+        }
+    }
+}

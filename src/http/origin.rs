@@ -1,0 +1,124 @@
+//! Where clients reach this server: the beginning of the URLs that it hands out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::HOST;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
+use ipnet::IpNet;
+
+use super::AppState;
+use super::error::Problem;
+
+/// Who sent a request: the other end of its connection. Put there by the server, beside the headers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// How this server is reached, as far as the settings say.
+#[derive(Clone, Debug, Default)]
+pub struct PublicAddress {
+    /// Where clients reach it, without a slash at the end; where they sent their request if not set.
+    pub url: Option<Arc<str>>,
+    /// Whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are believed. Anybody else could send data URLs astray with
+    /// them, and from there whatever follows such a URL.
+    pub trusted_proxies: Arc<[IpNet]>,
+}
+
+impl PublicAddress {
+    /// The path under which clients reach the server: `/cas`, or nothing. A proxy may have left it in place.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        let url = self.url.as_deref().unwrap_or_default();
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        rest.find('/').map_or("", |at| &rest[at..])
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted_proxies.iter().any(|net| net.contains(&peer))
+    }
+
+    /// Where the sender of this request reaches the server.
+    fn of(&self, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> String {
+        if let Some(url) = &self.url {
+            return url.to_string();
+        }
+        let is_trusted = peer.is_some_and(|peer| self.trusts(peer));
+        let forwarded = |name| if is_trusted { first(headers, name) } else { None };
+        let scheme = forwarded("x-forwarded-proto").filter(|scheme| matches!(*scheme, "http" | "https"));
+        // An absolute target wins over the Host header (RFC 9112, section 3.2.2).
+        let host = forwarded("x-forwarded-host").or_else(|| uri.authority().map(|authority| authority.as_str()));
+        let host = host.or_else(|| headers.get(HOST)?.to_str().ok()).unwrap_or("localhost");
+        let prefix = forwarded("x-forwarded-prefix").map_or("", |prefix| prefix.trim_end_matches('/'));
+        let slash = if prefix.is_empty() || prefix.starts_with('/') { "" } else { "/" };
+        format!("{}://{host}{slash}{prefix}", scheme.unwrap_or("http"))
+    }
+}
+
+/// The first value of a header that every proxy on the way has added to: that of the one nearest to the client.
+fn first<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let value = headers.get(name)?.to_str().ok()?;
+    value.split(',').next().map(str::trim).filter(|value| !value.is_empty())
+}
+
+/// Where the sender of a request reaches the server, without a slash at the end.
+#[derive(Debug)]
+pub(super) struct BaseUrl(pub(super) String);
+
+impl FromRequestParts<AppState> for BaseUrl {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
+        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.ip());
+        Ok(Self(state.address.of(peer, &parts.headers, &parts.uri)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: Option<&str>, proxies: &[&str]) -> PublicAddress {
+        let trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
+        PublicAddress { url: url.map(Arc::from), trusted_proxies }
+    }
+
+    fn check(address: &PublicAddress, peer: &str, headers: &[(&'static str, &str)], expected: &str) {
+        let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let base = address.of(Some(peer.parse().unwrap()), &headers, &Uri::from_static("/v1/x"));
+        assert_eq!(base, expected, "{headers:?} from {peer}");
+    }
+
+    const FORWARDED: &[(&str, &str)] = &[
+        ("host", "inside:8080"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "models.example"),
+        ("x-forwarded-prefix", "/cas/"),
+    ];
+
+    #[test]
+    fn forwarded_headers_count_only_from_the_proxies_that_were_named() {
+        let address = address(None, &["10.0.0.0/8", "::1/128"]);
+        check(&address, "10.1.2.3", FORWARDED, "https://models.example/cas");
+        check(&address, "::1", FORWARDED, "https://models.example/cas");
+        check(&address, "::ffff:10.1.2.3", FORWARDED, "https://models.example/cas");
+        check(&address, "11.1.2.3", FORWARDED, "http://inside:8080");
+        check(&super::tests::address(None, &[]), "127.0.0.1", FORWARDED, "http://inside:8080");
+    }
+
+    #[test]
+    fn a_url_in_the_settings_wins_over_whatever_a_request_says() {
+        let address = address(Some("https://cas.example/x"), &["10.0.0.0/8"]);
+        check(&address, "10.1.2.3", FORWARDED, "https://cas.example/x");
+        assert_eq!(address.path(), "/x");
+        assert_eq!(super::tests::address(Some("https://cas.example"), &[]).path(), "");
+    }
+
+    #[test]
+    fn of_a_chain_of_proxies_the_one_nearest_to_the_client_counts() {
+        let headers = [("host", "inside"), ("x-forwarded-host", "outer.example, inner"), ("x-forwarded-proto", "ftp")];
+        check(&address(None, &["10.0.0.0/8"]), "10.0.0.1", &headers, "http://outer.example");
+    }
+}

@@ -1,0 +1,177 @@
+//! One route: its methods and paths, what it takes to be let in, and what is said about it to people and programs.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use utoipa::openapi::path::HttpMethod;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::AppState;
+use super::auth::guard;
+use crate::service::access::Scope;
+
+/// A route, made by [`Route::get`] and its like and completed by the methods that follow.
+pub(super) struct Route {
+    pub(super) method: HttpMethod,
+    /// The first is its name, the others are those of older clients.
+    pub(super) paths: Vec<&'static str>,
+    /// What a token must allow; `None` where nobody is asked.
+    pub(super) needs: Option<Scope>,
+    pub(super) summary: &'static str,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) body: Option<Content>,
+    pub(super) answers: Vec<Answer>,
+    handler: MethodRouter<AppState>,
+}
+
+/// A parameter that is not part of the path.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) is_header: bool,
+    pub(super) is_required: bool,
+    pub(super) description: &'static str,
+}
+
+/// An answer that is no failure.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) description: &'static str,
+    pub(super) content: Option<Content>,
+}
+
+/// What a body is.
+pub(super) struct Content {
+    pub(super) media_type: &'static str,
+    pub(super) schema: RefOr<Schema>,
+    /// The schemas that `schema` refers to, by name.
+    pub(super) components: Vec<(String, RefOr<Schema>)>,
+}
+
+impl Content {
+    /// Bytes, or text for programs that is not JSON.
+    pub(super) fn bytes(media_type: &'static str) -> Self {
+        Self { media_type, schema: Vec::<u8>::schema(), components: Vec::new() }
+    }
+
+    /// JSON of this type.
+    pub(super) fn json<T: ToSchema>() -> Self {
+        let mut components = vec![(T::name().into_owned(), T::schema())];
+        T::schemas(&mut components);
+        Self { media_type: "application/json", schema: RefOr::Ref(Ref::from_schema_name(T::name())), components }
+    }
+}
+
+impl Route {
+    fn new<H, T>(
+        (method, filter): (HttpMethod, MethodFilter),
+        path: &'static str,
+        needs: impl Into<Option<Scope>>,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self {
+            method,
+            paths: vec![path],
+            needs: needs.into(),
+            summary: "",
+            parameters: Vec::new(),
+            body: None,
+            answers: Vec::new(),
+            handler: on(filter, handler),
+        }
+    }
+
+    /// A route for GET, and HEAD with it.
+    pub(super) fn get<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self::new((HttpMethod::Get, MethodFilter::GET), path, needs, handler)
+    }
+
+    /// A route for HEAD alone.
+    pub(super) fn head<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self::new((HttpMethod::Head, MethodFilter::HEAD), path, needs, handler)
+    }
+
+    pub(super) fn post<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self::new((HttpMethod::Post, MethodFilter::POST), path, needs, handler)
+    }
+
+    pub(super) fn put<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self::new((HttpMethod::Put, MethodFilter::PUT), path, needs, handler)
+    }
+
+    /// Under these names as well.
+    pub(super) fn also(mut self, paths: &[&'static str]) -> Self {
+        self.paths.extend_from_slice(paths);
+        self
+    }
+
+    /// What it does, in one line.
+    pub(super) const fn says(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self
+    }
+
+    pub(super) fn query(mut self, name: &'static str, description: &'static str) -> Self {
+        self.parameters.push(Parameter { name, is_header: false, is_required: false, description });
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, description: &'static str) -> Self {
+        self.parameters.push(Parameter { name, is_header: true, is_required: false, description });
+        self
+    }
+
+    /// The parameter added last has to be there.
+    pub(super) fn required(mut self) -> Self {
+        if let Some(parameter) = self.parameters.last_mut() {
+            parameter.is_required = true;
+        }
+        self
+    }
+
+    pub(super) fn takes(mut self, body: Content) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    pub(super) fn answers(
+        mut self,
+        status: u16,
+        description: &'static str,
+        content: impl Into<Option<Content>>,
+    ) -> Self {
+        self.answers.push(Answer { status, description, content: content.into() });
+        self
+    }
+
+    /// Adds it to a router, under each of its names, behind the guard.
+    pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
+        let handler = match self.needs {
+            None => self.handler,
+            Some(scope) => self.handler.route_layer(from_fn_with_state((state.clone(), scope), guard)),
+        };
+        self.paths.into_iter().fold(router, |router, path| router.route(path, handler.clone()))
+    }
+}

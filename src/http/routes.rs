@@ -1,0 +1,162 @@
+//! Every route on one screen: method, path, the scope that it takes, handler. The router and the OpenAPI document are
+//! both made from this, so that neither has a route that the other does not know.
+
+use super::chunk_hashes::ChunkHashesJson;
+use super::listing::{FilesPageJson, XorbsPageJson};
+use super::route::{Content, Route};
+use super::sha256::Sha256Json;
+use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
+use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
+use super::{chunk_hashes, chunks, health, listing, openapi, reconstructions, sha256, shards, transfer, xorbs};
+use crate::service::access::Scope::{Admin, Read, Write};
+
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    [for_people(), for_writers(), for_readers(), for_operators()].into_iter().flatten().collect()
+}
+
+/// For people and curl.
+fn for_people() -> Vec<Route> {
+    let parts = |route: Route| {
+        route
+            .query("range", "chunks: A-B (B not included), A-, -N for the last N, or A; all if not given")
+            .query("format", "xorb for stored records (the default), raw for decompressed bytes")
+            .header("range", "bytes of what the parameters select, as in RFC 9110")
+            .answers(200, "the chunks", octets())
+            .answers(206, "the bytes of the Range header", octets())
+    };
+    vec![
+        Route::post("/xorbs/{hash}", Write, xorbs::upload)
+            .says("Store a xorb of at most 64 MiB")
+            .takes(octets())
+            .answers(201, "stored", Content::json::<UploadedJson>())
+            .answers(200, "it was there", Content::json::<UploadedJson>()),
+        parts(Route::get("/xorbs/{hash}", Read, xorbs::download).also(&["/v1/xorbs/{prefix}/{hash}"]))
+            .says("Chunks of a xorb; for tokens of all repositories"),
+        Route::get("/xorbs/{hash}/chunks", Read, xorbs::list_chunks)
+            .says("Where the chunks of a xorb are; for tokens of all repositories")
+            .answers(200, "every chunk", Content::json::<ChunksJson>()),
+        Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
+            .says("Whether a xorb is there, as clients before 1.1.10 ask")
+            .answers(200, "it is there", None),
+    ]
+}
+
+/// For Xet clients that upload; the prefix is `default` or `default-merkledb` and means nothing (spec 9, row 1). The
+/// other names are those of older clients (spec 5.0).
+fn for_writers() -> Vec<Route> {
+    vec![
+        Route::post("/v1/xorbs/{prefix}/{hash}", Write, xorbs::upload_xet)
+            .also(&["/xorbs/{prefix}/{hash}", "/xorb/{prefix}/{hash}"])
+            .says("Store a xorb, as Xet clients do")
+            .takes(octets())
+            .answers(200, "stored, or there already", Content::json::<WasInsertedJson>()),
+        Route::post("/v1/shards", Write, shards::register)
+            .also(&["/shards", "/shard/{prefix}/{hash}"])
+            .says("Register the files of a shard")
+            .takes(octets())
+            .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
+        Route::put("/shard/{prefix}/{hash}", Write, shards::register)
+            .says("Register the files of a shard, as clients before 1.1.10 do")
+            .takes(octets())
+            .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
+        Route::post("/v2/shards", Write, shards::register_events)
+            .says("Register the files of a shard, with a line of JSON per event")
+            .takes(octets())
+            .answers(200, "events; the last one is the result", Content::bytes("application/x-ndjson")),
+        Route::get("/v1/chunks/{prefix}/{hash}", Read, chunks::find)
+            .also(&["/chunks/{prefix}/{hash}", "/chunk/{prefix}/{hash}"])
+            .says("A shard that says which xorb has a chunk")
+            .answers(200, "the shard", octets()),
+        Route::post("/v1/telemetry", Read, chunks::telemetry).says("Counted and dropped").answers(200, "dropped", None),
+    ]
+}
+
+/// For Xet clients that download.
+fn for_readers() -> Vec<Route> {
+    const FILE_RANGE: &str = "bytes=A-B, inclusive, of the file";
+    vec![
+        Route::get("/v1/reconstructions", Read, reconstructions::batch_get)
+            .also(&["/reconstructions"])
+            .says("What several files are made of")
+            .query("file_id", "hash of a file; may be given several times")
+            .answers(200, "all of them", Content::json::<BatchJson>()),
+        Route::post("/v1/reconstructions", Read, reconstructions::batch_post)
+            .says("What several files are made of, as the documents have it")
+            .takes(Content::json::<FileKeysJson>())
+            .answers(200, "all of them", Content::json::<BatchJson>()),
+        Route::get("/v1/reconstructions/{file}", Read, reconstructions::v1)
+            .also(&["/reconstructions/{file}", "/reconstruction/{file}"])
+            .says("What a file is made of, with a URL for every run of chunks")
+            .header("range", FILE_RANGE)
+            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
+            .answers(200, "its terms", Content::json::<ReconstructionV1Json>()),
+        Route::get("/v2/reconstructions/{file}", Read, reconstructions::v2)
+            .says("What a file is made of, with a URL for every xorb")
+            .header("range", FILE_RANGE)
+            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
+            .answers(200, "its terms", Content::json::<ReconstructionV2Json>()),
+        Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
+            .says("What a client must know to edit a file in the middle")
+            .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
+            .required()
+            .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>()),
+        Route::get("/v1/files", Read, listing::files)
+            .says("The files that the token may read, a page at a time")
+            .query("after", "the `next` of the page before")
+            .query("limit", "entries on a page, 1000 at most")
+            .answers(200, "a page", Content::json::<FilesPageJson>()),
+        Route::get("/v1/xorbs", Read, listing::xorbs)
+            .says("All xorbs, a page at a time; for tokens of all repositories")
+            .query("after", "the `next` of the page before")
+            .query("limit", "entries on a page, 1000 at most")
+            .answers(200, "a page", Content::json::<XorbsPageJson>()),
+        Route::get("/v1/sha256/{digest}", Read, sha256::find).says("The file with this sha256").answers(
+            200,
+            "its hash, and whether the claim is verified",
+            Content::json::<Sha256Json>(),
+        ),
+        Route::head("/v1/files/{file}", Read, reconstructions::file_head).says("The length of a file").answers(
+            200,
+            "its length is the Content-Length",
+            None,
+        ),
+        Route::get("/v1/data/{xorb}", None, transfer::data)
+            .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
+            .query("s", "the signature")
+            .required()
+            .header("range", "one of the ranges that were signed, or all of them in their order")
+            .required()
+            .answers(206, "the bytes", octets()),
+    ]
+}
+
+/// For whoever runs this.
+fn for_operators() -> Vec<Route> {
+    vec![
+        Route::get("/healthz", None, health::live).says("Whether the process answers").answers(
+            200,
+            "it does",
+            Content::json::<StatusJson>(),
+        ),
+        Route::get("/readyz", None, health::ready).says("Whether the store takes data and the index answers").answers(
+            200,
+            "they do",
+            Content::json::<StatusJson>(),
+        ),
+        Route::get("/metrics", Admin, health::metrics).says("Everything that is counted, for Prometheus").answers(
+            200,
+            "OpenMetrics",
+            Content::bytes("application/openmetrics-text"),
+        ),
+        Route::get("/openapi.json", None, openapi::document).says("This document").answers(
+            200,
+            "OpenAPI 3",
+            Content::json::<serde_json::Value>(),
+        ),
+    ]
+}
+
+fn octets() -> Content {
+    Content::bytes("application/octet-stream")
+}

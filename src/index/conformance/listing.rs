@@ -1,0 +1,57 @@
+//! What the contract says about lists.
+
+use super::files::{file, file_hash, reader, registration, sha256, term};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, XorbEntry};
+
+suite! {
+    files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them
+    a_list_shows_a_sha256_unless_it_was_found_false
+    xorbs_are_listed_when_readers_may_see_them
+}
+
+async fn files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    for (repo, bytes) in [("org/a", [0xf0, 3, 1]), ("org/b", [2, 3, 0x80])] {
+        let files = bytes.iter().map(|byte| file(*byte, &[term(1, 0, 2)])).collect();
+        assert_eq!(db.register(&registration(repo, files, &[1])).await.unwrap(), Registered::New);
+    }
+    let list = async |reader: Reader, after: Option<u8>, limit| -> Vec<u8> {
+        let files = db.files_after(reader, after.map(file_hash), limit).await.unwrap();
+        files.iter().map(|file| file.hash.as_bytes()[0]).collect()
+    };
+    assert_eq!(list(Reader::All, None, 10).await, [1, 2, 3, 0x80, 0xf0]);
+    assert_eq!(list(Reader::All, None, 2).await, [1, 2]);
+    assert_eq!(list(Reader::All, Some(2), 2).await, [3, 0x80]);
+    assert_eq!(list(Reader::All, Some(0xf0), 2).await, [0; 0]);
+    assert_eq!(list(reader("org/a"), None, 10).await, [1, 3, 0xf0]);
+    assert_eq!(list(reader("org/b"), Some(1), 2).await, [2, 3]);
+    assert_eq!(list(reader("org/c"), None, 10).await, [0; 0]);
+    let first = db.files_after(Reader::All, None, 1).await.unwrap();
+    assert_eq!(first, [FileEntry { hash: file_hash(1), raw_len: 2000, sha256: None, registered: NOW }]);
+}
+
+async fn a_list_shows_a_sha256_unless_it_was_found_false(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let mut claimed = file(1, &[term(1, 0, 2)]);
+    claimed.sha256 = Some(sha256(7));
+    db.register(&registration("org/a", vec![claimed], &[1])).await.unwrap();
+    let shown = async || db.files_after(Reader::All, None, 1).await.unwrap()[0].sha256;
+    assert_eq!(shown().await, Some(sha256(7)));
+    let claim = Claim { file: file_hash(1), sha256: sha256(7) };
+    assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
+    assert_eq!(shown().await, None);
+}
+
+async fn xorbs_are_listed_when_readers_may_see_them(db: Db) {
+    for (byte, count) in [(0xee, 3), (1, 7), (5, 1)] {
+        put(&db, xorb(byte, count)).await;
+    }
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    let all = db.xorbs_after(None, 10).await.unwrap();
+    assert_eq!(all.iter().map(|xorb| xorb.hash).collect::<Vec<_>>(), [hash(1), hash(5), hash(0xee)]);
+    // Chunks of 1, 2 … bytes and a header, twice that when decompressed.
+    let expected = XorbEntry { hash: hash(1), chunk_count: 7, serialized_len: 7 * 8 + 28, raw_len: 56 };
+    assert_eq!(db.xorbs_after(None, 1).await.unwrap(), [expected]);
+    assert_eq!(db.xorbs_after(Some(hash(1)), 10).await.unwrap(), all[1..]);
+}

@@ -1,0 +1,31 @@
+//! What lists of files and xorbs say.
+
+use crate::format::shard::Sha256;
+use crate::format::{FileHash, XorbHash};
+use crate::runtime::clock::Timestamp;
+
+/// A registered file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    /// Its hash.
+    pub hash: FileHash,
+    /// Its bytes.
+    pub raw_len: u64,
+    /// Its sha256 as a client claims it, unless that was found false.
+    pub sha256: Option<Sha256>,
+    /// When it was registered first.
+    pub registered: Timestamp,
+}
+
+/// A xorb that readers may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XorbEntry {
+    /// Its hash.
+    pub hash: XorbHash,
+    /// Its chunks.
+    pub chunk_count: u32,
+    /// Bytes of its blob.
+    pub serialized_len: u64,
+    /// Bytes of its chunks.
+    pub raw_len: u64,
+}

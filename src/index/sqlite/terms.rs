@@ -1,0 +1,72 @@
+//! Terms of files, in runs: each row has some hundred terms, and the byte of the file where they begin.
+
+use sqlx::SqliteConnection;
+
+use super::files::execute;
+use super::{SqliteIndex, get, map};
+use crate::format::shard::Term;
+use crate::format::{ByteRange, FileHash};
+use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::{pack_terms, parse_terms};
+use crate::index::{FileRow, Reader};
+
+/// Terms of one row: a few pages of the database, and half a GiB of a file whose terms are a MiB each.
+const RUN_COUNT: usize = 512;
+
+impl SqliteIndex {
+    pub(super) async fn read_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> Result<Option<FileRow>, IndexError> {
+        // Every run that begins within the part, and the last one that begins before it. One row without terms where
+        // there is none of them.
+        const SQL: &str = "SELECT raw_len, start, terms FROM files LEFT JOIN file_terms ON file_id = id \
+             AND start >= coalesce((SELECT max(start) FROM file_terms WHERE file_id = id AND start <= ?3), 0) \
+             AND start < ?4 \
+             WHERE hash = ?1 AND \
+             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
+             ORDER BY start";
+        let op = "find a file";
+        let inside = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
+        let rows = sqlx::query(SQL)
+            .bind(hash.as_bytes().as_slice())
+            .bind(super::files::repo_of(&reader))
+            .bind(part.map_or(0, |part| inside(part.start())))
+            .bind(part.map_or(0, |part| inside(part.end())))
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let raw_len = get::<i64>(op, first, 0)?.cast_unsigned();
+        let terms_start = get::<Option<i64>>(op, first, 1)?.map_or(raw_len, i64::cast_unsigned);
+        let mut terms = Vec::new();
+        for row in &rows {
+            let Some(packed) = get::<Option<&[u8]>>(op, row, 2)? else { continue };
+            terms.extend(parse_terms(packed).ok_or_else(|| {
+                let (key, reason) = (format!("file {hash}"), "no packed terms".to_owned());
+                IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
+            })?);
+        }
+        Ok(Some(FileRow { hash, raw_len, terms, terms_start }))
+    }
+}
+
+/// Enters the terms of a file that has none yet.
+pub(super) async fn insert_terms(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    file_id: i64,
+    terms: &[Term],
+) -> Result<(), IndexError> {
+    let mut start: u64 = 0;
+    for run in terms.chunks(RUN_COUNT) {
+        execute(op, connection, "INSERT INTO file_terms (file_id, start, terms) VALUES (?, ?, ?)", |query| {
+            query.bind(file_id).bind(start.cast_signed()).bind(pack_terms(run))
+        })
+        .await?;
+        start = run.iter().fold(start, |start, term| start.saturating_add(term.raw_len.into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Telling what a crash in the very first append left from a file that never was an archive.
+//!
+//! Nothing is committed in either, and to a reader both are empty archives with garbage. But to append cuts the garbage
+//! off, and it is somebody's data if the path was a slip of the keyboard: many formats begin with two zero bytes, and
+//! so do disk images; any file of less than ten bytes is "garbage" too.
+//!
+//! A first append writes a header of size 0, then a blob's block, front to back. So the file is, as far as it goes:
+//!
+//! ```text
+//! 00 00  metadata(8)  varint of a blob, or 6 zeros for one that is filled in later   28 b5 2f fd (zstd)  …
+//! ```
+//!
+//! or, where the disk got the length before the bytes, zeros up to its end. Of less than a header one zero byte has to do:
+//! so begins the header of any archive of up to 255 bytes, committed or not, and no text.
+
+use std::io::{Read, Seek};
+
+use super::error::Error;
+use super::limits::STEP_LEN;
+use super::varint::PADDED_LEN;
+
+/// Bytes of the first chunk's header.
+const HEADER_LEN: usize = 10;
+
+/// What every zstd frame begins with.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Bytes of the file that are looked at, unless all are zero: an overlong varint beyond this is nobody's.
+const LOOK_LEN: usize = HEADER_LEN + 16;
+
+/// Whether a file without a committed chunk can be what a first append left when it was interrupted.
+pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Error> {
+    let io = |source| Error::Io { op: "read", offset: 0, source };
+    source.rewind().map_err(io)?;
+    let mut begin = Vec::new();
+    Read::by_ref(source).take(LOOK_LEN as u64).read_to_end(&mut begin).map_err(io)?;
+    if begin.len() < HEADER_LEN {
+        return Ok(begin.starts_with(&[0]));
+    }
+    if !begin.starts_with(&[0, 0]) {
+        return Ok(false);
+    }
+    let block = begin.get(HEADER_LEN..).unwrap_or_default();
+    if begins_blob(block) {
+        return Ok(true);
+    }
+    Ok(block.iter().all(|byte| *byte == 0) && only_zeros(source).map_err(io)?)
+}
+
+/// Whether `bytes` are how a blob's block begins, or less than that.
+fn begins_blob(bytes: &[u8]) -> bool {
+    let is_padded = bytes.iter().take(PADDED_LEN).all(|byte| *byte == 0);
+    if is_padded && agree(bytes.get(PADDED_LEN..).unwrap_or_default(), &ZSTD_MAGIC) {
+        return true;
+    }
+    let is_blob = bytes.first().is_none_or(|byte| byte & 1 == 0);
+    let varint_len = bytes.iter().position(|byte| byte & 0x80 == 0).map_or(bytes.len(), |last| last + 1);
+    is_blob && varint_len < LOOK_LEN - HEADER_LEN && agree(&bytes[varint_len..], &ZSTD_MAGIC)
+}
+
+/// Whether neither says something else than the other, as far as both go.
+fn agree(bytes: &[u8], expected: &[u8]) -> bool {
+    bytes.iter().zip(expected).all(|(byte, expected)| byte == expected)
+}
+
+fn only_zeros(source: &mut impl Read) -> std::io::Result<bool> {
+    let mut buffer = vec![0; STEP_LEN];
+    loop {
+        match source.read(&mut buffer) {
+            Ok(0) => return Ok(true),
+            Ok(len) if buffer[..len].iter().any(|byte| *byte != 0) => return Ok(false),
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
+}

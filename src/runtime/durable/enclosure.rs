@@ -1,0 +1,150 @@
+//! Files under names that somebody else has chosen, in a folder that those names cannot lead out of.
+//!
+//! Every folder on the way is opened by itself, relative to the one before it, and never through a link: a link that
+//! is there beforehand, or put there while we work, stops that file and no other. Paths would be looked up anew by
+//! each call.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, fsync, mkdirat, open, openat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{create_folder, trace};
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Readable and writable for everybody whom the umask lets.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// A folder for files with foreign names.
+#[derive(Debug)]
+pub(crate) struct Enclosure {
+    root: OwnedFd,
+    /// The folder of the last file, below the root; names in it may not be durable yet.
+    last: Option<(Vec<String>, OwnedFd)>,
+}
+
+impl Enclosure {
+    /// The folder at `path`, which is made if it is not there.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        if !path.is_dir() {
+            create_folder(path)?;
+        }
+        Ok(Self { root: open(path, FOLDER, Mode::empty())?, last: None })
+    }
+
+    /// A new file that nobody sees yet, in the folder that `folders` lead to, each of which is made if it is not there.
+    ///
+    /// None of them may be empty, `.` or `..`, or have a `/` in it.
+    pub(crate) fn create(&mut self, folders: &[&str]) -> io::Result<EnclosedFile<'_>> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != folders) {
+            // Before the next one is begun: this way one sync is enough for all files of a folder in a row.
+            self.sync()?;
+            let mut folder = self.root.try_clone()?;
+            for name in folders {
+                folder = enter(&folder, name)?;
+            }
+            self.last = Some((folders.iter().map(|name| (*name).to_owned()).collect(), folder));
+        }
+        let (_, folder) = self.last.as_ref().expect("it was set a moment ago");
+        let name = format!(".zorb-{:032x}.tmp", rand::random::<u128>());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(folder, &name, flags, FILE_MODE)?;
+        Ok(EnclosedFile { folder, name, file: File::from(file), is_published: false })
+    }
+
+    /// Makes the names of all published files durable.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        let Some((_, folder)) = self.last.take() else { return Ok(()) };
+        sync_folder(&folder)
+    }
+}
+
+/// Opens a folder in a folder, or makes it.
+fn enter(folder: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    debug_assert!(!name.contains('/') && !["", ".", ".."].contains(&name));
+    let open = || openat(folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    let found = match open() {
+        Err(Errno::NOENT) => {
+            match mkdirat(folder, name, FOLDER_MODE) {
+                Ok(()) => sync_folder(folder)?,
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            open()
+        }
+        found => found,
+    };
+    match found {
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{name} is there, and is a link or a file")))
+        }
+        found => Ok(found?),
+    }
+}
+
+fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
+    fsync(folder)?;
+    trace("sync the folder");
+    Ok(())
+}
+
+/// A file under a temporary name. Dropped unpublished, it is removed.
+#[derive(Debug)]
+pub(crate) struct EnclosedFile<'a> {
+    folder: &'a OwnedFd,
+    name: String,
+    file: File,
+    is_published: bool,
+}
+
+impl EnclosedFile<'_> {
+    /// Appends bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Makes the bytes durable, then gives the file its name. The name is durable after [`Enclosure::sync`].
+    ///
+    /// Something else of that name is replaced, itself and not what it leads to, or is an error.
+    pub(crate) fn publish(mut self, name: &str, replace: bool) -> io::Result<()> {
+        self.file.sync_all()?;
+        trace("sync the file");
+        if replace {
+            renameat(self.folder, &self.name, self.folder, name)?;
+        } else {
+            rename_to_free_name(self.folder.as_fd(), &self.name, name)?;
+        }
+        trace("rename");
+        self.is_published = true;
+        Ok(())
+    }
+}
+
+impl Drop for EnclosedFile<'_> {
+    fn drop(&mut self) {
+        if !self.is_published {
+            // Only a courtesy: its name says whose it was.
+            let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn rename_to_free_name(folder: impl AsFd, from: &str, to: &str) -> io::Result<()> {
+    let folder = folder.as_fd();
+    match renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+        // File systems that cannot do it in one step: the moment between the two is lost to whoever is faster.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match statat(folder, to, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(renameat(folder, from, folder, to)?),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(Errno::EXIST.into()),
+        },
+        done => Ok(done?),
+    }
+}

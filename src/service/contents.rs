@@ -1,0 +1,126 @@
+//! A file of any size, gone through from its start to its end with a bounded part of it in memory: its terms some
+//! hundred at a time, and what the index says of the xorbs that these name.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Cas;
+use super::error::StoreError;
+use super::files::ReconstructError;
+use super::reconstruct::Inconsistency;
+use crate::format::shard::Term;
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::index::{Reader, XorbContents};
+
+/// Xorbs that are in memory at once, for each walk: of 41 bytes per chunk, 40 KiB for a common one.
+const MAX_XORB_COUNT: usize = 64;
+
+/// Terms that are taken at once, however few xorbs they name: a step of a worker.
+const MAX_TERM_COUNT: usize = 4096;
+
+/// How far one has come with a file.
+#[derive(Debug)]
+pub(super) struct Walk {
+    file: FileHash,
+    reader: Reader,
+    /// Byte of the file where the next term begins.
+    next: u64,
+    /// Bytes of the file, once that is known.
+    file_len: Option<u64>,
+}
+
+impl Walk {
+    /// At the start of the file.
+    pub(super) const fn new(file: FileHash, reader: Reader) -> Self {
+        Self { file, reader, next: 0, file_len: None }
+    }
+}
+
+/// What is known of some xorbs.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    xorbs: HashMap<XorbHash, XorbContents>,
+}
+
+/// The chunks of a term.
+#[derive(Debug)]
+pub(super) struct TermChunks<'c> {
+    pub(super) hashes: &'c [ChunkHash],
+    /// Raw bytes of each.
+    pub(super) raw_lens: Vec<u32>,
+}
+
+impl Contents {
+    /// The xorb, if it is there.
+    pub(super) fn get(&self, xorb: &XorbHash) -> Option<&XorbContents> {
+        self.xorbs.get(xorb)
+    }
+
+    /// The chunks of a term; `None` where the xorb is not there, or does not have them with the length that it says.
+    pub(super) fn chunks(&self, term: &Term) -> Option<TermChunks<'_>> {
+        let xorb = self.get(&term.xorb)?;
+        let places = xorb.layout.chunks_in(term.chunks)?;
+        let raw_lens = places.map(|place| u32::try_from(place.raw.byte_len()).ok()).collect::<Option<Vec<u32>>>()?;
+        let (start, end) = (usize::try_from(term.chunks.start()).ok()?, usize::try_from(term.chunks.end()).ok()?);
+        let hashes = xorb.chunk_hashes.get(start..end)?;
+        let is_same = raw_lens.iter().copied().map(u64::from).sum::<u64>() == u64::from(term.raw_len);
+        is_same.then_some(TermChunks { hashes, raw_lens })
+    }
+}
+
+impl Cas {
+    /// The next terms of a file; none at its end. The index has terms of a file together, so that each is read once.
+    pub(super) async fn next_terms(&self, walk: &mut Walk) -> Result<Vec<Term>, ReconstructError> {
+        let (file, offset) = (walk.file, walk.next);
+        // The empty file need not be registered.
+        if walk.file_len == Some(offset) || file == FileHash::EMPTY {
+            return Ok(Vec::new());
+        }
+        let next = ByteRange::new(offset, offset.saturating_add(1));
+        let row = self.index.find_file(file, walk.reader.clone(), next).await.map_err(StoreError::from)?;
+        let row = row.ok_or(ReconstructError::NotFound)?;
+        if row.terms.is_empty() || row.terms_start != offset {
+            return Err(ReconstructError::Inconsistent { file, source: Inconsistency::Gap { offset } });
+        }
+        walk.file_len = Some(row.raw_len);
+        walk.next = row.terms.iter().fold(offset, |end, term| end.saturating_add(term.raw_len.into()));
+        Ok(row.terms)
+    }
+
+    /// The contents of these xorbs, of which those that are not there are left out. What `before` has of them is not
+    /// read again, and what else it has is let go.
+    pub(super) async fn contents(
+        &self,
+        before: Contents,
+        xorbs: impl Iterator<Item = XorbHash>,
+    ) -> Result<Contents, StoreError> {
+        let wanted: HashSet<XorbHash> = xorbs.collect();
+        let mut contents = before;
+        contents.xorbs.retain(|xorb, _| wanted.contains(xorb));
+        let missing: Vec<XorbHash> = wanted.into_iter().filter(|xorb| contents.get(xorb).is_none()).collect();
+        if !missing.is_empty() {
+            let loaded = self.index.xorb_contents(missing).await?;
+            contents.xorbs.extend(loaded.into_iter().map(|xorb| (xorb.hash, xorb)));
+        }
+        Ok(contents)
+    }
+}
+
+/// Cuts terms into runs, each of as many as may be taken at once.
+pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
+    let mut rest = terms;
+    std::iter::from_fn(move || {
+        let (run, after) = rest.split_at_checked(run_count(rest))?;
+        rest = after;
+        (!run.is_empty()).then_some(run)
+    })
+}
+
+/// How many of these terms may be taken at once; all of one at least.
+fn run_count(terms: &[Term]) -> usize {
+    let mut xorbs = HashSet::new();
+    let fits = |term: &&Term| {
+        xorbs.insert(term.xorb);
+        xorbs.len() <= MAX_XORB_COUNT
+    };
+    terms.iter().take(MAX_TERM_COUNT).take_while(fits).count()
+}

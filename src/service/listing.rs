@@ -1,0 +1,75 @@
+//! What there is, a page at a time.
+
+use thiserror::Error;
+
+use super::Cas;
+use super::access::{Claims, RepoScope};
+use super::error::StoreError;
+use super::files::reader;
+use crate::format::{FileHash, XorbHash};
+pub use crate::index::{FileEntry, XorbEntry};
+
+/// Entries of a page, at most.
+pub const MAX_PAGE_COUNT: u32 = 1000;
+
+/// Some entries, by their hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<E> {
+    /// The entries.
+    pub entries: Vec<E>,
+    /// Whether there may be more behind the last one.
+    pub is_full: bool,
+}
+
+/// Why there is no page.
+#[derive(Debug, Error)]
+pub enum ListError {
+    /// Xorbs belong to no repository, so they are nothing for whoever is confined to one.
+    #[error("xorbs are listed for whoever may read all repositories")]
+    OneRepository,
+    /// The store failed.
+    #[error("the index does not answer")]
+    Store(#[from] StoreError),
+}
+
+impl Cas {
+    /// Files that whoever holds these claims may read, in the order of their hashes, from behind `after` on; `count` of
+    /// them, but not more than [`MAX_PAGE_COUNT`].
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn list_files(
+        &self,
+        claims: &Claims,
+        after: Option<FileHash>,
+        count: u32,
+    ) -> Result<Page<FileEntry>, StoreError> {
+        let count = count.clamp(1, MAX_PAGE_COUNT);
+        Ok(page(self.index.files_after(reader(claims), after, count).await?, count))
+    }
+
+    /// All xorbs, likewise.
+    ///
+    /// # Errors
+    ///
+    /// See [`ListError`].
+    pub async fn list_xorbs(
+        &self,
+        claims: &Claims,
+        after: Option<XorbHash>,
+        count: u32,
+    ) -> Result<Page<XorbEntry>, ListError> {
+        if claims.repo != RepoScope::All {
+            return Err(ListError::OneRepository);
+        }
+        let count = count.clamp(1, MAX_PAGE_COUNT);
+        let entries = self.index.xorbs_after(after, count).await.map_err(StoreError::from)?;
+        Ok(page(entries, count))
+    }
+}
+
+fn page<E>(entries: Vec<E>, count: u32) -> Page<E> {
+    let is_full = entries.len() as u64 >= count.into();
+    Page { entries, is_full }
+}

@@ -1,0 +1,256 @@
+//! What becomes of the sha256 that clients claim.
+
+use std::time::Duration;
+
+use sha2::Digest;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::watched::WatchedBlobs;
+use super::{Moment, Setup, upload, xorb};
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::compression::Policy;
+use crate::format::shard::{FileInfo, Sha256, Shard, Term, write_upload};
+use crate::format::xorb::BuiltXorb;
+use crate::format::{FileHash, RangeHash, merkle};
+use crate::index::{Claim, ClaimState};
+use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::claims::Pauses;
+use crate::service::{Cas, RegisterError, RegisteredShard, Sha256File};
+
+/// So short that no test waits for them.
+const PAUSES: Pauses =
+    Pauses { index: Duration::from_millis(1), first: Duration::from_millis(1), longest: Duration::from_millis(4) };
+
+fn writer(repo: &str) -> Claims {
+    let repo = RepoScope::One(repo.parse().unwrap());
+    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
+}
+
+/// A file that is one xorb.
+struct File {
+    xorb: BuiltXorb,
+    /// The true one.
+    sha256: Sha256,
+    hash: FileHash,
+}
+
+impl File {
+    fn new(text: &str) -> Self {
+        let xorb = xorb(text, Policy::None);
+        let raw: String = (0..5).map(|index| format!("{index} {text}").repeat(2000)).collect();
+        let chunks = xorb.xorb().layout().chunks().zip(xorb.xorb().chunk_hashes());
+        let hash = merkle::file_hash(chunks.map(|(place, hash)| (hash, place.raw.byte_len())));
+        Self { sha256: Sha256::from_digest(sha2::Sha256::digest(&raw).into()), hash, xorb }
+    }
+
+    /// Stores it.
+    async fn upload(text: &str, cas: &Cas) -> Self {
+        let file = Self::new(text);
+        upload(cas, &file.xorb).await.unwrap();
+        file
+    }
+
+    fn shard(&self, sha256: Option<Sha256>) -> Vec<u8> {
+        let xorb = self.xorb.xorb();
+        let raw_len = u32::try_from(xorb.layout().raw_len()).unwrap();
+        let terms = vec![Term { xorb: xorb.hash(), raw_len, chunks: xorb.layout().whole() }];
+        let range_hashes = Some(vec![RangeHash::of(xorb.chunk_hashes())]);
+        let file = FileInfo { hash: self.hash, terms, range_hashes, sha256 };
+        write_upload(&Shard { files: vec![file], xorbs: Vec::new() }).unwrap()
+    }
+
+    async fn register(&self, cas: &Cas, repo: &str, sha256: Sha256) -> Result<RegisteredShard, RegisterError> {
+        cas.register(&writer(repo), self.shard(Some(sha256)).into()).await
+    }
+
+    fn key(&self) -> BlobKey {
+        BlobKey::xorb(self.xorb.xorb().hash())
+    }
+}
+
+fn false_sha256(byte: u8) -> Sha256 {
+    Sha256::from_digest([byte; 32])
+}
+
+async fn find(cas: &Cas, repo: &str, sha256: Sha256) -> Option<Sha256File> {
+    cas.find_sha256(&writer(repo), sha256).await.unwrap()
+}
+
+async fn is_verified(cas: &Cas, repo: &str, file: &File) -> bool {
+    find(cas, repo, file.sha256).await == Some(Sha256File { file: file.hash, is_verified: true })
+}
+
+/// Verifies claims until a condition holds.
+async fn verify_until(cas: &Cas, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let held = async {
+        while !holds().await {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let verified = async {
+        tokio::select! {
+            () = cas.clone().verify_claims_with(PAUSES) => unreachable!("it never ends"),
+            () = held => {}
+        }
+    };
+    timeout(Duration::from_secs(60), verified).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+#[tokio::test]
+async fn a_claim_is_its_own_repositorys_until_the_file_was_read_and_then_every_readers() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let file = File::upload("true", &cas).await;
+    file.register(&cas, "org/a", file.sha256).await.unwrap();
+    cas.register(&writer("org/b"), file.shard(None).into()).await.unwrap();
+    assert_eq!(find(&cas, "org/a", file.sha256).await, Some(Sha256File { file: file.hash, is_verified: false }));
+    assert_eq!(find(&cas, "org/b", file.sha256).await, None);
+
+    verify_until(&cas, "the claim is verified", async || is_verified(&cas, "org/a", &file).await).await;
+    assert!(is_verified(&cas, "org/b", &file).await);
+    assert_eq!(find(&cas, "org/c", file.sha256).await, None, "who cannot read the file");
+    assert_eq!((cas.metrics.sha256_verified.get(), cas.metrics.sha256_void.get()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_claim_that_comes_while_nothing_is_to_be_verified_is_noticed() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (first, second) = (File::upload("one", &cas).await, File::upload("two", &cas).await);
+    first.register(&cas, "r", first.sha256).await.unwrap();
+    let mut is_second_there = false;
+    verify_until(&cas, "both are verified", async || {
+        if !is_second_there && is_verified(&cas, "r", &first).await {
+            second.register(&cas, "r", second.sha256).await.unwrap();
+            is_second_there = true;
+        }
+        is_verified(&cas, "r", &second).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_false_claim_is_as_if_it_had_not_been_made_and_gives_way_to_a_true_one() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let file = File::upload("victim", &cas).await;
+    file.register(&cas, "liar", false_sha256(7)).await.unwrap();
+    verify_until(&cas, "the claim is void", async || cas.metrics.sha256_void.get() == 1).await;
+    assert_eq!(find(&cas, "liar", false_sha256(7)).await, None);
+    // Repeating it changes nothing.
+    assert!(!file.register(&cas, "liar", false_sha256(7)).await.unwrap().was_new);
+    assert_eq!(find(&cas, "liar", false_sha256(7)).await, None);
+
+    file.register(&cas, "honest", file.sha256).await.unwrap();
+    verify_until(&cas, "the true one is verified", async || is_verified(&cas, "honest", &file).await).await;
+    let refused = file.register(&cas, "liar", false_sha256(7)).await;
+    assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: true, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_is() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    // The liar was first, with several lies: whoever says the truth is not refused because of that.
+    let file = File::upload("first a lie", &cas).await;
+    file.register(&cas, "liar", false_sha256(1)).await.unwrap();
+    file.register(&cas, "liar", false_sha256(2)).await.unwrap();
+    file.register(&cas, "honest", file.sha256).await.unwrap();
+    assert_eq!(find(&cas, "honest", file.sha256).await, Some(Sha256File { file: file.hash, is_verified: false }));
+    assert_eq!(find(&cas, "liar", file.sha256).await, None);
+
+    let file = File::upload("first the truth", &cas).await;
+    file.register(&cas, "honest", file.sha256).await.unwrap();
+    let refused = file.register(&cas, "liar", false_sha256(3)).await;
+    assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: true, .. })), "{refused:?}");
+    assert!(is_verified(&cas, "honest", &file).await);
+
+    // What cannot be read decides nothing, and what was known stays.
+    let file = File::upload("nobody knows", &cas).await;
+    file.register(&cas, "someone", false_sha256(4)).await.unwrap();
+    setup.blobs.delete(file.key()).await.unwrap();
+    let refused = file.register(&cas, "other", file.sha256).await;
+    assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: false, .. })), "{refused:?}");
+    assert!(find(&cas, "someone", false_sha256(4)).await.is_some());
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_again() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    // More of them than are listed at once; missing ones, short ones, and ones with other bytes.
+    let mut spoilt = Vec::new();
+    for index in 0..150 {
+        let file = File::upload(&format!("spoilt {index}"), &cas).await;
+        file.register(&cas, "r", file.sha256).await.unwrap();
+        match index % 3 {
+            0 => drop(setup.blobs.delete(file.key()).await.unwrap()),
+            1 => setup.blobs.damage(file.key(), file.xorb.bytes()[..100].to_vec()),
+            _ => setup.blobs.damage(file.key(), File::new("others").xorb.bytes().to_vec()),
+        }
+        spoilt.push(file);
+    }
+    let good = File::upload("good", &cas).await;
+    good.register(&cas, "r", good.sha256).await.unwrap();
+    verify_until(&cas, "the last one is verified", async || is_verified(&cas, "r", &good).await).await;
+    let unsettled = setup.index_claims().await;
+    assert_eq!((unsettled, cas.metrics.sha256_void.get()), (150, 0));
+
+    for file in &spoilt {
+        setup.blobs.damage(file.key(), file.xorb.bytes().to_vec());
+    }
+    verify_until(&cas, "all are verified", async || setup.index_claims().await == 0).await;
+    assert_eq!(cas.metrics.sha256_verified.get(), 151);
+}
+
+#[tokio::test]
+async fn a_verification_whose_nth_operation_fails_is_repeated_until_it_succeeds() {
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let setup = Setup::new().await;
+            let cas = setup.process();
+            let file = File::upload("persistent", &cas).await;
+            file.register(&cas, "r", file.sha256).await.unwrap();
+            setup.faults.arm(n, moment);
+            verify_until(&cas, "the claim is settled", async || setup.index_claims().await == 0).await;
+            if setup.faults.disarm().is_none() {
+                assert!(n > 3, "a verification has more than {n} operations that can fail");
+                break;
+            }
+            assert!(is_verified(&cas, "r", &file).await, "operation {n} {moment:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_verification_that_is_dropped_in_the_middle_of_a_file_leaves_the_claim_to_the_next_process() {
+    let setup = Setup::new().await;
+    let blobs = WatchedBlobs::new(setup.blobs.clone());
+    let cas = setup.process_over(blobs.clone());
+    let file = File::upload("interrupted", &cas).await;
+    file.register(&cas, "r", file.sha256).await.unwrap();
+    blobs.set_stuck(true);
+    let before = blobs.call_count();
+    verify_until(&cas, "the file is being read", async || blobs.call_count() > before).await;
+    assert_eq!(setup.index_claims().await, 1);
+    let cas = setup.process();
+    verify_until(&cas, "the claim is verified", async || is_verified(&cas, "r", &file).await).await;
+}
+
+#[tokio::test]
+async fn a_contradiction_that_is_not_decided_in_time_is_left_to_the_background() {
+    let setup = Setup::new().await;
+    let blobs = WatchedBlobs::new(setup.blobs.clone());
+    let cas = setup.process_over(blobs.clone());
+    let file = File::upload("slow", &cas).await;
+    let claim = Claim { file: file.hash, sha256: false_sha256(1) };
+    file.register(&cas, "liar", claim.sha256).await.unwrap();
+    blobs.set_stuck(true);
+    let in_time = || Instant::now() + Duration::from_millis(20);
+    assert_eq!(cas.settle_before(claim, in_time()).await, None);
+    assert_eq!(setup.index_claims().await, 1);
+    blobs.set_stuck(false);
+    verify_until(&cas, "the claim is void", async || setup.index_claims().await == 0).await;
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_eq!(cas.settle_before(claim, later).await, Some(ClaimState::Void), "it may be asked again");
+}

@@ -1,0 +1,127 @@
+//! Files of many gigabytes, of which the index knows everything and nobody has a byte.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Setup;
+use super::watched::WatchedBlobs;
+use crate::format::compression::Scheme;
+use crate::format::shard::{CasChunk, CasInfo, FileInfo, Shard, Term, parse, write_upload};
+use crate::format::xorb::LayoutBuilder;
+use crate::format::{ByteRange, ChunkHash, FileHash, RangeHash, XorbHash, merkle};
+use crate::index::{Index, NewXorb, Ticket};
+use crate::runtime::clock::Timestamp;
+use crate::service::Detail;
+use crate::service::access::{Claims, RepoScope, Scope};
+
+/// Raw length of every chunk.
+const CHUNK_LEN: u32 = 64 << 10;
+
+/// Chunks of every xorb: 64 MiB.
+const CHUNK_COUNT: u32 = 1024;
+
+/// Xorbs of the file: 10 GiB.
+const XORB_COUNT: usize = 160;
+
+const EVERYBODY: Claims = Claims {
+    scope: Scope::Admin,
+    repo: RepoScope::All,
+    subject: None,
+    issued_unix_secs: 0,
+    expires_unix_secs: u64::MAX,
+};
+
+/// A xorb that was never uploaded.
+fn xorb(rng: &mut StdRng) -> NewXorb {
+    let mut layout = LayoutBuilder::new();
+    (0..CHUNK_COUNT).for_each(|_| layout.push(8 + CHUNK_LEN, CHUNK_LEN).unwrap());
+    NewXorb {
+        hash: XorbHash::from_bytes(rng.random()),
+        crc64: rng.random(),
+        layout: layout.finish().unwrap(),
+        chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
+        schemes: vec![Scheme::None; CHUNK_COUNT as usize],
+        domain: None,
+    }
+}
+
+/// The shard of a file that consists of these xorbs.
+fn shard(xorbs: &[NewXorb]) -> (FileHash, Vec<u8>) {
+    let chunk = |(hash, index): (&ChunkHash, u32)| CasChunk {
+        hash: *hash,
+        raw_offset: index * CHUNK_LEN,
+        raw_len: CHUNK_LEN,
+        dedup_eligible: false,
+    };
+    let raw_len = CHUNK_COUNT * CHUNK_LEN;
+    let listed = |xorb: &NewXorb| CasInfo {
+        hash: xorb.hash,
+        chunks: xorb.chunk_hashes.iter().zip(0..).map(chunk).collect(),
+        raw_len,
+    };
+    let hashes = xorbs.iter().flat_map(|xorb| &xorb.chunk_hashes);
+    let hash = merkle::file_hash(hashes.map(|hash| (hash, CHUNK_LEN.into())));
+    let terms = xorbs.iter().map(|xorb| Term { xorb: xorb.hash, raw_len, chunks: xorb.layout.whole() }).collect();
+    let range_hashes = Some(xorbs.iter().map(|xorb| RangeHash::of(&xorb.chunk_hashes)).collect());
+    let file = FileInfo { hash, terms, range_hashes, sha256: None };
+    (hash, write_upload(&Shard { files: vec![file], xorbs: xorbs.iter().map(listed).collect() }).unwrap())
+}
+
+#[tokio::test]
+async fn a_file_of_ten_gib_is_registered_planned_and_prepared_for_an_edit_without_a_look_at_a_blob() {
+    let setup = Setup::new().await;
+    let blobs = WatchedBlobs::new(setup.blobs.clone());
+    let cas = setup.process_over(blobs.clone());
+    let mut rng = StdRng::seed_from_u64(1);
+    let xorbs: Vec<NewXorb> = (0..XORB_COUNT).map(|_| xorb(&mut rng)).collect();
+    for xorb in &xorbs {
+        let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
+        setup.index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
+        setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
+    }
+    let (file, shard) = shard(&xorbs);
+    assert!(cas.register(&EVERYBODY, shard.into()).await.unwrap().was_new);
+    let len = cas.file_len(&EVERYBODY, file).await.unwrap().unwrap();
+    assert_eq!(len, 10 << 30);
+
+    // As a client reads it, window by window: every byte is in the plan of its window, and little else.
+    let (mut start, mut term_count) = (0, 0);
+    while start < len {
+        let range = ByteRange::new(start, start + 256_000_000);
+        let found = cas.reconstruct(&EVERYBODY, file, range, Detail::Terms).await.unwrap();
+        let planned: u64 = found.plan.file.terms.iter().map(|term| u64::from(term.raw_len)).sum();
+        let wanted = 256_000_000.min(len - start);
+        assert!(wanted <= planned && planned < wanted + 2 * u64::from(CHUNK_LEN), "{start}: {planned}");
+        term_count += found.plan.file.terms.len();
+        start += 256_000_000;
+    }
+    assert!(term_count < 2 * XORB_COUNT, "{term_count}");
+    let edit = [ByteRange::new(5 << 30, (5 << 30) + 1).unwrap()];
+    let windows = cas.chunk_windows(&EVERYBODY, file, &edit).await.unwrap();
+    assert_eq!((windows.total_chunks, windows.gap_verification.len()), (163_840, XORB_COUNT - 1));
+    assert_eq!(blobs.call_count(), 0);
+}
+
+#[tokio::test]
+async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let xorb = xorb(&mut StdRng::seed_from_u64(2));
+    let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
+    setup.index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
+    setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
+    // The same xorb 17 times: 17/16 GiB. It is listed once.
+    let (file, bytes) = shard(&vec![xorb; 17]);
+    let mut parsed = parse(&bytes).unwrap();
+    parsed.xorbs.truncate(1);
+    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    let lens = async |start: u64, end: u64, detail: Detail| {
+        cas.reconstruct(&EVERYBODY, file, ByteRange::new(start, end), detail).await.unwrap().chunk_raw_lens
+    };
+    let (gib, chunk) = (1_u64 << 30, u64::from(CHUNK_LEN));
+    assert_eq!(lens(chunk + 1, 2 * chunk + 1, Detail::Chunks).await, Some(vec![vec![CHUNK_LEN; 2]]));
+    assert_eq!(lens(7, 7 + gib, Detail::Chunks).await.map(|lens| lens.iter().flatten().count()), Some(16_385));
+    assert_eq!(lens(7, 8 + gib, Detail::Chunks).await, None);
+    assert_eq!(lens(0, 2 * gib, Detail::Chunks).await, None);
+    assert_eq!(lens(0, 1, Detail::Terms).await, None);
+}

@@ -1,0 +1,77 @@
+//! Blobs that count what is asked of them, and that can stop to answer.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{StreamExt, once};
+
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::ByteRange;
+
+#[derive(Clone, Debug)]
+pub(super) struct WatchedBlobs {
+    inner: MemoryBlobStore,
+    call_count: Arc<AtomicUsize>,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl WatchedBlobs {
+    pub(super) fn new(inner: MemoryBlobStore) -> Self {
+        Self { inner, call_count: Arc::default(), is_stuck: Arc::default() }
+    }
+
+    /// Operations that were asked for.
+    pub(super) fn call_count(&self) -> usize {
+        self.call_count.load(Ordering::SeqCst)
+    }
+
+    /// Whether reads that begin from now on give one piece and then nothing, for ever.
+    pub(super) fn set_stuck(&self, is_stuck: bool) {
+        self.is_stuck.store(is_stuck, Ordering::SeqCst);
+    }
+
+    fn count(&self) -> &MemoryBlobStore {
+        self.call_count.fetch_add(1, Ordering::SeqCst);
+        &self.inner
+    }
+}
+
+impl BlobStore for WatchedBlobs {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        self.count().draft()
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        let read = self.count().read(key, range);
+        let is_stuck = self.is_stuck.load(Ordering::SeqCst);
+        async move {
+            let Some(blob) = read.await? else { return Ok(None) };
+            Ok(Some(if is_stuck { blob.take(1).chain(once(pending())).boxed() } else { blob }))
+        }
+        .boxed()
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.count().head(key)
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.count().delete(key)
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.count().list()
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.count().remove_stray_drafts()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        self.count().probe()
+    }
+}

@@ -1,0 +1,83 @@
+//! What a client that edits a file must know of it (spec 5.9): which parts to chunk anew, and a summary of the rest.
+//!
+//! Takes every chunk of the file, but only what the index says of it: no blob is opened. The chunks go by in runs, so
+//! that memory is bounded by the layouts of a run, not by the file.
+
+use thiserror::Error;
+
+use super::Cas;
+use super::access::Claims;
+use super::contents::{Contents, Walk, runs};
+use super::error::StoreError;
+use super::files::{ReconstructError, reader};
+use super::reconstruct::Inconsistency;
+use crate::format::shard::Term;
+use crate::format::windows::{ChunkWindows, WindowBuilder};
+use crate::format::{ByteRange, FileHash, RangeHash};
+
+/// Files that may be walked at once; further requests wait, so that memory is bounded by so many runs.
+pub(super) const WALK_COUNT: usize = 4;
+
+/// Why there are no windows.
+#[derive(Debug, Error)]
+pub enum WindowsError {
+    /// The file cannot be looked up, or is not there for this reader.
+    #[error(transparent)]
+    File(#[from] ReconstructError),
+    /// None of the ranges has a byte of the file.
+    #[error("no range lies within the file, which has {file_len} bytes")]
+    NothingWithin {
+        /// Bytes of the file.
+        file_len: u64,
+    },
+}
+
+impl From<StoreError> for WindowsError {
+    fn from(error: StoreError) -> Self {
+        Self::File(error.into())
+    }
+}
+
+impl Cas {
+    /// What a client needs that wants to change these bytes of a file. The ranges may come in any order, overlap, and go
+    /// past the end.
+    ///
+    /// # Errors
+    ///
+    /// See [`WindowsError`].
+    pub async fn chunk_windows(
+        &self,
+        claims: &Claims,
+        file: FileHash,
+        changes: &[ByteRange],
+    ) -> Result<ChunkWindows, WindowsError> {
+        let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
+        let file_len = self.file_row(claims, file, None).await?.raw_len;
+        let mut builder = WindowBuilder::new(changes, file_len).ok_or(WindowsError::NothingWithin { file_len })?;
+        let inconsistent = |source| ReconstructError::Inconsistent { file, source };
+        let (mut walk, mut contents) = (Walk::new(file, reader(claims)), Contents::default());
+        loop {
+            let terms = self.next_terms(&mut walk).await?;
+            if terms.is_empty() {
+                return Ok(builder.finish().ok_or_else(|| inconsistent(Inconsistency::Gap { offset: file_len }))?);
+            }
+            for terms in runs(&terms) {
+                contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+                let terms = terms.to_vec();
+                let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
+                let pushed;
+                (pushed, builder, contents) = self.verify_pool.run(push).await;
+                pushed.map_err(inconsistent)?;
+            }
+        }
+    }
+}
+
+fn push_terms(builder: &mut WindowBuilder, terms: &[Term], contents: &Contents) -> Result<(), Inconsistency> {
+    for term in terms {
+        let inconsistent = Inconsistency::Term { xorb: term.xorb, chunks: term.chunks, term_len: term.raw_len.into() };
+        let chunks = contents.chunks(term).ok_or(inconsistent)?;
+        builder.push_segment(RangeHash::of(chunks.hashes), chunks.hashes.iter().zip(chunks.raw_lens));
+    }
+    Ok(())
+}

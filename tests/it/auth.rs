@@ -1,0 +1,279 @@
+//! Tokens: what each opens, on every route there is, and what it takes to make and void one.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use reqwest::Method;
+
+use crate::support::{Answer, Client, Start, TestServer, Xorb, rng, upload_shard};
+
+/// Runs `zorb token` on the data of a server; returns what it prints.
+fn token_command(server: &TestServer, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+    let (verb, rest) = args.split_first().expect("a verb");
+    command.args(["token", verb, "--data-dir"]).arg(server.data_dir()).args(rest);
+    command.output().expect("the binary was built for this test")
+}
+
+fn issue(server: &TestServer, scope: &str, repo: &str, more: &[&str]) -> String {
+    let output = token_command(server, &[&["issue", "--scope", scope, "--repo", repo], more].concat());
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("a token is text");
+    let token = text.strip_suffix('\n').expect("a line");
+    assert!(token.starts_with("zorb_") && !token.contains(char::is_whitespace), "{text:?}");
+    token.to_owned()
+}
+
+fn guarded() -> TestServer {
+    Start::default().with("auth", "token").start()
+}
+
+async fn send(client: &Client, method: &str, path: &str, token: Option<&str>, body: Vec<u8>) -> Answer {
+    let method = Method::from_bytes(method.as_bytes()).expect("a method");
+    let mut request = client.request(method, path).body(body);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    Answer::of(request).await
+}
+
+/// What is served to everybody: signs of life, the list of routes, and what carries its own authority.
+const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/v1/data/{xorb}"];
+
+/// Every way to change something, by method and first words of the path. All else reads.
+const WRITES: [(&str, &str); 7] = [
+    ("post", "/xorbs/"),
+    ("post", "/xorb/"),
+    ("post", "/v1/xorbs/"),
+    ("post", "/shard"),
+    ("put", "/shard/"),
+    ("post", "/v1/shards"),
+    ("post", "/v2/shards"),
+];
+
+/// What only whoever runs the server may do.
+const ADMINISTRATION: [(&str, &str); 1] = [("get", "/metrics")];
+
+#[tokio::test]
+async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_opens_nothing() {
+    let server = guarded();
+    let client = server.client();
+    let tokens = ["read", "write", "admin"].map(|scope| issue(&server, scope, "*", &[]));
+    let document = client.get("/openapi.json").await.json();
+    let paths = document["paths"].as_object().expect("the document has paths");
+    assert!(paths.len() >= 25, "{paths:?}");
+    let zeros = "0".repeat(64);
+    let mut walked = BTreeSet::new();
+    for (template, item) in paths {
+        for method in item.as_object().expect("methods").keys() {
+            let path = ["{hash}", "{file}", "{xorb}", "{digest}"]
+                .iter()
+                .fold(template.clone(), |path, name| path.replace(name, &zeros));
+            let path = path.replace("{prefix}", "default");
+            assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
+            let listed =
+                |list: &[(&str, &str)]| list.iter().any(|(verb, begin)| verb == method && path.starts_with(begin));
+            let needed = match template.as_str() {
+                open if OPEN.contains(&open) => 0,
+                _ if listed(&ADMINISTRATION) => 3,
+                _ if listed(&WRITES) => 2,
+                _ => 1,
+            };
+            let methods =
+                if method == "get" { vec!["GET".to_owned(), "HEAD".to_owned()] } else { vec![method.to_uppercase()] };
+            for method in &methods {
+                check_route(&client, method, &path, needed, &tokens).await;
+            }
+            walked.insert((method.clone(), template.clone()));
+        }
+    }
+    assert!(walked.len() >= 28, "{walked:?}");
+}
+
+/// `needed` counts scopes: 0 none, 1 read, 2 write, 3 admin.
+async fn check_route(client: &Client, method: &str, path: &str, needed: usize, tokens: &[String; 3]) {
+    let none = send(client, method, path, None, Vec::new()).await;
+    assert_eq!(none.status == 401, needed > 0, "{method} {path} without a token: {}", none.status);
+    if needed > 0 {
+        assert_eq!(none.header("www-authenticate"), "Bearer realm=\"zorb\"");
+        let altered = format!("{}x", tokens[2]);
+        for wrong in ["", "zorb_", "zorb_AAAA", altered.as_str(), tokens[2].strip_prefix("zorb_").unwrap()] {
+            let refused = send(client, method, path, Some(wrong), Vec::new()).await;
+            assert_eq!(refused.status, 401, "{method} {path} with {wrong:?}");
+        }
+    }
+    for (token, scope) in tokens.iter().zip(1..) {
+        let status = send(client, method, path, Some(token), Vec::new()).await.status;
+        assert_ne!(status, 401, "{method} {path} with scope {scope}");
+        // A data URL without a signature is a 403 for everybody.
+        if !path.starts_with("/v1/data/") {
+            assert_eq!(status == 403, scope < needed, "{method} {path} with scope {scope} of {needed}: {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_route_is_a_404_for_everybody_so_that_newer_clients_fall_back() {
+    let server = guarded();
+    let zeros = "0".repeat(64);
+    for path in ["/v1/xorb-grants-2/default/", "/v3/shards/", "/v1/xorbs/default/x/y/", "/nothing/"] {
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+            let answer = send(&server.client(), method, &format!("{path}{zeros}"), None, Vec::new()).await;
+            assert_eq!(answer.status, 404, "{method} {path}");
+        }
+    }
+    assert_eq!(send(&server.client(), "DELETE", "/v1/shards", None, Vec::new()).await.status, 404);
+}
+
+/// Two repositories with a file each; the files share a xorb.
+struct Tenants {
+    server: TestServer,
+    client: Client,
+    /// Of the owners `a` and `b`.
+    writers: [String; 2],
+    xorb: Xorb,
+    /// One of each.
+    files: [String; 2],
+}
+
+async fn tenants() -> Tenants {
+    let (server, mut rng) = (guarded(), rng());
+    let client = server.client();
+    let writers = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
+    let xorb = Xorb::mixed(&mut rng, 9);
+    let path = format!("/v1/xorbs/default/{}", xorb.hash());
+    assert_eq!(send(&client, "POST", &path, Some(&writers[0]), xorb.bytes.to_vec()).await.status, 200);
+    let shards = [upload_shard(&xorb, 0, 5), upload_shard(&xorb, 3, 9)];
+    for (shard, writer) in shards.iter().zip(&writers) {
+        let answer = send(&client, "POST", "/v1/shards", Some(writer), shard.clone().bytes()).await;
+        assert_eq!((answer.status, answer.json()["result"].as_u64()), (200, Some(1)), "{answer:?}");
+    }
+    let files = shards.map(|shard| shard.file_hash());
+    Tenants { server, client, writers, xorb, files }
+}
+
+#[tokio::test]
+async fn a_file_is_there_only_for_the_repository_that_registered_it_and_for_tokens_of_all() {
+    let tenants = tenants().await;
+    let all = issue(&tenants.server, "read", "*", &[]);
+    let same_owner = issue(&tenants.server, "read", "models/a/two", &[]);
+    let missing = "1".repeat(64);
+    for (index, file) in tenants.files.iter().enumerate() {
+        let paths = |file: &str| {
+            let v1 = ["/v1/reconstructions/", "/reconstructions/", "/reconstruction/", "/v2/reconstructions/"];
+            let mut paths: Vec<_> = v1.map(|begin| ("GET", format!("{begin}{file}"))).to_vec();
+            paths.push(("GET", format!("/v1/reconstructions?file_id={file}")));
+            paths.push(("HEAD", format!("/v1/files/{file}")));
+            paths
+        };
+        for ((method, path), (_, unknown)) in paths(file).iter().zip(paths(&missing)) {
+            let get =
+                async |token: &str, path: &str| send(&tenants.client, method, path, Some(token), Vec::new()).await;
+            assert_eq!(get(&tenants.writers[index], path).await.status, 200, "{path}");
+            assert_eq!(get(&all, path).await.status, 200, "{path}");
+            let (foreign, none) =
+                (get(&tenants.writers[1 - index], path).await, get(&tenants.writers[1 - index], &unknown).await);
+            assert_eq!((foreign.status, none.status), (404, 404), "{path}");
+            let text = |answer: &Answer| String::from_utf8_lossy(&answer.body).replace(file, "").replace(&missing, "");
+            assert_eq!(text(&foreign), text(&none), "unknown and forbidden look the same");
+            if index == 0 {
+                assert_eq!(get(&same_owner, path).await.status, 404, "{path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_xorb_as_a_whole_is_for_tokens_of_all_repositories_only() {
+    let tenants = tenants().await;
+    let all = issue(&tenants.server, "read", "*", &[]);
+    let hash = tenants.xorb.hash();
+    for path in [format!("/xorbs/{hash}"), format!("/v1/xorbs/default/{hash}"), format!("/xorbs/{hash}/chunks")] {
+        for method in ["GET", "HEAD"] {
+            let own = send(&tenants.client, method, &path, Some(&tenants.writers[0]), Vec::new()).await;
+            assert_eq!(own.status, 404, "{method} {path}: even the one who uploaded it sees it only through files");
+            let answer = send(&tenants.client, method, &path, Some(&all), Vec::new()).await;
+            assert_eq!(answer.status, 200, "{method} {path}");
+        }
+    }
+    let answer = send(&tenants.client, "GET", &format!("/xorbs/{hash}"), Some(&all), Vec::new()).await;
+    assert_eq!(answer.header("cache-control"), "private, immutable, max-age=31536000");
+}
+
+#[tokio::test]
+async fn what_one_owner_has_is_never_mentioned_to_another_by_deduplication() {
+    let tenants = tenants().await;
+    // The first chunk of a file may be asked for.
+    let path = format!("/v1/chunks/default/{}", tenants.xorb.chunk_hash(0));
+    let ask = async |token: &str| send(&tenants.client, "GET", &path, Some(token), Vec::new()).await.status;
+    assert_eq!(ask(&tenants.writers[0]).await, 200);
+    assert_eq!(ask(&issue(&tenants.server, "read", "models/a/two", &[])).await, 200, "the owner is models/a");
+    assert_eq!(ask(&tenants.writers[1]).await, 404, "models/b uses a part of that xorb, but has not uploaded it");
+    assert_eq!(ask(&issue(&tenants.server, "read", "*", &[])).await, 200);
+}
+
+#[tokio::test]
+async fn a_token_is_accepted_for_a_minute_after_its_end_and_not_longer() {
+    let server = guarded();
+    let short = issue(&server, "read", "*", &["--ttl", "1s"]);
+    let output = token_command(&server, &["inspect", &short, "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+    assert_eq!((told["scope"].as_str(), told["repo"].as_str()), (Some("read"), Some("*")));
+    let (issued, expires) = (told["issued_unix_secs"].as_u64().unwrap(), told["expires_unix_secs"].as_u64().unwrap());
+    assert_eq!(expires - issued, 1);
+    // That it is refused after the minute is tested with a clock that can be moved (service::access).
+    let zeros = "0".repeat(64);
+    let answer = send(&server.client(), "GET", &format!("/v1/reconstructions/{zeros}"), Some(&short), Vec::new()).await;
+    assert_eq!(answer.status, 200, "the empty file is there for everybody with a token");
+}
+
+#[tokio::test]
+async fn a_rotated_key_is_taken_up_at_once_and_a_dropped_one_lets_nobody_in() {
+    let server = guarded();
+    let client = server.client();
+    let path = format!("/v1/reconstructions/{}", "0".repeat(64));
+    let get = async |token: &str| send(&client, "GET", &path, Some(token), Vec::new()).await.status;
+    let old = issue(&server, "read", "*", &[]);
+    assert_eq!(get(&old).await, 200);
+    assert!(token_command(&server, &["rotate-key"]).status.success());
+    let new = issue(&server, "read", "*", &[]);
+    assert_eq!((get(&new).await, get(&old).await), (200, 200));
+    assert!(token_command(&server, &["rotate-key", "--keep", "0"]).status.success());
+    let newest = issue(&server, "read", "*", &[]);
+    assert_eq!((get(&newest).await, get(&new).await, get(&old).await), (200, 401, 401));
+    let inspected = token_command(&server, &["inspect", &old]);
+    assert_eq!(inspected.status.code(), Some(1), "{inspected:?}");
+    let server = server.restart_with(|start| start.with("auth", "token"));
+    let status = send(&server.client(), "GET", &path, Some(&newest), Vec::new()).await.status;
+    assert_eq!(status, 200, "keys survive a restart");
+}
+
+#[tokio::test]
+async fn nothing_of_a_token_or_a_signature_is_in_the_log() {
+    let server = Start::default().with("auth", "token").with("log", "trace").start();
+    let client = server.client();
+    let writer = issue(&server, "write", "models/a/one", &["--subject", "alice"]);
+    let mut rng = rng();
+    let xorb = Xorb::mixed(&mut rng, 3);
+    let path = format!("/v1/xorbs/default/{}", xorb.hash());
+    assert_eq!(send(&client, "POST", &path, Some(&writer), xorb.bytes.to_vec()).await.status, 200);
+    let shard = upload_shard(&xorb, 0, 3);
+    assert_eq!(send(&client, "POST", "/v1/shards", Some(&writer), shard.clone().bytes()).await.status, 200);
+    let altered = format!("{}AAAA", &writer[..writer.len() - 4]);
+    assert_eq!(send(&client, "POST", "/v1/shards", Some(&altered), Vec::new()).await.status, 401);
+    let plan =
+        send(&client, "GET", &format!("/v1/reconstructions/{}", shard.file_hash()), Some(&writer), Vec::new()).await;
+    let url = plan.json()["fetch_info"][&xorb.hash()][0]["url"].as_str().expect("a URL").to_owned();
+    let signature = url.split_once("?s=").expect("a signature").1;
+    assert_eq!(client.get(url.strip_prefix(server.url()).expect("our URL")).await.status, 403, "without a range");
+    let (_, log) = {
+        server.terminate();
+        server.exit().await
+    };
+    assert!(log.contains("models/a/one") && log.contains("alice"), "who did what is there");
+    for secret in [&writer[5..], &altered[5..], signature] {
+        for piece in [&secret[..20], &secret[secret.len() - 24..secret.len() - 4]] {
+            assert!(!log.contains(piece), "the log has {piece}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `create` and `append`.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::{Folder, Ran, archive, ls, names};
+use crate::support::{random_bytes, rng};
+
+#[test]
+fn a_blob_is_named_by_the_path_as_typed_by_name_or_by_its_place_in_a_folder() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path("dir/sub")).unwrap();
+    for name in ["dir/b", "dir/a", "dir/sub/c", "one"] {
+        folder.write(name, name.as_bytes());
+    }
+    std::os::unix::fs::symlink("../one", folder.path("dir/link")).unwrap();
+    let text = folder.zorb(&["rca", "create", "x.rca", "one", "./dir//b"]).ok().text();
+    assert!(text.starts_with("3 B → ") && text.ends_with(" B\n") && text.contains("2 blobs, 8 B → "), "{text}");
+    folder.zorb(&["rca", "append", "x.rca", "one", "--name", "other name"]).ok();
+    folder.zorb_with_stdin(&["rca", "append", "x.rca", "-", "--name", "from stdin"], b"piped").ok();
+    let ran = folder.zorb(&["rca", "append", "x.rca", "-r", "dir/", "one"]).ok_with_remarks();
+    assert_eq!(ran.stderr, "zorb: dir/link is left out: it is a link or no file\n");
+    let expected = ["one", "dir/b", "other name", "from stdin", "dir/a", "dir/b", "dir/sub/c", "one"];
+    assert_eq!(names(&folder, "x.rca"), expected);
+    // The archive in its own folder; and a name that nobody will extract.
+    std::fs::rename(folder.path("x.rca"), folder.path("dir/x.rca")).unwrap();
+    let ran = folder.zorb(&["rca", "append", "dir/x.rca", "-r", "dir"]).ok_with_remarks();
+    assert!(ran.stderr.contains("dir/x.rca is left out: it is the archive itself"), "{}", ran.stderr);
+    let absolute = folder.path("one");
+    let ran = folder.zorb(&["rca", "append", "dir/x.rca", absolute.to_str().unwrap(), "dir/../one"]).ok_with_remarks();
+    assert!(
+        ran.stderr.contains("`extract` will not take the name") && ran.stderr.contains("; nor 1 others"),
+        "{}",
+        ran.stderr
+    );
+
+    let ran = folder.zorb(&["rca", "append", "dir/x.rca", "one", "--json"]).ok();
+    let [row, last] = ran.records().try_into().unwrap();
+    assert_eq!((&row["name"], &row["length"], &last["blobs"]), (&json!("one"), &json!(3), &json!(1)));
+    assert_eq!(last["archive_len"], folder.read("dir/x.rca").len());
+}
+
+#[test]
+fn what_cannot_be_read_is_found_before_anything_is_made() {
+    let folder = Folder::new();
+    folder.write("one", b"one");
+    std::fs::create_dir(folder.path("dir")).unwrap();
+    let run = |args: &[&str]| folder.zorb(&[&["rca"], args].concat());
+    run(&["create", "a", "one", "missing"]).failed(1, &["cannot read missing: No such file"]);
+    run(&["create", "a", "dir"]).failed(1, &["dir is a folder; -r appends the files in it"]);
+    run(&["create", "a", "-"]).failed(2, &["stdin has no name; give --name NAME"]);
+    run(&["create", "a", "one", "one", "--name", "x"]).failed(2, &["--name is for one FILE"]);
+    run(&["append", "a", "one"]).failed(1, &["cannot append to a; `zorb rca create` makes an archive: No such file"]);
+    run(&["append", "one"]).failed(2, &[]);
+    run(&["create", "nowhere/a", "one"]).failed(1, &["cannot make nowhere/a: No such file"]);
+    run(&["create", "/dev/null", "one"]).failed(1, &["cannot append to /dev/null: it is not a file"]);
+    assert_eq!(folder.names(), ["dir", "one"]);
+
+    run(&["create", "a", "one"]).ok();
+    run(&["create", "a", "one"]).failed(1, &["a is there already and holds", "`zorb rca append` adds to an archive"]);
+    run(&["append", "a", "a"]).failed(1, &["a is the archive itself"]);
+    run(&["append", "dir", "one"]).failed(1, &["cannot append to dir: Is a directory"]);
+    // A name of a mebibyte and more fits no command line; one that is not UTF-8 does.
+    use std::os::unix::ffi::OsStrExt;
+    let odd = folder.path("").join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::File::create(&odd).unwrap();
+    run(&["append", "a", "-r", "."]).failed(1, &["is not UTF-8, as names of blobs are; give --name NAME"]);
+    assert_eq!(names(&folder, "a"), ["one"]);
+    // Empty archives are files of no length.
+    run(&["create", "empty"]).ok();
+    run(&["create", "empty", "one"]).ok();
+    assert_eq!(names(&folder, "empty"), ["one"]);
+}
+
+#[test]
+fn somebody_s_file_is_not_made_an_archive_without_force() {
+    let folder = Folder::new();
+    folder.write("one", b"one");
+    let film = [&b"\0\0\0\x18ftypmp42"[..], &[7; 5000]].concat();
+    let append = |more: &[&str]| folder.zorb(&[&["rca", "append", "file", "one"], more].concat());
+    for (content, complaint) in [
+        (&b"hello\n"[..], "does not look like an archive, so nothing was changed; --force makes it one"),
+        (&film, "file holds 5012 bytes and does not look like an archive"),
+        (b"a text that is longer than a header, and shorter than it says", "file is damaged, and nothing was appended"),
+    ] {
+        folder.write("file", content);
+        append(&[]).failed(1, &[complaint]);
+        assert_eq!(folder.read("file"), content);
+    }
+    // Damage is not for --force.
+    append(&["--force"]).failed(1, &["file is damaged"]);
+    folder.write("file", &film);
+    append(&["--force"]).ok();
+    assert_eq!(names(&folder, "file"), ["one"]);
+}
+
+#[test]
+fn an_archive_has_one_writer_at_a_time() {
+    let folder = Folder::new();
+    archive(&folder, &[("one", b"first")]);
+    let mut child = folder.start(&["rca", "append", "a", "-", "--name", "slow"]);
+    let append = || folder.zorb_with_stdin(&["rca", "append", "a", "-", "--name", "fast"], b"x");
+    // It has the lock some time after it was started.
+    loop {
+        let ran = append();
+        if ran.code == Some(1) {
+            ran.failed(1, &["cannot append to a: another writer has the archive open"]);
+            break;
+        }
+    }
+    // Who reads is not kept out.
+    assert!(names(&folder, "a").len() <= 1_000_000);
+    child.stdin.take().unwrap().write_all(b"content").unwrap();
+    Ran::of(child).ok();
+    assert_eq!(names(&folder, "a").last().unwrap(), "slow");
+    append().ok();
+}
+
+#[test]
+fn an_append_that_is_killed_leaves_what_was_there_and_the_next_one_goes_on() {
+    let (folder, mut rng) = (Folder::new(), rng());
+    archive(&folder, &[("one", b"first")]);
+    let before = folder.read("a");
+    // More than is held in memory, so that it is in the file before the end.
+    let noise = random_bytes(&mut rng, 30 << 20);
+    let mut child = folder.start(&["rca", "append", "a", "-", "--name", "killed"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&noise).unwrap();
+    while folder.path("a").metadata().unwrap().len() < 8 << 20 {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+
+    let (blobs, last) = ls(&folder, "a");
+    assert_eq!((blobs.len(), &last["trailing_garbage"], &last["error"]), (1, &json!(true), &json!(null)));
+    let ran = folder.zorb_with_stdin(&["rca", "append", "a", "-", "--name", "two"], b"second").ok_with_remarks();
+    assert!(ran.stderr.contains("of an append that was interrupted are cut off"), "{}", ran.stderr);
+    assert_eq!(names(&folder, "a"), ["one", "two"]);
+    assert_eq!(ls(&folder, "a").1["trailing_garbage"], false);
+    assert!(folder.read("a").len() < before.len() + 200);
+
+    // The same to the first append of all.
+    let mut child = folder.start(&["rca", "create", "new", "-", "--name", "killed"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&noise).unwrap();
+    while folder.path("new").metadata().map_or(0, |metadata| metadata.len()) < 8 << 20 {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+    assert_eq!(names(&folder, "new"), [""; 0]);
+    folder.zorb_with_stdin(&["rca", "append", "new", "-", "--name", "two"], b"second").ok_with_remarks();
+    assert_eq!(names(&folder, "new"), ["two"]);
+}
+
+#[test]
+fn a_file_that_fails_in_the_middle_keeps_those_before_it() {
+    let folder = Folder::new();
+    folder.write("one", b"one");
+    // It can be looked at, opened, and not read.
+    let failing = "/proc/self/mem";
+    let ran = folder.zorb(&["rca", "create", "a", "one", failing, "one"]).failed(1, &[]);
+    let complaint = format!("zorb: only 1 blob was appended: cannot read {failing}: Input/output error");
+    assert!(ran.stderr.contains(&complaint), "{}", ran.stderr);
+    assert_eq!(names(&folder, "a"), ["one"]);
+    folder.zorb(&["rca", "append", "a", "one"]).ok_with_remarks();
+    assert_eq!(names(&folder, "a"), ["one", "one"]);
+}

@@ -1,0 +1,91 @@
+//! Archives that were made to write where they have no business.
+
+use std::os::unix::fs::symlink;
+
+use super::{Folder, Ran, archive};
+
+/// Extracts `a` to `out`, which lies beside something that must stay as it is.
+fn extract(folder: &Folder, more: &[&str]) -> Ran {
+    folder.zorb(&[&["rca", "extract", "a", "-C", "out"], more].concat())
+}
+
+fn names_in(folder: &Folder, name: &str) -> Vec<String> {
+    let mut names: Vec<String> =
+        folder.path(name).read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_that_lead_out_are_refused_one_by_one_and_the_others_are_extracted() {
+    let folder = Folder::new();
+    let outside = folder.path("absolute");
+    let outside = outside.to_str().unwrap();
+    let refused = [outside, "../up", "x/../../up", "..", ".", "", "x//y", "x/", "./x", "/", "a/./b"];
+    let mut blobs: Vec<(&str, &[u8])> = refused.iter().map(|name| (*name, &b"evil"[..])).collect();
+    blobs.insert(3, ("good", b"good"));
+    blobs.push(("x/good", b"good"));
+    archive(&folder, &blobs);
+    for force in [&[][..], &["--force"]] {
+        let ran = extract(&folder, force).failed(1, &["11 blobs could not be extracted", "it is absolute", "`..`"]);
+        assert_eq!(ran.text(), "2 blobs, 8 B to out\n");
+        assert_eq!(ran.stderr.lines().count(), 12);
+        assert_eq!(
+            (names_in(&folder, "out"), names_in(&folder, "out/x")),
+            (vec!["good".into(), "x".into()], vec!["good".into()])
+        );
+        assert_eq!(folder.names(), ["a", "out"]);
+        std::fs::remove_dir_all(folder.path("out")).unwrap();
+    }
+    // Asked for by name they are refused as well, and `cat` still has them.
+    extract(&folder, &["--", "../up"]).failed(1, &["cannot extract `../up`: its name is no place for a file"]);
+    assert_eq!(folder.zorb(&["rca", "cat", "a", "../up"]).ok().stdout, b"evil");
+}
+
+#[test]
+fn folders_are_not_entered_through_links_and_links_are_never_written_through() {
+    let folder = Folder::new();
+    archive(
+        &folder,
+        &[("dir/x", b"evil"), ("dir/deep/x", b"evil"), ("file", b"new"), ("dangling", b"new"), ("b/c", b"good")],
+    );
+    std::fs::create_dir(folder.path("outside")).unwrap();
+    folder.write("outside/target", b"mine");
+    std::fs::create_dir(folder.path("out")).unwrap();
+    symlink("../outside", folder.path("out/dir")).unwrap();
+    symlink("../outside/target", folder.path("out/file")).unwrap();
+    symlink("../outside/new", folder.path("out/dangling")).unwrap();
+    let complaint = "cannot extract `dir/x`: dir is there, and is a link or a file";
+    extract(&folder, &[]).failed(1, &[complaint, "cannot extract `file`: file is there already", "4 blobs could not"]);
+    assert_eq!(folder.read("out/b/c"), b"good");
+    // With --force the link itself makes room, what it led to stays; a folder is still none.
+    extract(&folder, &["--force"]).failed(1, &[complaint, "2 blobs could not"]);
+    assert_eq!(
+        (names_in(&folder, "outside"), folder.read("outside/target")),
+        (vec!["target".into()], b"mine".to_vec())
+    );
+    for name in ["out/file", "out/dangling"] {
+        assert!(!folder.path(name).is_symlink() && folder.read(name) == b"new", "{name}");
+    }
+}
+
+#[test]
+fn the_folder_itself_may_be_a_link_since_whoever_typed_it_has_chosen_it() {
+    let folder = Folder::new();
+    archive(&folder, &[("x", b"x")]);
+    std::fs::create_dir(folder.path("real")).unwrap();
+    symlink("real", folder.path("out")).unwrap();
+    extract(&folder, &[]).ok();
+    assert_eq!(folder.read("real/x"), b"x");
+    folder.write("file", b"");
+    folder.zorb(&["rca", "extract", "a", "-C", "file"]).failed(1, &["cannot write to the folder file"]);
+}
+
+#[test]
+fn names_too_long_for_the_file_system_stop_only_themselves() {
+    let folder = Folder::new();
+    let (part, path) = ("x".repeat(300), "y/".repeat(3000) + "z");
+    archive(&folder, &[(&part, b""), (&path, b""), ("good", b"good")]);
+    extract(&folder, &[&part, "good"]).failed(1, &["File name too long", "1 blob could not"]);
+    assert_eq!(names_in(&folder, "out"), ["good"]);
+}

@@ -1,0 +1,116 @@
+//! Files by their sha256: claimed first, and known when the server has read them.
+
+use serde_json::Value;
+use zorb::format::shard::Sha256;
+
+use crate::support::{Client, Metrics, TestServer, Xorb, eventually, register, rng, sha256_of, upload_shard};
+
+async fn find(client: &Client, sha256: Sha256) -> Option<Value> {
+    let answer = client.get(&format!("/v1/sha256/{sha256}")).await;
+    if answer.status == 404 {
+        answer.problem(404, "not_found");
+        return None;
+    }
+    assert_eq!(answer.status, 200);
+    let found = answer.json();
+    assert_eq!(found["sha256"], sha256.to_string());
+    Some(found)
+}
+
+async fn is_verified(client: &Client, sha256: Sha256, file: &str) -> bool {
+    find(client, sha256).await.is_some_and(|found| found["state"] == "verified" && found["file"] == file)
+}
+
+async fn stored(client: &Client, count: usize) -> Xorb {
+    let xorb = Xorb::mixed(&mut rng(), count);
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    xorb
+}
+
+#[tokio::test]
+async fn a_file_is_found_by_its_sha256_and_soon_verified() {
+    let server = TestServer::start();
+    let client = server.client();
+    let xorb = stored(&client, 7).await;
+    let sha256 = sha256_of(xorb.raw(2, 6));
+    assert_eq!(find(&client, sha256).await, None);
+    let shard = upload_shard(&xorb, 2, 6).claiming(sha256);
+    register(&client, shard.bytes()).await;
+    // At once, in one state or the other.
+    assert_eq!(find(&client, sha256).await.unwrap()["file"], shard.file_hash());
+    eventually("it is verified", async || is_verified(&client, sha256, &shard.file_hash()).await).await;
+    assert_eq!(Metrics::of(&client).await.get("zorb_sha256_verified_total"), 1.0);
+
+    let (upper, path) = (sha256.to_string().to_uppercase(), |text: &str| format!("/v1/sha256/{text}"));
+    assert_eq!(client.get(&path(&upper)).await.status, 200);
+    for text in ["", "zz", &sha256.to_string()[1..], &format!("{sha256}0")] {
+        let answer = client.get(&path(text)).await;
+        if text.is_empty() {
+            answer.problem(404, "not_found")
+        } else {
+            answer.problem(400, "invalid_hash")
+        };
+    }
+    // It is still known after a restart, and another one is refused for ever.
+    let server = server.restart();
+    assert!(is_verified(&server.client(), sha256, &shard.file_hash()).await);
+    let other = upload_shard(&xorb, 2, 6).with_sha256(1).bytes();
+    server.client().post("/v1/shards", other).await.problem(400, "sha256_conflict");
+}
+
+#[tokio::test]
+async fn a_false_sha256_finds_nothing_once_the_file_was_read_and_the_true_one_can_be_registered() {
+    let server = TestServer::start();
+    let client = server.client();
+    let xorb = stored(&client, 5).await;
+    let (lie, truth) = (Sha256::from_digest([1; 32]), sha256_of(&xorb.raw));
+    register(&client, upload_shard(&xorb, 0, 5).claiming(lie).bytes()).await;
+    // Whether it was verified by now or not.
+    let shard = upload_shard(&xorb, 0, 5).claiming(truth);
+    register(&client, shard.bytes()).await;
+    assert_eq!(find(&client, lie).await, None);
+    eventually("it is verified", async || is_verified(&client, truth, &shard.file_hash()).await).await;
+    assert_eq!(Metrics::of(&client).await.get("zorb_sha256_void_total"), 1.0);
+    assert!(server.log().contains("a client has claimed a false sha256"));
+}
+
+#[tokio::test]
+async fn what_a_killed_server_had_not_verified_is_verified_by_the_next_one() {
+    let server = TestServer::start();
+    let client = server.client();
+    let mut files = Vec::new();
+    for count in 1..20 {
+        let xorb = stored(&client, count).await;
+        let sha256 = sha256_of(&xorb.raw);
+        let shard = upload_shard(&xorb, 0, xorb.chunk_count()).claiming(sha256);
+        register(&client, shard.bytes()).await;
+        files.push((sha256, shard.file_hash()));
+    }
+    let (folders, data_dir) = (server.folder(), server.data_dir().to_owned());
+    server.kill();
+    let server = crate::support::Start::default().data_dir(&data_dir).start();
+    for (sha256, file) in &files {
+        eventually("it is verified", async || is_verified(&server.client(), *sha256, file).await).await;
+    }
+    drop(folders);
+}
+
+#[tokio::test]
+async fn a_file_whose_blob_is_gone_is_named_once_in_the_log_and_stays_a_claim() {
+    let server = TestServer::start();
+    let client = server.client();
+    let (lost, kept) = (stored(&client, 3).await, stored(&client, 4).await);
+    std::fs::remove_file(server.data_dir().join("xorbs").join(&lost.hash()[..2]).join(lost.hash())).unwrap();
+    let (lost_sha256, kept_sha256) = (sha256_of(&lost.raw), sha256_of(&kept.raw));
+    let lost = upload_shard(&lost, 0, 3).claiming(lost_sha256);
+    register(&client, lost.bytes()).await;
+    let kept = upload_shard(&kept, 0, 4).claiming(kept_sha256);
+    register(&client, kept.bytes()).await;
+    eventually("the other is verified", async || is_verified(&client, kept_sha256, &kept.file_hash()).await).await;
+    assert_eq!(find(&client, lost_sha256).await.unwrap()["state"], "claimed");
+    let unreadable = async || Metrics::of(&client).await.get("zorb_sha256_unreadable") == 1.0;
+    eventually("it is counted", unreadable).await;
+    let sentence = "the sha256 of a file cannot be verified now";
+    assert_eq!(server.log().matches(sentence).count(), 1);
+    assert!(server.log().contains(&lost.file_hash()));
+}

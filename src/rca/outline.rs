@@ -3,6 +3,7 @@
 use std::io::{Read, Seek};
 
 use super::error::Error;
+use super::limits::{SKIP_BUFFER_LEN, STEP_LEN};
 use super::reader::{ReadOptions, Reader, SessionStart};
 
 /// The sessions of an archive, each of which can be read by itself.
@@ -27,14 +28,14 @@ impl<R: Read + Seek> Outline<R> {
     /// Damage to the varints or the headers, [`Error::BadOptions`], [`Error::Io`].
     pub fn open(mut source: R, options: ReadOptions) -> Result<Self, Error> {
         source.rewind().map_err(|source| Error::Io { op: "seek in", offset: 0, source })?;
-        let mut reader = Reader::with_options(source, options)?;
+        let mut reader = Reader::with_options(source, options)?.rebuffered(SKIP_BUFFER_LEN)?;
         let file_len = reader.file_len()?;
         let mut sessions = vec![reader.session_start()];
         while reader.skip_session(file_len)? {
             sessions.push(reader.session_start());
         }
         let blob_count = reader.blobs();
-        Ok(Outline { reader, sessions, blob_count })
+        Ok(Outline { reader: reader.rebuffered(STEP_LEN)?, sessions, blob_count })
     }
 
     /// How many sessions there are; an archive without blobs has an empty one.

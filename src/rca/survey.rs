@@ -11,6 +11,7 @@ use super::block::{Kind, read_head, read_payload, read_stored_hash};
 use super::chunk_layer::{Chunk, Patch, Scan, SpanReader, Tail};
 use super::error::Error;
 use super::hash::{DIGEST_LEN, Digest, HashRule, SessionHash};
+use super::limits::SKIP_BUFFER_LEN;
 use super::repair;
 
 /// Where a writer may go on.
@@ -91,7 +92,7 @@ fn last_digest<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) 
 /// The spans of the last session, from its reset block's varint on, and whether any reset block is
 /// the README's. Skips every payload.
 fn last_session<S: Read + Seek>(source: &mut S, spans: Vec<Range<u64>>) -> Result<(Vec<Range<u64>>, bool), Error> {
-    let mut reader = SpanReader::new(source, &spans);
+    let mut reader = SpanReader::with_buffer(source, &spans, SKIP_BUFFER_LEN);
     let (mut begin, mut readme) = (spans, false);
     loop {
         let here = reader.rest();

@@ -13,7 +13,6 @@ import os
 import pathlib
 import random
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -118,17 +117,19 @@ def backup(binary, folder, name):
 
 
 def run(binary, folder, name, *arguments):
-    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    result = subprocess.run([binary, *arguments], cwd=folder, stdout=subprocess.PIPE, text=True)
+    begin = time.monotonic()
+    process = subprocess.Popen([binary, *arguments], cwd=folder, stdout=subprocess.PIPE, text=True)
+    output = process.stdout.read()
+    # Not wait(): it does not say what the process has used.
+    _, status, usage = os.wait4(process.pid, 0)
     seconds = time.monotonic() - begin
-    if result.returncode != 0:
-        sys.exit(f"{name}: zorb {' '.join(arguments)} exited with {result.returncode}")
-    record = json.loads(result.stdout)
+    if status != 0:
+        sys.exit(f"{name}: zorb {' '.join(arguments)} ended with status {status}")
+    record = json.loads(output)
     record["seconds"] = seconds
     numbers = ", ".join(f"{key} {value}" for key, value in record.items() if isinstance(value, int))
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    memory = f", at most {peak // 1024} MiB of memory" if peak > before else ""
-    print(f"{name}: {seconds:.2f} s{memory}; {numbers}")
+    cpu = usage.ru_utime + usage.ru_stime
+    print(f"{name}: {seconds:.2f} s, {cpu:.2f} s of processor, {usage.ru_maxrss // 1024} MiB of memory; {numbers}")
     return record
 
 

@@ -32,9 +32,14 @@ pub(crate) struct SpanReader<'a, S: ?Sized> {
 
 impl<'a, S: Read + Seek + ?Sized> SpanReader<'a, S> {
     pub(crate) fn new(source: &'a mut S, spans: &[Range<u64>]) -> Self {
+        SpanReader::with_buffer(source, spans, STEP_LEN)
+    }
+
+    /// A reader that reads so many bytes at once: few for whoever skips most of them.
+    pub(crate) fn with_buffer(source: &'a mut S, spans: &[Range<u64>], buffer_len: usize) -> Self {
         let left: Vec<_> = spans.iter().filter(|span| !span.is_empty()).rev().cloned().collect();
         let pos = spans.first().map_or(0, |span| span.start);
-        SpanReader { source: BufReader::with_capacity(STEP_LEN, source), left, pos, at: None }
+        SpanReader { source: BufReader::with_capacity(buffer_len, source), left, pos, at: None }
     }
 
     /// Moves on by `len` bytes without reading them; `false` if there are fewer.

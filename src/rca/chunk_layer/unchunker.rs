@@ -49,8 +49,13 @@ pub(crate) struct Mark {
 impl<R: Read> Unchunker<R> {
     /// Starts at the first byte of a chunk file.
     pub fn new(source: R, layout: Layout) -> Self {
+        Unchunker::with_buffer(source, layout, STEP_LEN)
+    }
+
+    /// One that reads so many bytes at once: few for whoever skips most of them.
+    pub(crate) fn with_buffer(source: R, layout: Layout, buffer_len: usize) -> Self {
         Unchunker {
-            source: BufReader::with_capacity(STEP_LEN, source),
+            source: BufReader::with_capacity(buffer_len, source),
             pos: 0,
             state: State::Header(layout.first_field()),
             chunk: None,
@@ -184,6 +189,14 @@ impl<R: Read + Seek> Unchunker<R> {
             len -= step;
         }
         Ok(true)
+    }
+
+    /// The same place, with a buffer of another length.
+    pub(crate) fn rebuffered(self, buffer_len: usize) -> Result<Self, Error> {
+        let Unchunker { source, pos, state, chunk } = self;
+        let mut source = BufReader::with_capacity(buffer_len, source.into_inner());
+        source.seek(SeekFrom::Start(pos)).map_err(|source| Error::Io { op: "seek in", offset: pos, source })?;
+        Ok(Unchunker { source, pos, state, chunk })
     }
 
     /// Bytes of the file up to here, and the error for a file that has fewer.

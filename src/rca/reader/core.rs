@@ -325,6 +325,10 @@ impl<R: Read + Seek> Core<R> {
         }
     }
 
+    pub(super) fn rebuffered(self, buffer_len: usize) -> Result<Self, Error> {
+        Ok(Core { source: self.source.rebuffered(buffer_len)?, ..self })
+    }
+
     pub(super) fn file_len(&mut self) -> Result<u64, Error> {
         self.source.file_len()
     }

@@ -221,6 +221,11 @@ impl<R: Read + Seek> Reader<R> {
         self.core.skip_session(file_len).inspect_err(|_| self.stage = Stage::Stopped)
     }
 
+    /// The same place, reading so many bytes at once.
+    pub(super) fn rebuffered(self, buffer_len: usize) -> Result<Self, Error> {
+        Ok(Reader { core: self.core.rebuffered(buffer_len)?, stage: self.stage })
+    }
+
     pub(super) fn file_len(&mut self) -> Result<u64, Error> {
         self.core.file_len()
     }

@@ -96,7 +96,8 @@ fn an_outline_reads_a_buffer_per_blob_and_no_more() {
     let outline = Outline::open(&mut source, ReadOptions::default()).unwrap();
     assert_eq!(outline.blob_count(), 3);
     drop(outline);
-    assert!(source.read_len < 6 * (128 << 10), "{}", source.read_len);
+    // Three varints, the reset block, and the headers of two chunks.
+    assert!(source.read_len <= 6 * (4 << 10), "{}", source.read_len);
 }
 
 #[test]

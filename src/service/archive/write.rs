@@ -1,8 +1,7 @@
 //! An archive that is being written: what it has already, and appending to it.
 
 use std::io::{Read, Seek};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::catalog::{Entries, Known, RecordDigest};
 use super::counted::Counted;
@@ -28,7 +27,8 @@ pub struct BackupArchive<S> {
     has_leftovers: bool,
     /// Bytes of the archive when it was opened.
     opened_len: u64,
-    read_len: Arc<AtomicU64>,
+    /// Bytes that were read to find out what the archive has. Later ones are the writer's, of what it has just written.
+    read_len: u64,
 }
 
 impl<S: Storage> BackupArchive<S> {
@@ -51,6 +51,7 @@ impl<S: Storage> BackupArchive<S> {
         let (known, uncatalogued) = read_catalogs(&mut outline)?;
         drop(outline);
         let has_leftovers = !uncatalogued.is_empty();
+        let read_len = read_len.load(Ordering::Relaxed);
         let archive =
             Self { writer, blob_count, uncatalogued, uncatalogued_len: 0, has_leftovers, opened_len, read_len };
         Ok((archive, known))
@@ -98,9 +99,9 @@ impl<S: Storage> BackupArchive<S> {
         self.len() - self.opened_len
     }
 
-    /// Bytes of it that were read.
-    pub(super) fn read_len(&self) -> u64 {
-        self.read_len.load(Ordering::Relaxed)
+    /// Bytes of it that were read to find out what it has.
+    pub(super) const fn read_len(&self) -> u64 {
+        self.read_len
     }
 
     /// Gives the storage back, with its lock.

@@ -19,23 +19,25 @@ async fn a_backup_killed_50_times_is_readable_after_each_and_complete_in_the_end
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let client = server.client();
     let mut stored = store_many(&server, &mut rng, 3).await;
-    // How long a run takes here, so that kills fall on all of it.
+    // What a run takes here, so that kills fall on all of it.
     let begin = std::time::Instant::now();
     backups.back_up(server.data_dir());
-    let (empty_run, mut killed_count, mut blob_counts) = (begin.elapsed(), 0, vec![0]);
+    let (mut reach, mut killed_count, mut blob_counts) = (begin.elapsed() * 3, 0, vec![0]);
     for _ in 0..KILL_COUNT {
         // Some of them longer than what one blob holds.
-        let len = rng.random_range(100_000..6 << 20);
-        for _ in 0..3 {
+        for _ in 0..2 {
+            let len = rng.random_range(100_000..5 << 20);
             stored.push(store(&client, Xorb::incompressible(&mut rng, len)).await);
         }
         let mut child = command(&backups, &["backup", "b.rca", "--json", "--data-dir", text(server.data_dir())]);
         // Not a wait for anything: the moment of death, which is what is random here.
-        sleep(empty_run.mul_f64(rng.random_range(0.1..6.0))).await;
+        sleep(reach.mul_f64(rng.random_range(0.1..1.0))).await;
         child.kill().unwrap();
         killed_count += usize::from(!child.wait().unwrap().success());
         let (blob_count, garbage) = check_readable(&backups.archive());
         assert!(blob_count >= *blob_counts.last().unwrap(), "{blob_count} after {blob_counts:?}, {garbage}");
+        // Not always too early, nor always too late.
+        reach = reach.mul_f64(if blob_count == *blob_counts.last().unwrap() { 1.3 } else { 0.8 });
         blob_counts.push(blob_count);
     }
     println!("{killed_count} of {KILL_COUNT} runs were killed; blobs after each: {blob_counts:?}");

@@ -62,9 +62,9 @@ async fn a_second_run_costs_what_came_and_a_third_nothing() {
     let added = second["added_len"].as_u64().unwrap();
     assert!(((3 << 20)..(3 << 20) + 50_000).contains(&added), "{added}");
     assert_eq!(backups.archive_len(), first_len + added);
-    // What is read of the archive is a few KiB per blob, not what is in them.
+    // What is read of the archive is a few KiB per blob and some per session, not what is in them.
     let read = second["archive_read_len"].as_u64().unwrap();
-    assert!(read < first_len / 10, "{read} of {first_len}, {first}");
+    assert!(read < 2 << 20, "{read} of {first_len}, {first}");
     let third = backups.folder.zorb(&["backup", "b.rca", "--data-dir", text(server.data_dir())]).ok().text();
     assert!(third.starts_with("b.rca has everything; nothing was added"), "{third}");
     assert_eq!(backups.archive_len(), first_len + added);

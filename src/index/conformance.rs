@@ -28,6 +28,7 @@ macro_rules! suite {
 }
 
 mod files;
+mod grants;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal
@@ -53,6 +54,7 @@ fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
         chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
         schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
         domain: "org".to_owned(),
+        grant: None,
     }
 }
 

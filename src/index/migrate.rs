@@ -9,6 +9,7 @@ use sqlx::{SqlSafeStr, SqlitePool};
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
     (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
+    (3, "grants", include_str!("../../migrations/sqlite/0003_grants.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

@@ -6,6 +6,7 @@ pub mod access;
 mod download;
 mod error;
 mod files;
+mod granted;
 pub mod reconstruct;
 mod recover;
 mod register;
@@ -20,6 +21,8 @@ use tokio::sync::{Mutex, Semaphore};
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::files::{ReconstructError, Reconstruction};
+pub use self::granted::GrantedUpload;
+use self::granted::Waiting;
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::upload::{BodyError, Upload, Uploaded};
@@ -53,6 +56,8 @@ pub struct Cas {
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
+    /// Uploads by grant that were not committed yet.
+    waiting: Arc<Waiting>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
 }
 
@@ -87,6 +92,7 @@ impl Cas {
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
+            waiting: Arc::new(Waiting::new(budget)),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)
@@ -114,9 +120,10 @@ impl Cas {
         Ok(self.index.totals().await?)
     }
 
-    /// Waits until every upload that was verified is published or has failed.
+    /// Waits until every upload that was verified is published or has failed, and forgets what was not committed.
     pub async fn finish(&self) {
         self.publishing.join().await;
+        self.drop_waiting().await;
     }
 }
 

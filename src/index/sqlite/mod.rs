@@ -4,6 +4,7 @@
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
 mod files;
+mod grants;
 
 use std::fs::File;
 use std::path::Path;
@@ -17,8 +18,8 @@ use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, Staging,
-    Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
+    ChunkColumns, Claim, ClaimState, DedupHit, FileRow, Index, NewXorb, Reader, Registered, Registration, SpentGrant,
+    Staging, Ticket, Totals, XorbContents, XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ChunkHash, FileHash, XorbHash};
@@ -181,6 +182,27 @@ impl Index for SqliteIndex {
         .boxed()
     }
 
+    fn renew_xorb(
+        &self,
+        hash: XorbHash,
+        domain: Option<String>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.renew(hash, domain, now).boxed()
+    }
+
+    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.note_spent(grant).boxed()
+    }
+
+    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.read_spent(nonce).boxed()
+    }
+
+    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.delete_spent(before).boxed()
+    }
+
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         async move {
             let result = sqlx::query("UPDATE xorbs SET state = ?, since = ? WHERE hash = ? AND state = ?")
@@ -331,6 +353,9 @@ async fn publish(
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
+    if let Some(grant) = xorb.grant {
+        grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
+    }
     sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)
 }

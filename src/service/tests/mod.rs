@@ -1,6 +1,7 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
 mod faults;
+mod granted;
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::index::Index;
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::clock::{ManualClock, Timestamp};
+use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 
 /// A store in memory with its index in a temporary folder, both of which can be told to fail.
@@ -28,20 +29,22 @@ struct Setup {
     faults: Faults,
     blobs: MemoryBlobStore,
     index: SqliteIndex,
+    clock: Arc<ManualClock>,
 }
 
 impl Setup {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
-        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index }
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index, clock }
     }
 
     /// A process over the stores; a second one is what a restart gives.
     fn process(&self) -> Cas {
         let blobs = FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() };
         let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
-        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
         Cas::new(Arc::new(blobs), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
     }

@@ -23,7 +23,7 @@ async fn register(client: &Client, shard: Vec<u8>) -> u64 {
 }
 
 /// Fetches what a reconstruction says, as a stock client does, and puts the file together.
-async fn read(client: &Client, version: &str, file: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>, Answer> {
+pub async fn read(client: &Client, version: &str, file: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>, Answer> {
     let header = range.map(|(first, last)| format!("bytes={first}-{last}"));
     let headers: Vec<_> = header.iter().map(|header| ("range", header.as_str())).collect();
     let answer = client.get_with(&format!("/{version}/reconstructions/{file}"), &headers).await;

@@ -1,17 +1,21 @@
 //! A server process, clients, and xorbs to send.
 
 mod client;
+mod grants;
 mod metrics;
 mod official;
 mod raw;
 mod server;
 mod shards;
+mod tokens;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
+pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
 pub use self::raw::Raw;
 pub use self::server::{Start, TestServer};
 pub use self::shards::{shard_of, upload_shard};
+pub use self::tokens::{guarded, issue, send, token_command};
 pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -142,6 +142,7 @@ fn xorbs(count: usize) -> Vec<NewXorb> {
         chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::None; CHUNK_COUNT as usize],
         domain: None,
+        grant: None,
     };
     (0..count).map(xorb).collect()
 }

@@ -68,6 +68,7 @@ fn xorb(hash: XorbHash, rng: &mut StdRng) -> NewXorb {
         chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::Lz4; 1024],
         domain: Some("*".to_owned()),
+        grant: None,
     }
 }
 

@@ -4,12 +4,13 @@ use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::keys;
@@ -26,6 +27,9 @@ use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
 use crate::service::{Budget, Cas};
+
+/// Pause between two looks for expired grants.
+const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
 /// What can be said on the command line; the rest is in the environment or the file.
 #[derive(Debug, Args)]
@@ -119,19 +123,14 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let auth = match config.auth {
-        AuthMode::Token => Auth::Tokens,
-        AuthMode::Off => {
-            tracing::warn!("authentication is off: whoever reaches {} may read and write", config.listen);
-            Auth::Off
-        }
-    };
+    let auth = auth(&config);
     let address =
         PublicAddress { url: config.public_url.map(Arc::from), trusted_proxies: config.trusted_proxies.into() };
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
+    background.spawn(sweep(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
@@ -140,6 +139,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         keys,
         clock: Arc::new(SystemClock),
         address,
+        grants: config.grants,
     });
     let limits = ConnectionLimits {
         max_count: config.max_connections,
@@ -163,6 +163,30 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn auth(config: &Config) -> Auth {
+    match config.auth {
+        AuthMode::Token => Auth::Tokens,
+        AuthMode::Off => {
+            tracing::warn!("authentication is off: whoever reaches {} may read and write", config.listen);
+            Auth::Off
+        }
+    }
+}
+
+/// Forgets expired grants now and then, until it is told to stop; also those of a run that gave them out, in one that
+/// does not.
+async fn sweep(cas: Cas, stop: CancellationToken) {
+    loop {
+        if let Err(error) = cas.sweep_grants().await {
+            tracing::warn!(error = %telemetry::chain(&error), "expired grants could not be forgotten");
+        }
+        tokio::select! {
+            () = sleep(SWEEP_PERIOD) => {}
+            () = stop.cancelled() => return,
+        }
+    }
 }
 
 /// The line that scripts wait for.

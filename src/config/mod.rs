@@ -33,6 +33,8 @@ pub struct Config {
     pub auth: AuthMode,
     /// Whether requests without authentication are meant to be taken from other machines.
     pub allow_anonymous: bool,
+    /// Whether upload grants are given out.
+    pub grants: bool,
     /// Connections held at once.
     pub max_connections: usize,
     /// Uploads under way at once.
@@ -131,6 +133,7 @@ impl Config {
             trusted_proxies: proxies(raw.trusted_proxies)?,
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
+            grants: raw.grants.unwrap_or(false),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,

@@ -57,6 +57,8 @@ keys! {
     auth: String, "token or off";
     /// Serve other machines without authentication.
     allow_anonymous: bool, "true or false";
+    /// Give out upload grants.
+    grants: bool, "true or false";
     /// Connections held at once.
     max_connections: i64, "a whole number";
     /// Uploads under way at once.

@@ -6,13 +6,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
-use crate::service::BodyError;
+use crate::service::{BodyError, UploadError};
 
 /// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
 ///
@@ -42,6 +42,22 @@ impl PacedBody {
             waited: Duration::ZERO,
             wait: None,
         }
+    }
+
+    /// All of it, where that is no more than so many bytes.
+    pub(super) async fn collect(mut self, max_len: u64) -> Result<Bytes, UploadError> {
+        let mut bytes = BytesMut::new();
+        while let Some(piece) = self.next().await {
+            let piece = piece.map_err(|error| match error {
+                BodyError::Aborted(source) => UploadError::Aborted(source),
+                BodyError::Stalled => UploadError::Stalled,
+            })?;
+            if bytes.len() as u64 + piece.len() as u64 > max_len {
+                return Err(UploadError::TooLarge { limit: max_len });
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes.freeze())
     }
 
     /// How much longer the client may take until its next piece.

@@ -35,6 +35,8 @@ pub enum Code {
     Forbidden,
     /// The body is the xorb `actual`, not `claimed`.
     HashMismatch,
+    /// The body is not the one that the grant is for.
+    GrantMismatch,
     /// The body, or what it decompresses to, is beyond the limit.
     TooLarge,
     /// The xorb has more chunks than a xorb may have.
@@ -77,6 +79,7 @@ impl Code {
         Self::Unauthorized,
         Self::Forbidden,
         Self::HashMismatch,
+        Self::GrantMismatch,
         Self::TooLarge,
         Self::TooManyChunks,
         Self::IncompleteBody,
@@ -109,6 +112,7 @@ impl Code {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::HashMismatch => "hash_mismatch",
+            Self::GrantMismatch => "grant_mismatch",
             Self::TooLarge => "too_large",
             Self::TooManyChunks => "too_many_chunks",
             Self::IncompleteBody => "incomplete_body",
@@ -140,6 +144,7 @@ impl Code {
             | Self::FileHashMismatch
             | Self::Sha256Conflict
             | Self::HashMismatch
+            | Self::GrantMismatch
             | Self::TooManyChunks
             | Self::IncompleteBody => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,

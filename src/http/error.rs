@@ -146,6 +146,17 @@ impl From<UploadError> for Problem {
                     .with("claimed", claimed.to_string())
                     .with("actual", actual.to_string())
             }
+            UploadError::NotAsGranted { len } => {
+                let detail =
+                    format!("The grant is for {len} bytes with another checksum; ask for one for these bytes.");
+                Self::new(Code::GrantMismatch, detail)
+            }
+            UploadError::GrantSpent => {
+                Self::new(Code::PreconditionFailed, "The bytes of this grant are here already; commit it.")
+            }
+            UploadError::NothingSent => {
+                Self::new(Code::NotFound, "There are no bytes under this grant; ask for a new one and send them again.")
+            }
             UploadError::Aborted(source) => {
                 tracing::debug!(error = %chain(source.as_ref()), "the client left during an upload");
                 Self::new(Code::IncompleteBody, "The request ended before its body did; send it again.")

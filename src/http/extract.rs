@@ -24,6 +24,24 @@ impl<S: Send + Sync> FromRequestParts<S> for XorbPath {
     }
 }
 
+/// The xorb and the grant that the path of a commit names.
+pub(super) struct CommitPath {
+    pub(super) xorb: XorbHash,
+    pub(super) id: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for CommitPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let XorbPath(xorb) = XorbPath::from_request_parts(parts, state).await?;
+        let not_text = |_| Problem::new(Code::Forbidden, "The id of the grant is not text.");
+        let Path((_, _, id)) =
+            Path::<(String, String, String)>::from_request_parts(parts, state).await.map_err(not_text)?;
+        Ok(Self { xorb, id })
+    }
+}
+
 /// Which part of a xorb, in which form: the parameters `range` and `format`.
 #[derive(Debug)]
 pub(super) struct PartQuery {

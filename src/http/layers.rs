@@ -88,7 +88,7 @@ impl Drop for InFlight<'_> {
         // A failure of the server has been logged already, where its cause is known.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client left before its answer"),
-            (_, "POST") | (500.., _) => tracing::info!(status, elapsed_ms, "answered"),
+            (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, elapsed_ms, "answered"),
             _ => tracing::debug!(status, elapsed_ms, "answered"),
         });
         let route = self.route.clone();

@@ -11,6 +11,7 @@ mod code;
 mod conditions;
 mod error;
 mod extract;
+mod grants;
 mod health;
 mod keys;
 mod layers;
@@ -62,6 +63,8 @@ pub struct AppState {
     pub clock: Arc<dyn Clock>,
     /// Where clients reach this server.
     pub address: PublicAddress,
+    /// Whether there are upload grants. If not, there are no routes for them either.
+    pub grants: bool,
 }
 
 /// The least progress that an upload has to make.
@@ -76,7 +79,7 @@ pub struct Pace {
 /// Everything of [`routes`], each behind what it needs. What is not there is a 404 with a JSON body, whatever the method
 /// and whoever asks: a 401 or 405 on a path that a newer client probes would break its upload (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
-    let router = routes::routes().into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
+    let router = routes::routes(&state).into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
     router
         .fallback(error::unknown_route)
         .method_not_allowed_fallback(error::unknown_route)

@@ -25,7 +25,7 @@ const TOKEN: &str = "token";
 
 /// `GET /openapi.json`.
 pub(super) async fn document(State(state): State<AppState>, BaseUrl(base): BaseUrl) -> Json<OpenApi> {
-    let mut document = describe(routes(), state.auth);
+    let mut document = describe(routes(&state), state.auth);
     document.servers = Some(vec![utoipa::openapi::Server::new(base)]);
     Json(document)
 }
@@ -100,6 +100,7 @@ fn media_type(content: &Content) -> MediaType {
 fn described(name: &str) -> Option<&'static str> {
     match name {
         "hash" | "xorb" => Some("64 hex digits, in the protocol's text form"),
+        "id" => Some("the id of a grant"),
         "file" => Some("64 hex digits: the hash of a file"),
         "digest" => Some("64 hex digits, as sha256sum prints them"),
         "prefix" => Some("any; clients send `default` or `default-merkledb`"),

@@ -6,13 +6,19 @@ use super::listing::{FilesPageJson, XorbsPageJson};
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
+use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
-use super::{chunk_hashes, chunks, health, listing, openapi, reconstructions, sha256, shards, transfer, xorbs};
+use super::{AppState, chunk_hashes, chunks, grants, health, listing, openapi};
+use super::{reconstructions, sha256, shards, transfer, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
-/// The routes.
-pub(super) fn routes() -> Vec<Route> {
-    [for_people(), for_writers(), for_readers(), for_operators()].into_iter().flatten().collect()
+/// The routes with these settings.
+pub(super) fn routes(state: &AppState) -> Vec<Route> {
+    let mut routes = vec![for_people(), for_writers(), for_readers(), for_operators()];
+    if state.grants {
+        routes.push(for_granted());
+    }
+    routes.into_iter().flatten().collect()
 }
 
 /// For people and curl.
@@ -69,6 +75,28 @@ fn for_writers() -> Vec<Route> {
             .says("A shard that says which xorb has a chunk")
             .answers(200, "the shard", octets()),
         Route::post("/v1/telemetry", Read, chunks::telemetry).says("Counted and dropped").answers(200, "dropped", None),
+    ]
+}
+
+/// For Xet clients from 1.8.0 on, which ask for a grant before each upload and take a 404 for "no grants here".
+fn for_granted() -> Vec<Route> {
+    vec![
+        Route::post("/v1/xorb-grants/{prefix}/{hash}", Write, grants::ask)
+            .says("Ask to upload a xorb")
+            .takes(Content::json::<GrantRequestJson>())
+            .answers(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
+            .answers(200, "the xorb is there already; nothing need be sent", Content::json::<WasInsertedJson>()),
+        Route::put("/v1/grants/{xorb}", None, grants::send)
+            .says("Send the bytes of a grant, to its URL, which carries its own authority")
+            .query("s", "the signature")
+            .required()
+            .header("content-length", "the length that was asked for")
+            .required()
+            .takes(octets())
+            .answers(200, "taken; commit the grant", None),
+        Route::post("/v1/xorb-commits/{prefix}/{hash}/grant/{id}", Write, grants::commit)
+            .says("Store the bytes of a grant")
+            .answers(200, "stored", None),
     ]
 }
 

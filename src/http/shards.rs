@@ -9,8 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Response};
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use bytes::Bytes;
 use futures_util::stream::unfold;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -22,7 +21,7 @@ use super::error::Problem;
 use super::wire::RegisteredJson;
 use crate::format::limits::MAX_SHARD_LEN;
 use crate::service::access::Claims;
-use crate::service::{BodyError, RegisterError, RegisteredShard, UploadError};
+use crate::service::{RegisterError, RegisteredShard, UploadError};
 
 /// How long a registration may take before its answer begins without it. What is refused sooner is refused with a
 /// status; later there is only the event in the stream.
@@ -87,29 +86,13 @@ async fn begin(state: AppState, claims: Claims, body: Body) -> Result<Registerin
         return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
     }
     let room = state.cas.shard_room(declared.unwrap_or(MAX_SHARD_LEN)).await;
-    let shard = receive(&state, body).await?;
+    let shard = PacedBody::new(body, &state).collect(MAX_SHARD_LEN).await?;
     let cas = state.cas;
     Ok(Box::pin(async move {
         let registered = cas.register(&claims, shard).await;
         drop(room);
         registered
     }))
-}
-
-async fn receive(state: &AppState, body: Body) -> Result<Bytes, UploadError> {
-    let mut body = PacedBody::new(body, state);
-    let mut shard = BytesMut::new();
-    while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|error| match error {
-            BodyError::Aborted(source) => UploadError::Aborted(source),
-            BodyError::Stalled => UploadError::Stalled,
-        })?;
-        if shard.len() as u64 + piece.len() as u64 > MAX_SHARD_LEN {
-            return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN });
-        }
-        shard.extend_from_slice(&piece);
-    }
-    Ok(shard.freeze())
 }
 
 fn result_event(shard: RegisteredShard) -> Value {

@@ -37,6 +37,29 @@ pub(super) struct WasInsertedJson {
     pub(super) was_inserted: bool,
 }
 
+/// Body of `POST /v1/xorb-grants/{prefix}/{hash}` (spec 5.4.2).
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct GrantRequestJson {
+    pub(super) length: u64,
+    pub(super) checksum: ChecksumJson,
+}
+
+/// The checksum of [`GrantRequestJson`]: `crc64nvme`, and the number in decimal digits.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct ChecksumJson {
+    pub(super) algo: String,
+    pub(super) value: String,
+}
+
+/// Answer of `POST /v1/xorb-grants/{prefix}/{hash}`: what to send, where to, and under which id to commit it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct GrantJson {
+    pub(super) id: String,
+    pub(super) method: &'static str,
+    pub(super) url: String,
+    pub(super) headers: BTreeMap<String, String>,
+}
+
 /// Answer of `GET /xorbs/{hash}/chunks`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunksJson {

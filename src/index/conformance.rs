@@ -31,6 +31,7 @@ macro_rules! suite {
 
 mod archive;
 mod files;
+mod grants;
 mod listing;
 
 suite! {
@@ -57,6 +58,7 @@ fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
         chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
         schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
         domain: Some("org".to_owned()),
+        grant: None,
     }
 }
 

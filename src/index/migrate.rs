@@ -11,6 +11,7 @@ use thiserror::Error;
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
     (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
+    (3, "grants", include_str!("../../migrations/sqlite/0003_grants.sql")),
     (4, "file_terms", include_str!("../../migrations/sqlite/0004_file_terms.sql")),
 ];
 

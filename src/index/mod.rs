@@ -82,6 +82,17 @@ pub struct NewXorb {
     pub schemes: Vec<Scheme>,
     /// Within which walls deduplication may mention it: those of whoever uploaded it, if that is known by now.
     pub domain: Option<String>,
+    /// The grant that it was uploaded under, if there was one. It is spent from then on.
+    pub grant: Option<SpentGrant>,
+}
+
+/// A grant that is not good for an upload any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpentGrant {
+    /// What tells it from all others.
+    pub nonce: [u8; 16],
+    /// Its end; afterwards nobody needs to know that it was spent.
+    pub expires: Timestamp,
 }
 
 /// What is known of a xorb's chunks beside their places.
@@ -153,6 +164,24 @@ pub trait Index: Debug + Send + Sync + 'static {
         hashes: Vec<XorbHash>,
         domain: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
+
+    /// Makes a visible xorb live, and as fresh for the garbage collection as if it had just been uploaded, provided that
+    /// this domain has it; `None` stands for all of them. Returns whether that is so.
+    fn renew_xorb(
+        &self,
+        hash: XorbHash,
+        domain: Option<String>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Notes that a grant is spent whose xorb was there already. May be repeated.
+    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Whether a grant is spent. One indexed read.
+    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Forgets the spent grants that ended before this. Returns how many there were.
+    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>>;
 
     /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;

@@ -35,6 +35,18 @@ pub enum UploadError {
         /// The hash of the bytes.
         actual: XorbHash,
     },
+    /// The bytes are the xorb, but not those that the grant is for.
+    #[error("the grant is for {len} bytes with another checksum, or for another number of bytes")]
+    NotAsGranted {
+        /// Bytes that it is for.
+        len: u64,
+    },
+    /// The bytes of this grant have been received before.
+    #[error("the grant has been used")]
+    GrantSpent,
+    /// There are no bytes to commit: none were sent under this grant, or they have been forgotten.
+    #[error("nothing was sent under this grant")]
+    NothingSent,
     /// The connection ended, or the request did, before the body was over.
     #[error("the body ended early")]
     Aborted(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -14,7 +14,7 @@ use super::reconstruct::{
     BatchPlan, FileTerm, Inconsistency, Plan, PlanError, PlannedTerm, Selection, chunk_raw_lens, place_terms, plan,
     plan_batch, select,
 };
-use super::register::domain;
+use super::register::walls;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
 use crate::format::xorb::ChunkPlace;
 use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
@@ -151,10 +151,7 @@ impl Cas {
         let lease_until = Timestamp::from_millis(
             now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),
         );
-        let walls = match claims.repo {
-            RepoScope::All => None,
-            RepoScope::One(_) => Some(domain(&claims.repo)),
-        };
+        let walls = walls(&claims.repo);
         let Some(hit) = self.index.find_dedup(chunk, walls, lease_until).await? else { return Ok(None) };
         let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
         let contents = self.index.xorb_contents(hashes).await?;

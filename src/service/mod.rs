@@ -9,6 +9,7 @@ mod contents;
 mod download;
 mod error;
 mod files;
+mod granted;
 mod listing;
 mod possession;
 pub mod reconstruct;
@@ -27,6 +28,8 @@ pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::files::{Detail, ReconstructError, Reconstruction};
+pub use self::granted::GrantedUpload;
+use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
@@ -66,6 +69,8 @@ pub struct Cas {
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
+    /// Uploads by grant that were not committed yet.
+    waiting: Arc<Waiting>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
 }
 
@@ -102,6 +107,7 @@ impl Cas {
             unsettled: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
+            waiting: Arc::new(Waiting::new(budget)),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)
@@ -129,9 +135,10 @@ impl Cas {
         Ok(self.index.totals().await?)
     }
 
-    /// Waits until every upload that was verified is published or has failed.
+    /// Waits until every upload that was verified is published or has failed, and forgets what was not committed.
     pub async fn finish(&self) {
         self.publishing.join().await;
+        self.drop_waiting().await;
     }
 }
 

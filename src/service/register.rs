@@ -212,6 +212,12 @@ pub(super) fn domain(repo: &RepoScope) -> String {
     name.rsplit_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
 }
 
+/// The walls within which these claims are told of what is stored; `None` where there are none, for who may read
+/// everything.
+pub(super) fn walls(repo: &RepoScope) -> Option<String> {
+    (*repo != RepoScope::All).then(|| domain(repo))
+}
+
 fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()

@@ -12,6 +12,7 @@
 //! the lock would be released while the file is still being renamed.
 
 mod batch;
+mod draft_slot;
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -20,18 +21,18 @@ use bytes::Bytes;
 use crc64fast_nvme::Digest;
 use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, SemaphorePermit, oneshot};
 
 use self::batch::Batch;
+use self::draft_slot::DraftSlot;
 use super::access::Claims;
 use super::error::{StoreError, UploadError};
 use super::register::domain;
 use super::{Cas, OVERLOADED_RETRY_AFTER};
-use crate::blob::{BlobKey, Draft};
+use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
-use crate::index::{NewXorb, Staging, Ticket};
-use crate::runtime::blocking::Pool;
+use crate::index::{NewXorb, SpentGrant, Staging, Ticket};
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
 /// beside hashing it (about a hundred), small enough that a hundred uploads hold little.
@@ -82,6 +83,38 @@ pub struct Uploaded {
     pub raw_len: u64,
 }
 
+/// What a body has to be.
+pub(super) struct Expected {
+    pub(super) hash: XorbHash,
+    /// Bytes, footer included, at most.
+    pub(super) max_len: u64,
+    /// What a grant says of it.
+    pub(super) granted: Option<Sum>,
+}
+
+/// A body as a whole, footer included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) len: u64,
+    pub(super) crc64nvme: u64,
+}
+
+/// A body that was verified and is what was expected, and the draft of what is to be stored of it.
+#[derive(Debug)]
+pub(super) struct Verified {
+    xorb: VerifiedXorb,
+    /// CRC-64/NVME of the blob.
+    crc64: u64,
+    /// Empty where the xorb was there already when the upload began.
+    draft: DraftSlot,
+}
+
+/// One of the uploads that may be under way.
+pub(super) struct UploadSlot<'a> {
+    _permit: SemaphorePermit<'a>,
+    _gauge: InFlight<'a>,
+}
+
 impl Cas {
     /// Takes an upload; returns when the xorb is durable and readable.
     ///
@@ -92,22 +125,45 @@ impl Cas {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
+        let _slot = self.upload_slot()?;
+        let Upload { claims, claimed, max_len, declared_len, body } = upload;
+        let verified = self.verify(Expected { hash: claimed, max_len, granted: None }, declared_len, body).await?;
+        let domain = domain(&claims.repo);
+        self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
+    }
+
+    /// A slot for an upload, if there is one.
+    pub(super) fn upload_slot(&self) -> Result<UploadSlot<'_>, UploadError> {
         let overloaded = UploadError::Overloaded { retry_after: OVERLOADED_RETRY_AFTER };
-        let _slot = self.upload_slots.try_acquire().map_err(|_| overloaded)?;
-        let _gauge = InFlight::new(self);
-        if upload.declared_len.is_some_and(|len| len > upload.max_len) {
-            return Err(UploadError::TooLarge { limit: upload.max_len });
+        let permit = self.upload_slots.try_acquire().map_err(|_| overloaded)?;
+        Ok(UploadSlot { _permit: permit, _gauge: InFlight::new(self) })
+    }
+
+    /// Receives and verifies a body. Nothing of it is visible, and all of it is gone when the result is dropped.
+    pub(super) async fn verify<S>(
+        &self,
+        expected: Expected,
+        declared_len: Option<u64>,
+        body: S,
+    ) -> Result<Verified, UploadError>
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
+    {
+        if declared_len.is_some_and(|len| len > expected.max_len) {
+            return Err(UploadError::TooLarge { limit: expected.max_len });
         }
         // What is there already is verified all the same, but need not be written.
-        let is_stored = self.find(upload.claimed).await?.is_some();
-        let ingest = Ingest::new(self, upload.max_len, is_stored);
-        let ingest = self.receive(ingest, upload.body).await?;
-        let (xorb, crc64, draft) = self.verify_pool.run(move || ingest.finish()).await?;
-        if xorb.hash() != upload.claimed {
-            draft.discard().await;
-            return Err(UploadError::HashMismatch { claimed: upload.claimed, actual: xorb.hash() });
-        }
-        self.commit(xorb, crc64, draft, domain(&upload.claims.repo)).await
+        let is_stored = self.find(expected.hash).await?.is_some();
+        let ingest = self.receive(Ingest::new(self, &expected, is_stored), body).await?;
+        let (verified, sum) = self.verify_pool.run(move || ingest.finish()).await?;
+        let (claimed, actual) = (expected.hash, verified.xorb.hash());
+        let refused = match expected.granted {
+            _ if actual != claimed => UploadError::HashMismatch { claimed, actual },
+            Some(granted) if sum != Some(granted) => UploadError::NotAsGranted { len: granted.len },
+            _ => return Ok(verified),
+        };
+        verified.draft.discard().await;
+        Err(refused)
     }
 
     /// Reads the body to its end, with one batch being verified while the next one arrives.
@@ -142,32 +198,62 @@ impl Cas {
         }
     }
 
-    /// Makes a verified upload durable and visible, in a task that nobody can interrupt.
-    async fn commit(
-        &self,
-        xorb: VerifiedXorb,
-        crc64: u64,
-        draft: DraftSlot,
-        domain: String,
-    ) -> Result<Uploaded, UploadError> {
+    /// Does this in a task that runs to its end even when the client has gone.
+    pub(super) async fn uninterrupted<T, F, W>(&self, work: W) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+        W: FnOnce(Self) -> F,
+    {
         let (answer, answered) = oneshot::channel();
-        let cas = self.clone();
+        let work = work(self.clone());
         self.publishing.spawn(async move {
-            let result = cas.publish(xorb, crc64, draft, domain).await;
-            if let Err(unheard) = answer.send(result) {
-                tracing::debug!(result = ?unheard.map(|uploaded| uploaded.hash), "the client left before its answer");
+            if answer.send(work.await).is_err() {
+                tracing::debug!("the client left before its answer");
             }
         });
         answered.await.expect("the task sends its answer unless it panics, and then this request fails with it")
     }
 
-    async fn publish(
+    /// Makes a verified upload durable and visible.
+    async fn publish(&self, verified: Verified, domain: String) -> Result<Uploaded, UploadError> {
+        let _publishing = self.publish_lock(&verified.xorb.hash()).await;
+        match self.stage(verified.xorb.hash()).await {
+            Ok(staged) => self.publish_staged(staged, verified, domain, None).await,
+            Err(refused) => {
+                verified.draft.discard().await;
+                Err(refused)
+            }
+        }
+    }
+
+    /// Lets nobody else publish this xorb.
+    pub(super) async fn publish_lock(&self, hash: &XorbHash) -> MutexGuard<'_, ()> {
+        let [a, b, ..] = *hash.as_bytes();
+        let index = usize::from(u16::from_le_bytes([a, b])) % super::PUBLISH_LOCK_COUNT;
+        self.publish_locks[index].lock().await
+    }
+
+    /// Claims the row, under the lock; `None` where the xorb is there already. What is staged and not published then is
+    /// invisible, and free for the next upload of this xorb.
+    pub(super) async fn stage(&self, hash: XorbHash) -> Result<Option<Ticket>, UploadError> {
+        let ticket = Ticket::random();
+        match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
+            Staging::Staged => Ok(Some(ticket)),
+            Staging::Live => Ok(None),
+            Staging::Deleting => Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
+        }
+    }
+
+    /// Publishes what was staged, under the same lock. A grant is spent by that.
+    pub(super) async fn publish_staged(
         &self,
-        xorb: VerifiedXorb,
-        crc64: u64,
-        draft: DraftSlot,
+        staged: Option<Ticket>,
+        verified: Verified,
         domain: String,
+        grant: Option<SpentGrant>,
     ) -> Result<Uploaded, UploadError> {
+        let Verified { xorb, crc64, draft } = verified;
         let hash = xorb.hash();
         let mut uploaded = Uploaded {
             hash,
@@ -176,20 +262,14 @@ impl Cas {
             serialized_len: xorb.layout().serialized_len(),
             raw_len: xorb.layout().raw_len(),
         };
-        let _publishing = self.publish_locks[lock_index(&hash)].lock().await;
-        let ticket = Ticket::random();
-        match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
-            Staging::Live => {
-                draft.discard().await;
-                self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
-                return Ok(uploaded);
+        let Some(ticket) = staged else {
+            draft.discard().await;
+            self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
+            if let Some(grant) = grant {
+                self.index.spend_grant(grant).await.map_err(StoreError::from)?;
             }
-            Staging::Deleting => {
-                draft.discard().await;
-                return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
-            }
-            Staging::Staged => {}
-        }
+            return Ok(uploaded);
+        };
         let Some(draft) = draft.into_draft() else {
             // It was there when the upload began, and was deleted since. Nothing was written, so it must come again;
             // the staged row is cleared up like that of any failed upload.
@@ -198,16 +278,23 @@ impl Cas {
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
         draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain) };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
         self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
         uploaded.was_inserted = true;
         Ok(uploaded)
     }
 }
 
-fn lock_index(hash: &XorbHash) -> usize {
-    let [a, b, ..] = *hash.as_bytes();
-    usize::from(u16::from_le_bytes([a, b])) % super::PUBLISH_LOCK_COUNT
+impl Verified {
+    /// Chunks of it, which is what it takes memory for.
+    pub(super) fn chunk_count(&self) -> u32 {
+        self.xorb.layout().chunk_count()
+    }
+
+    /// Removes the draft, and waits for that.
+    pub(super) async fn discard(self) {
+        self.draft.discard().await;
+    }
 }
 
 /// An upload between two batches: what was verified, and where it was written to.
@@ -215,18 +302,21 @@ struct Ingest {
     cas: Cas,
     verifier: Verifier,
     crc64: Digest,
+    /// Of the body as it came, where a grant says what that has to be.
+    body: Option<(u64, Digest)>,
     draft: DraftSlot,
     keep: bool,
     busy: Duration,
 }
 
 impl Ingest {
-    fn new(cas: &Cas, max_len: u64, is_stored: bool) -> Self {
+    fn new(cas: &Cas, expected: &Expected, is_stored: bool) -> Self {
         Self {
             cas: cas.clone(),
-            verifier: Verifier::new(max_len),
+            verifier: Verifier::new(expected.max_len),
             crc64: Digest::new(),
-            draft: DraftSlot { draft: None, pool: cas.verify_pool.clone() },
+            body: expected.granted.map(|_| (0, Digest::new())),
+            draft: DraftSlot::new(cas.verify_pool.clone()),
             keep: !is_stored,
             busy: Duration::ZERO,
         }
@@ -236,15 +326,15 @@ impl Ingest {
     fn take(mut self, pieces: Vec<Bytes>) -> Result<Self, UploadError> {
         let begin = Instant::now();
         for piece in pieces {
+            if let Some((len, crc64)) = &mut self.body {
+                *len += piece.len() as u64;
+                crc64.write(&piece);
+            }
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
                 self.crc64.write(frame);
                 if self.keep {
-                    let draft = match &mut self.draft.draft {
-                        Some(draft) => draft,
-                        none => none.insert(self.cas.blobs.draft().map_err(StoreError::from)?),
-                    };
-                    draft.write(frame).map_err(StoreError::from)?;
+                    self.draft.write(self.cas.blobs.as_ref(), frame)?;
                 }
             }
         }
@@ -255,38 +345,11 @@ impl Ingest {
     }
 
     /// Ends the verification. Blocks.
-    fn finish(self) -> Result<(VerifiedXorb, u64, DraftSlot), UploadError> {
+    fn finish(self) -> Result<(Verified, Option<Sum>), UploadError> {
         let xorb = self.verifier.finish()?;
         self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
-        Ok((xorb, self.crc64.sum64(), self.draft))
-    }
-}
-
-/// A draft, if there is one yet. Dropped with it, it goes away on a blocking thread: removing a file takes its time, and
-/// the upload that ends may end anywhere, as when its client hangs up.
-struct DraftSlot {
-    draft: Option<Box<dyn Draft>>,
-    pool: Pool,
-}
-
-impl DraftSlot {
-    /// Removes the draft, and waits for that: who is answered now finds nothing of it.
-    async fn discard(mut self) {
-        if let Some(draft) = self.draft.take() {
-            self.pool.run(move || drop(draft)).await;
-        }
-    }
-
-    fn into_draft(mut self) -> Option<Box<dyn Draft>> {
-        self.draft.take()
-    }
-}
-
-impl Drop for DraftSlot {
-    fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
-            self.pool.dispose(draft);
-        }
+        let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.sum64() });
+        Ok((Verified { xorb, crc64: self.crc64.sum64(), draft: self.draft }, sum))
     }
 }
 

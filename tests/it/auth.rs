@@ -1,50 +1,21 @@
 //! Tokens: what each opens, on every route there is, and what it takes to make and void one.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
 
-use reqwest::Method;
-
-use crate::support::{Answer, Client, Start, TestServer, Xorb, rng, sha256_of, upload_shard};
-
-/// Runs `zorb token` on the data of a server; returns what it prints.
-fn token_command(server: &TestServer, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
-    let (verb, rest) = args.split_first().expect("a verb");
-    command.args(["token", verb, "--data-dir"]).arg(server.data_dir()).args(rest);
-    command.output().expect("the binary was built for this test")
-}
-
-fn issue(server: &TestServer, scope: &str, repo: &str, more: &[&str]) -> String {
-    let output = token_command(server, &[&["issue", "--scope", scope, "--repo", repo], more].concat());
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("a token is text");
-    let token = text.strip_suffix('\n').expect("a line");
-    assert!(token.starts_with("zorb_") && !token.contains(char::is_whitespace), "{text:?}");
-    token.to_owned()
-}
-
-fn guarded() -> TestServer {
-    Start::default().with("auth", "token").start()
-}
-
-async fn send(client: &Client, method: &str, path: &str, token: Option<&str>, body: Vec<u8>) -> Answer {
-    let method = Method::from_bytes(method.as_bytes()).expect("a method");
-    let mut request = client.request(method, path).body(body);
-    if let Some(token) = token {
-        request = request.header("authorization", format!("Bearer {token}"));
-    }
-    Answer::of(request).await
-}
+use crate::support::{
+    Answer, Client, Grant, Start, TestServer, Xorb, guarded, issue, rng, send, sha256_of, token_command, upload_shard,
+};
 
 /// What is served to everybody: signs of life, the list of routes, and what carries its own authority.
-const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/v1/data/{xorb}"];
+const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/v1/data/{xorb}", "/v1/grants/{xorb}"];
 
 /// Every way to change something, by method and first words of the path. All else reads.
-const WRITES: [(&str, &str); 7] = [
+const WRITES: [(&str, &str); 9] = [
     ("post", "/xorbs/"),
     ("post", "/xorb/"),
     ("post", "/v1/xorbs/"),
+    ("post", "/v1/xorb-grants/"),
+    ("post", "/v1/xorb-commits/"),
     ("post", "/shard"),
     ("put", "/shard/"),
     ("post", "/v1/shards"),
@@ -56,12 +27,12 @@ const ADMINISTRATION: [(&str, &str); 1] = [("get", "/metrics")];
 
 #[tokio::test]
 async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_opens_nothing() {
-    let server = guarded();
+    let server = Start::default().with("auth", "token").with("grants", true).start();
     let client = server.client();
     let tokens = ["read", "write", "admin"].map(|scope| issue(&server, scope, "*", &[]));
     let document = client.get("/openapi.json").await.json();
     let paths = document["paths"].as_object().expect("the document has paths");
-    assert!(paths.len() >= 25, "{paths:?}");
+    assert!(paths.len() >= 28, "{paths:?}");
     let zeros = "0".repeat(64);
     let mut walked = BTreeSet::new();
     for (template, item) in paths {
@@ -69,7 +40,7 @@ async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_ope
             let path = ["{hash}", "{file}", "{xorb}", "{digest}"]
                 .iter()
                 .fold(template.clone(), |path, name| path.replace(name, &zeros));
-            let path = path.replace("{prefix}", "default");
+            let path = path.replace("{prefix}", "default").replace("{id}", "x");
             assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
             let listed =
                 |list: &[(&str, &str)]| list.iter().any(|(verb, begin)| verb == method && path.starts_with(begin));
@@ -87,7 +58,7 @@ async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_ope
             walked.insert((method.clone(), template.clone()));
         }
     }
-    assert!(walked.len() >= 28, "{walked:?}");
+    assert!(walked.len() >= 31, "{walked:?}");
 }
 
 /// `needed` counts scopes: 0 none, 1 read, 2 write, 3 admin.
@@ -105,8 +76,12 @@ async fn check_route(client: &Client, method: &str, path: &str, needed: usize, t
     for (token, scope) in tokens.iter().zip(1..) {
         let status = send(client, method, path, Some(token), Vec::new()).await.status;
         assert_ne!(status, 401, "{method} {path} with scope {scope}");
-        // A data URL without a signature is a 403 for everybody.
-        if !path.starts_with("/v1/data/") {
+        // A URL with its own authority is a 403 for everybody where it has none, and so is the commit of no grant.
+        let is_forbidden =
+            ["/v1/data/", "/v1/grants/", "/v1/xorb-commits/"].iter().any(|begin| path.starts_with(begin));
+        if is_forbidden {
+            assert_eq!(status, 403, "{method} {path} with scope {scope}");
+        } else {
             assert_eq!(status == 403, scope < needed, "{method} {path} with scope {scope} of {needed}: {status}");
         }
     }
@@ -279,7 +254,7 @@ async fn a_rotated_key_is_taken_up_at_once_and_a_dropped_one_lets_nobody_in() {
 
 #[tokio::test]
 async fn nothing_of_a_token_or_a_signature_is_in_the_log() {
-    let server = Start::default().with("auth", "token").with("log", "trace").start();
+    let server = Start::default().with("auth", "token").with("grants", true).with("log", "trace").start();
     let client = server.client();
     let writer = issue(&server, "write", "models/a/one", &["--subject", "alice"]);
     let mut rng = rng();
@@ -295,12 +270,18 @@ async fn nothing_of_a_token_or_a_signature_is_in_the_log() {
     let url = plan.json()["fetch_info"][&xorb.hash()][0]["url"].as_str().expect("a URL").to_owned();
     let signature = url.split_once("?s=").expect("a signature").1;
     assert_eq!(client.get(url.strip_prefix(server.url()).expect("our URL")).await.status, 403, "without a range");
+    let granted = Xorb::mixed(&mut rng, 3);
+    let grant = Grant::of(&client.bearing(&writer), &granted).await;
+    assert_eq!(grant.send(&client, granted.bytes.clone()).await.status, 200);
+    assert_eq!(grant.commit(&client.bearing(&writer)).await.status, 200);
+    // Only its end is secret: what it says, the id of the commit says as well.
+    let upload = &grant.path[grant.path.len() - 40..];
     let (_, log) = {
         server.terminate();
         server.exit().await
     };
     assert!(log.contains("models/a/one") && log.contains("alice"), "who did what is there");
-    for secret in [&writer[5..], &altered[5..], signature] {
+    for secret in [&writer[5..], &altered[5..], signature, upload] {
         for piece in [&secret[..20], &secret[secret.len() - 24..secret.len() - 4]] {
             assert!(!log.contains(piece), "the log has {piece}");
         }

@@ -5,7 +5,8 @@ use std::fs;
 use zorb::http::Code;
 
 use crate::support::{
-    Answer, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of, upload_shard,
+    Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of,
+    upload_shard,
 };
 
 /// Fields that every problem has.
@@ -81,6 +82,7 @@ async fn provoke(code: &str) -> Answer {
         "malformed_xorb" => client.post(&path, header(0, 5, 6).to_vec()).await,
         "unsupported_version" => client.post(&path, b"a text of more than eight bytes".as_slice()).await,
         "unsupported_compression" => client.post(&path, header(99, 5, 5).to_vec()).await,
+        "grant_mismatch" => grant_mismatch(&xorb, Xorb::mixed(&mut rng, 2)).await,
         "hash_mismatch" => client.post(&path, Xorb::mixed(&mut rng, 2).bytes).await,
         "too_many_chunks" => client.post(&path, [&header(0, 1, 1)[..], b"x"].concat().repeat(8193)).await,
         "incomplete_body" => client.post(&path, xorb.bytes.slice(..xorb.bytes.len() - 1)).await,
@@ -121,6 +123,13 @@ async fn provoke(code: &str) -> Answer {
     }
 }
 
+/// Other bytes than the grant is for.
+async fn grant_mismatch(granted: &Xorb, sent: Xorb) -> Answer {
+    let server = Start::default().with("grants", true).start();
+    let grant = Grant::of(&server.client(), granted).await;
+    grant.send(&server.client(), sent.bytes).await
+}
+
 /// An upload to a store on a full file system; afterwards the server still serves what it has.
 async fn out_of_space() -> Answer {
     let server = Start::default().on_small_disk(2).start();
@@ -156,7 +165,7 @@ async fn check_unknown(server: &TestServer, method: &str, path: &str) {
 
 #[tokio::test]
 async fn every_unknown_path_is_404_with_every_method() {
-    let server = TestServer::start();
+    let server = Start::default().with("grants", false).start();
     let hash = "0".repeat(64);
     let methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "PROPFIND", "ZORB"];
     for path in [

@@ -124,7 +124,7 @@ async fn a_client_that_says_that_it_sends_no_more_still_gets_its_answer() {
 
 #[tokio::test]
 async fn a_connection_goes_on_after_a_refused_upload() {
-    let (server, mut rng) = (TestServer::start(), rng());
+    let (server, mut rng) = (Start::default().with("grants", false).start(), rng());
     let (xorb, other) = (Xorb::mixed(&mut rng, 3), Xorb::mixed(&mut rng, 3));
     let mut connection = Raw::connect(&server).await;
     let garbage = random_bytes(&mut rng, 10_000);
@@ -152,7 +152,7 @@ fn request(path: &str, body: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_client_that_goes_on_sending_after_it_was_refused_reads_why() {
-    let server = TestServer::start();
+    let server = Start::default().with("grants", false).start();
     let hash = "0".repeat(64);
     for (path, len, status, code) in [
         // The first chunk header says it all.

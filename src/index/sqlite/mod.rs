@@ -6,6 +6,7 @@
 mod archive;
 mod claims;
 mod files;
+mod grants;
 mod listing;
 mod owners;
 mod publish;
@@ -24,8 +25,8 @@ use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
-    Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow, XorbState,
-    migrate,
+    Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow,
+    XorbState, migrate,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
@@ -176,6 +177,27 @@ impl Index for SqliteIndex {
         domain: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         self.read_foreign_single_chunks(hashes, domain).boxed()
+    }
+
+    fn renew_xorb(
+        &self,
+        hash: XorbHash,
+        domain: Option<String>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.renew(hash, domain, now).boxed()
+    }
+
+    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.note_spent(grant).boxed()
+    }
+
+    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.read_spent(nonce).boxed()
+    }
+
+    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.delete_spent(before).boxed()
     }
 
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {

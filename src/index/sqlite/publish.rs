@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, SqliteConnection};
 
-use super::{get, map, millis};
+use super::{get, grants, map, millis};
 use crate::index::error::IndexError;
 use crate::index::{NewXorb, Ticket};
 use crate::runtime::clock::Timestamp;
@@ -47,6 +47,9 @@ pub(super) async fn publish(
     if let Some(domain) = xorb.domain {
         let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(domain);
         share.execute(&mut *transaction).await.map_err(failed)?;
+    }
+    if let Some(grant) = xorb.grant {
+        grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
     }
     sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)

@@ -1,4 +1,8 @@
 //! Grants to upload one xorb (spec 5.4.2, 6.2 rule 8).
+//!
+//! A grant is two texts with the same contents. One lets the bytes be sent, without a token; it stands in the query of a
+//! URL, which is not logged. The other is the id, for the commit; it stands in a path, which is logged here and by every
+//! proxy, and so must be of no use to who reads it there: a commit takes the token of the grant's owner, too.
 
 use sha2::{Digest, Sha256};
 
@@ -24,6 +28,15 @@ pub struct GrantRequest<'a> {
     pub expires_unix_secs: u64,
     /// Random; what was used once is not used again.
     pub nonce: [u8; 16],
+}
+
+/// A grant as its client gets it.
+#[derive(Clone, Debug)]
+pub struct IssuedGrant {
+    /// Names the grant when it is committed.
+    pub id: SecretText,
+    /// The permission to send the bytes.
+    pub upload: SecretText,
 }
 
 /// A grant that is valid as far as its text tells.
@@ -62,29 +75,48 @@ impl Owner {
 }
 
 impl GrantRequest<'_> {
-    /// The id of the grant: the permission itself, for the URL of the upload and of its commit.
+    /// The two texts of the grant.
     #[must_use]
-    pub fn issue(&self, ring: &KeyRing) -> SecretText {
+    pub fn issue(&self, ring: &KeyRing) -> IssuedGrant {
         let mut payload = Vec::new();
         payload.extend_from_slice(&self.expires_unix_secs.to_le_bytes());
         payload.extend_from_slice(&self.body_len.to_le_bytes());
         payload.extend_from_slice(&self.crc64nvme.to_le_bytes());
         payload.extend_from_slice(&self.nonce);
         payload.extend_from_slice(&Owner::of(self.claims).0);
-        seal(ring, Purpose::Grant, self.xorb.as_bytes(), &payload)
+        let sealed = |purpose| seal(ring, purpose, self.xorb.as_bytes(), &payload);
+        IssuedGrant { id: sealed(Purpose::Grant), upload: sealed(Purpose::GrantedUpload) }
     }
 }
 
 /// The grant with this id, if it is for this xorb and valid now.
 ///
-/// The upload itself comes without a token: the id is all there is. A commit has a token, which
-/// [`Grant::check_owner`] must agree to.
+/// This is for the commit; the token that it comes with is for [`Grant::check_owner`] to agree to.
 ///
 /// # Errors
 ///
 /// The id is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
 pub fn check_grant(ring: &KeyRing, id: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
-    let (_, payload) = open(ring, Purpose::Grant, xorb.as_bytes(), id)?;
+    check(ring, Purpose::Grant, id, xorb, now_unix_secs)
+}
+
+/// The grant under which bytes are sent, if this text allows that for this xorb and now. There is no token: the text is
+/// all there is.
+///
+/// # Errors
+///
+/// The text is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
+pub fn check_granted_upload(
+    ring: &KeyRing,
+    upload: &str,
+    xorb: &XorbHash,
+    now_unix_secs: u64,
+) -> Result<Grant, Refused> {
+    check(ring, Purpose::GrantedUpload, upload, xorb, now_unix_secs)
+}
+
+fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
+    let (_, payload) = open(ring, purpose, xorb.as_bytes(), text)?;
     let grant = parse_payload(&payload).ok_or(Reason::Malformed)?;
     check_expiry(grant.expires_unix_secs, now_unix_secs)?;
     Ok(grant)

@@ -29,7 +29,10 @@ const MAX_TEXT_LEN: usize = 8192;
 pub(super) enum Purpose {
     Token,
     DataUrl,
+    /// The id of a grant: for its commit, which takes a token as well.
     Grant,
+    /// What lets the bytes of a grant be sent, by whoever has it.
+    GrantedUpload,
 }
 
 impl Purpose {
@@ -38,6 +41,7 @@ impl Purpose {
             Self::Token => b"zorb token",
             Self::DataUrl => b"zorb data url",
             Self::Grant => b"zorb grant",
+            Self::GrantedUpload => b"zorb granted upload",
         }
     }
 }

@@ -1,10 +1,11 @@
+mod grant;
+
 use std::collections::HashSet;
 
 use super::seal::{Purpose, open, seal};
 use super::{
-    Claims, DataUrl, GRACE_SECS, Grant, GrantRequest, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError,
-    Reason, Refused, Repo, RepoScope, Scope, SecretText, Subject, check_data_url, check_grant, check_token,
-    inspect_token,
+    Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Reason, Refused, Repo,
+    RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
 };
 use crate::format::{ByteRange, XorbHash};
 
@@ -231,7 +232,7 @@ fn debug_shows_no_secret() {
 
 #[test]
 fn a_text_for_one_purpose_is_not_valid_for_another() {
-    let purposes = [Purpose::Token, Purpose::DataUrl, Purpose::Grant];
+    let purposes = [Purpose::Token, Purpose::DataUrl, Purpose::Grant, Purpose::GrantedUpload];
     for made in purposes {
         let text = seal(&ring(), made, b"context", b"payload");
         for used in purposes {
@@ -349,73 +350,4 @@ fn a_data_url_has_1_to_256_ranges_and_then_fits_into_8_kib() {
     assert!(url.expose().len() < 6000, "{}", url.expose().len());
     assert_eq!(check_url(&url, &many), Ok(()));
     assert_eq!(check_url(&url, &many[255..]), Ok(()));
-}
-
-fn grant_id(claims: &Claims) -> SecretText {
-    let request = GrantRequest {
-        claims,
-        xorb: xorb(1),
-        body_len: 300_048,
-        crc64nvme: 668_303_702_102_526_178,
-        expires_unix_secs: LATER,
-        nonce: [5; 16],
-    };
-    request.issue(&ring())
-}
-
-fn grant() -> Grant {
-    check_grant(&ring(), grant_id(&claims()).expose(), &xorb(1), NOW).unwrap()
-}
-
-#[test]
-fn a_grant_says_what_may_be_sent_and_which_one_it_is() {
-    let grant = grant();
-    assert_eq!((grant.body_len, grant.crc64nvme), (300_048, 668_303_702_102_526_178));
-    assert_eq!((grant.nonce, grant.expires_unix_secs), ([5; 16], LATER));
-}
-
-#[test]
-fn a_grant_id_is_safe_as_one_segment_of_a_path() {
-    let id = grant_id(&claims());
-    assert!(id.expose().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
-    assert!(id.expose().len() < 200, "{}", id.expose().len());
-}
-
-#[test]
-fn a_grant_is_of_no_use_for_another_xorb_or_after_its_time() {
-    let id = grant_id(&claims());
-    let check = |byte, now| check_grant(&ring(), id.expose(), &xorb(byte), now);
-    assert_eq!(refused(check(2, NOW)), Reason::Signature);
-    assert!(check(1, LATER + GRACE_SECS).is_ok());
-    assert_eq!(refused(check(1, LATER + GRACE_SECS + 1)), Reason::Expired);
-}
-
-#[test]
-fn a_grant_belongs_to_the_repository_and_subject_that_asked_for_it_even_with_a_fresh_token() {
-    let refreshed = Claims { issued_unix_secs: NOW + 500, expires_unix_secs: LATER + 500, ..claims() };
-    assert_eq!(grant().check_owner(&refreshed), Ok(()));
-    let others = [
-        Claims { repo: RepoScope::All, ..claims() },
-        Claims { repo: RepoScope::One("models/ns/other".parse().unwrap()), ..claims() },
-        Claims { subject: None, ..claims() },
-        Claims { subject: Some("mallory".parse().unwrap()), ..claims() },
-    ];
-    for other in others {
-        assert_eq!(refused(grant().check_owner(&other)), Reason::Owner, "{other:?}");
-    }
-}
-
-#[test]
-fn every_grant_id_that_is_altered_anywhere_is_refused() {
-    for text in altered(grant_id(&claims()).expose()) {
-        assert!(check_grant(&ring(), &text, &xorb(1), NOW).is_err(), "{text}");
-    }
-}
-
-#[test]
-fn a_grant_is_no_token_and_no_data_url() {
-    let id = grant_id(&claims());
-    assert!(check_token(&ring(), &format!("zorb_{}", id.expose()), NOW).is_err());
-    assert!(check_data_url(&ring(), &xorb(1), id.expose(), &ranges(&[(0, 100)]), NOW).is_err());
-    assert!(check_grant(&ring(), url(&[(0, 100)]).expose(), &xorb(1), NOW).is_err());
 }

@@ -37,7 +37,7 @@ pub(super) async fn store_xorb(target: &Target, xorb: LooseXorb) -> Result<u64, 
     if staging == Staging::Staged {
         draft.publish(BlobKey::xorb(named)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
         target.index.publish_xorb(row, ticket, target.clock.now()).await.map_err(StoreError::from)?;
     }
     Ok(raw_len)

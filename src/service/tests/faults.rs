@@ -14,8 +14,8 @@ use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
-    KnownSha256, NewXorb, Reader, Registered, Registration, RestoredFile, Staging, Ticket, Totals, XorbContents,
-    XorbEntry, XorbRow, XorbState,
+    KnownSha256, NewXorb, Reader, Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals,
+    XorbContents, XorbEntry, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -197,6 +197,27 @@ impl Index for FaultyIndex {
 
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("publish_xorb", self.inner.publish_xorb(xorb, ticket, now), index_error).boxed()
+    }
+
+    fn renew_xorb(
+        &self,
+        hash: XorbHash,
+        domain: Option<String>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("renew_xorb", self.inner.renew_xorb(hash, domain, now), index_error).boxed()
+    }
+
+    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("spend_grant", self.inner.spend_grant(grant), index_error).boxed()
+    }
+
+    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("is_grant_spent", self.inner.is_grant_spent(nonce), index_error).boxed()
+    }
+
+    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.faults.around("forget_grants", self.inner.forget_grants(before), index_error).boxed()
     }
 
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {

@@ -42,6 +42,7 @@ fn xorb(rng: &mut StdRng) -> NewXorb {
         chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::None; CHUNK_COUNT as usize],
         domain: None,
+        grant: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod backup;
 mod claims;
 mod faults;
+mod granted;
 mod large;
 mod watched;
 
@@ -23,7 +24,7 @@ use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::index::Index;
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::clock::{ManualClock, Timestamp};
+use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 
 /// A store in memory with its index in a temporary folder, both of which can be told to fail.
@@ -32,13 +33,15 @@ struct Setup {
     faults: Faults,
     blobs: MemoryBlobStore,
     index: SqliteIndex,
+    clock: Arc<ManualClock>,
 }
 
 impl Setup {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
-        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index }
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index, clock }
     }
 
     /// Claims that nobody has verified.
@@ -54,7 +57,7 @@ impl Setup {
     /// The same over blobs of another kind.
     fn process_over(&self, blobs: impl BlobStore) -> Cas {
         let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
-        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
         Cas::new(Arc::new(blobs), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
     }

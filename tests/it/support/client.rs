@@ -3,7 +3,7 @@
 use std::sync::Once;
 
 use bytes::Bytes;
-use reqwest::header::HeaderMap;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
@@ -30,6 +30,19 @@ impl Client {
         });
         let http = reqwest::Client::builder().no_proxy().build().expect("the client's settings are valid");
         Self { url: url.to_owned(), http }
+    }
+
+    /// The same with a token in every request.
+    pub fn bearing(&self, token: &str) -> Self {
+        let value = format!("Bearer {token}").parse().expect("a token is text");
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+        let http = reqwest::Client::builder().no_proxy().default_headers(headers).build();
+        Self { url: self.url.clone(), http: http.expect("the client's settings are valid") }
+    }
+
+    /// Where the server is, without a slash at the end.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// A request that is not sent yet; the path begins with a slash.

@@ -2,18 +2,22 @@
 
 mod client;
 mod files;
+mod grants;
 mod metrics;
 mod official;
 mod raw;
 mod server;
 mod shards;
+mod tokens;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
 pub use self::files::{read_file, register, stocked};
+pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
 pub use self::raw::Raw;
 pub use self::server::{Start, TestServer};
 pub use self::shards::{sha256_of, shard_of, upload_shard};
+pub use self::tokens::{guarded, issue, send, token_command};
 pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -53,7 +53,8 @@ impl Store {
         let ticket = Ticket::random();
         assert_eq!(self.index.stage_xorb(hash, ticket, NOW).await.unwrap(), Staging::Staged);
         draft.publish(BlobKey::xorb(hash)).await.unwrap();
-        let row = NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, domain: Some("org".to_owned()) };
+        let row =
+            NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, domain: Some("org".to_owned()), grant: None };
         self.index.publish_xorb(row, ticket, NOW).await.unwrap();
     }
 

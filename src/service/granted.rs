@@ -1,0 +1,154 @@
+//! Uploads by grant (spec 5.4.2): the bytes come first, to a URL that carries its own authority; a commit, which takes a
+//! token, makes them visible.
+//!
+//! Between the two the bytes are a draft, verified like any upload, and what is known of them is in memory ([`Waiting`]).
+//! The commit does what a direct upload does after its last byte, and spends the grant in the transaction that makes
+//! the xorb live. So nothing of a grant is in the index before its commit, and nothing but the commit can make it
+//! visible. A process that ends forgets what waits: its drafts are cleared up like any others, the commit is told that
+//! there is nothing, and the client asks for a new grant.
+
+mod waiting;
+
+use bytes::Bytes;
+use futures_util::Stream;
+
+use self::waiting::Limits;
+pub(super) use self::waiting::Waiting;
+use super::access::{Claims, GRACE_SECS, Grant};
+use super::error::{StoreError, UploadError};
+use super::register::{domain, walls};
+use super::upload::{BodyError, Expected, Sum};
+use super::{Budget, Cas};
+use crate::format::XorbHash;
+use crate::format::limits::MAX_XORB_BODY_LEN;
+use crate::index::SpentGrant;
+use crate::runtime::clock::Timestamp;
+
+/// Chunks of all uploads that wait for their commit, at most: 10 MiB of layouts and hashes.
+const WAITING_CHUNK_COUNT: u32 = 256 << 10;
+
+/// How much longer than it could be used a spent grant is remembered: a clock that is set back a little must not make
+/// it good again.
+const MEMORY_SECS: u64 = 600;
+
+/// The bytes of a grant.
+#[derive(Debug)]
+pub struct GrantedUpload<S> {
+    /// The grant, checked.
+    pub grant: Grant,
+    /// The xorb that it is for.
+    pub xorb: XorbHash,
+    /// Bytes of the body as the client declares them, if it does.
+    pub declared_len: Option<u64>,
+    /// The body, in pieces of any size.
+    pub body: S,
+}
+
+impl Cas {
+    /// Whether whoever holds these claims need not upload a xorb, because it is there for them already. If so, it is as
+    /// fresh afterwards as if it had been uploaded.
+    ///
+    /// What only others have uploaded is not there: that it exists is not to be told, and for a xorb of one chunk the
+    /// hash, which others may know, would do instead of the bytes (spec 6.2, rules 5 and 9).
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn renew(&self, claims: &Claims, xorb: XorbHash) -> Result<bool, StoreError> {
+        Ok(self.index.renew_xorb(xorb, walls(&claims.repo), self.clock.now()).await?)
+    }
+
+    /// Takes the bytes of a grant; returns when they wait for its commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`UploadError`]. The body may not have been read to its end.
+    pub async fn upload_granted<S>(&self, upload: GrantedUpload<S>) -> Result<(), UploadError>
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
+    {
+        let GrantedUpload { grant, xorb, declared_len, body } = upload;
+        self.check_unused(&grant).await?;
+        // Before a byte is read, so that nobody sends in vain what cannot be it.
+        if declared_len != Some(grant.body_len) {
+            return Err(UploadError::NotAsGranted { len: grant.body_len });
+        }
+        let _slot = self.upload_slot()?;
+        let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
+        let expected = Expected { hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
+        let verified = self.verify(expected, declared_len, body).await?;
+        // The same bytes may have come twice at once, and one of them may have been committed.
+        if let Err(spent) = self.check_unused(&grant).await {
+            verified.discard().await;
+            return Err(spent);
+        }
+        for surplus in self.waiting.insert(&grant, verified) {
+            surplus.discard().await;
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes of a grant durable and visible to whoever holds these claims, who is the grant's owner. Does
+    /// nothing, successfully, where that has been done.
+    ///
+    /// # Errors
+    ///
+    /// [`UploadError::NothingSent`], or the store failed. Then the bytes may have to be sent again, under a new grant.
+    pub async fn commit_granted(&self, claims: &Claims, xorb: XorbHash, grant: Grant) -> Result<(), UploadError> {
+        let domain = domain(&claims.repo);
+        self.uninterrupted(|cas| async move { cas.publish_granted(xorb, grant, domain).await }).await
+    }
+
+    async fn publish_granted(&self, xorb: XorbHash, grant: Grant, domain: String) -> Result<(), UploadError> {
+        let _publishing = self.publish_lock(&xorb).await;
+        if self.waiting.has(&grant) {
+            // Taken only when the row is staged: if that fails, the client can come back.
+            let staged = self.stage(xorb).await?;
+            let verified = self.waiting.take(&grant).ok_or(UploadError::NothingSent)?;
+            let spent = SpentGrant { nonce: grant.nonce, expires: millis(grant.expires_unix_secs) };
+            return self.publish_staged(staged, verified, domain, Some(spent)).await.map(drop);
+        }
+        let is_spent = self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
+        // It may have been deleted since.
+        let is_there = is_spent && self.index.find_xorb(xorb).await.map_err(StoreError::from)?.is_some();
+        if is_there { Ok(()) } else { Err(UploadError::NothingSent) }
+    }
+
+    async fn check_unused(&self, grant: &Grant) -> Result<(), UploadError> {
+        let is_used =
+            self.waiting.has(grant) || self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
+        if is_used { Err(UploadError::GrantSpent) } else { Ok(()) }
+    }
+
+    /// Forgets what nobody can commit any more, and the grants that have long expired. To be called now and then.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn sweep_grants(&self) -> Result<(), StoreError> {
+        let now = self.clock.now().as_secs();
+        for verified in self.waiting.take_expired(now.saturating_sub(GRACE_SECS)) {
+            verified.discard().await;
+        }
+        self.index.forget_grants(millis(now.saturating_sub(GRACE_SECS + MEMORY_SECS))).await?;
+        Ok(())
+    }
+
+    /// Forgets all that waits. Only for the end.
+    pub(super) async fn drop_waiting(&self) {
+        for verified in self.waiting.take_expired(u64::MAX) {
+            verified.discard().await;
+        }
+    }
+}
+
+impl Waiting {
+    /// None yet.
+    pub(super) fn new(budget: Budget) -> Self {
+        Self::with_limits(Limits { count: budget.upload_count, chunk_count: WAITING_CHUNK_COUNT })
+    }
+}
+
+const fn millis(unix_secs: u64) -> Timestamp {
+    Timestamp::from_millis(unix_secs.saturating_mul(1000))
+}

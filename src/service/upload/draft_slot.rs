@@ -1,0 +1,48 @@
+//! The draft of an upload, which may not have begun yet.
+
+use crate::blob::{BlobStore, Draft};
+use crate::runtime::blocking::Pool;
+use crate::service::error::StoreError;
+
+/// A draft, if there is one yet. Dropped with it, it goes away on a blocking thread: removing a file takes its time, and
+/// the upload that ends may end anywhere, as when its client hangs up.
+#[derive(Debug)]
+pub(super) struct DraftSlot {
+    draft: Option<Box<dyn Draft>>,
+    pool: Pool,
+}
+
+impl DraftSlot {
+    /// None yet.
+    pub(super) const fn new(pool: Pool) -> Self {
+        Self { draft: None, pool }
+    }
+
+    /// Appends bytes to the draft, which begins with the first of them. Blocks.
+    pub(super) fn write(&mut self, blobs: &dyn BlobStore, bytes: &[u8]) -> Result<(), StoreError> {
+        let draft = match &mut self.draft {
+            Some(draft) => draft,
+            none => none.insert(blobs.draft()?),
+        };
+        Ok(draft.write(bytes)?)
+    }
+
+    /// Removes the draft, and waits for that: who is answered now finds nothing of it.
+    pub(super) async fn discard(mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.pool.run(move || drop(draft)).await;
+        }
+    }
+
+    pub(super) fn into_draft(mut self) -> Option<Box<dyn Draft>> {
+        self.draft.take()
+    }
+}
+
+impl Drop for DraftSlot {
+    fn drop(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.pool.dispose(draft);
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
     python tests/clients/stock_client.py target/release/zorb
 
-runs with whichever version of hf_xet is installed in this Python (1.5 or newer). Every push and pull is a process of its
+(ZORB_GRANTS=true for a server with upload grants) runs with whichever version of hf_xet is installed in this Python (1.5 or newer). Every push and pull is a process of its
 own with a cache of its own, so nothing is known from before unless the server says it.
 """
 
@@ -30,6 +30,7 @@ def main(binary):
         try:
             pushed = client(folder, "push", server.url, list(files))
             check_pull(folder, server, pushed)
+            check_grants(server)
             server.stop()
             server = Server(binary, folder / "data")
             check_pull(folder, server, pushed)
@@ -68,6 +69,16 @@ def check_pull(folder, server, pushed):
         (target / name).unlink()
 
 
+def check_grants(server):
+    """With grants every xorb came by one; without them none did."""
+    counts = {route: server.answered(route) for route in ("/v1/xorb-commits/", "/v1/xorbs/")}
+    print(f"uploads: {counts}")
+    by_grant, directly = counts.values()
+    has_grants = os.environ.get("ZORB_GRANTS") == "true"
+    if (by_grant > 0) != has_grants or (directly > 0) == has_grants:
+        sys.exit("that is not the way that they should have come")
+
+
 def check_near_duplicate(folder, server, files, rng):
     """A file that differs a little must cost a little, also for a client that has never seen the first one."""
     path, data = max(files.items(), key=lambda item: len(item[1]))
@@ -101,9 +112,16 @@ class Server:
         self.url = match.group(1)
 
     def received(self):
+        return int(re.search(r"^zorb_received_bytes_total (\d+)", self.metrics(), re.MULTILINE).group(1))
+
+    def answered(self, route):
+        """Number of requests to routes that begin so."""
+        name = rf'^zorb_http_requests_total{{route="{route}.*}} (\d+)'
+        return sum(map(int, re.findall(name, self.metrics(), re.MULTILINE)))
+
+    def metrics(self):
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
-            text = answer.read().decode()
-        return int(re.search(r"^zorb_received_bytes_total (\d+)", text, re.MULTILINE).group(1))
+            return answer.read().decode()
 
     def stop(self):
         self.process.terminate()

@@ -2,7 +2,7 @@
 
     python tests/clients/stock_client.py target/release/zorb
 
-runs with whichever version of hf_xet is installed in this Python (1.5 or newer). Every push and pull is a process of its
+(ZORB_GRANTS=true for a server with upload grants) runs with whichever version of hf_xet is installed in this Python (1.5 or newer). Every push and pull is a process of its
 own with a cache of its own, so nothing is known from before unless the server says it.
 """
 
@@ -36,6 +36,7 @@ def main(binary):
             files = make_files(folder / "files", rng)
             pushed = push(server, list(files))
             check_pull(server, pushed)
+            check_grants(server)
             server.restart()
             check_pull(server, pushed)
             check_parts(server, pushed, rng)
@@ -103,6 +104,16 @@ def check_parts(server, pushed, rng):
         client(server, "parts", "models/acme/one", "read", {"pushed": pushed, "ranges": ranges}, **setting)
     check_pull(server, pushed, HF_XET_CLIENT_ENABLE_MULTIRANGE_FETCHING="true")
     say(f"{len(ranges)} parts read, in order and out of it")
+
+
+def check_grants(server):
+    """With grants every xorb came by one; without them none did."""
+    counts = {route: server.answered(route) for route in ("/v1/xorb-commits/", "/v1/xorbs/")}
+    say(f"uploads: {counts}")
+    by_grant, directly = counts.values()
+    has_grants = os.environ.get("ZORB_GRANTS") == "true"
+    if (by_grant > 0) != has_grants or (directly > 0) == has_grants:
+        sys.exit("that is not the way that they should have come")
 
 
 def check_near_duplicate(folder, server, files, rng):
@@ -226,11 +237,18 @@ class Server:
         return self.tokens[scope, repo]
 
     def received(self):
+        return int(re.search(r"^zorb_received_bytes_total (\d+)", self.metrics(), re.MULTILINE).group(1))
+
+    def answered(self, route):
+        """Number of requests to routes that begin so."""
+        name = rf'^zorb_http_requests_total{{route="{route}.*}} (\d+)'
+        return sum(map(int, re.findall(name, self.metrics(), re.MULTILINE)))
+
+    def metrics(self):
         request = urllib.request.Request(f"{self.url}/metrics")
         request.add_header("Authorization", f"Bearer {self.token('admin', '*')}")
         with urllib.request.urlopen(request) as answer:
-            text = answer.read().decode()
-        return int(re.search(r"^zorb_received_bytes_total (\d+)", text, re.MULTILINE).group(1))
+            return answer.read().decode()
 
     def restart(self):
         self.stop()

@@ -76,7 +76,7 @@ pub struct Pace {
     pub min_bytes_per_sec: u64,
 }
 
-/// Everything of [`routes`], each behind what it needs. What is not there is a 404 with a JSON body, whatever the method
+/// Everything of `routes`, each behind what it needs. What is not there is a 404 with a JSON body, whatever the method
 /// and whoever asks: a 401 or 405 on a path that a newer client probes would break its upload (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
     let router = routes::routes(&state).into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));

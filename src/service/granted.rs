@@ -1,7 +1,7 @@
 //! Uploads by grant (spec 5.4.2): the bytes come first, to a URL that carries its own authority; a commit, which takes a
 //! token, makes them visible.
 //!
-//! Between the two the bytes are a draft, verified like any upload, and what is known of them is in memory ([`Waiting`]).
+//! Between the two the bytes are a draft, verified like any upload, and what is known of them is in memory.
 //! The commit does what a direct upload does after its last byte, and spends the grant in the transaction that makes
 //! the xorb live. So nothing of a grant is in the index before its commit, and nothing but the commit can make it
 //! visible. A process that ends forgets what waits: its drafts are cleared up like any others, the commit is told that

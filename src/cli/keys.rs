@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::http::{KeySource, Keys};
 use crate::runtime::durable::{TempFile, create_folder, remove_leftovers};
 use crate::runtime::telemetry::chain;
-use crate::service::access::KeyRing;
+use crate::service::access::{KeyRing, KeyRingError};
 
 /// Name of the key file in the data folder.
 const FILE_NAME: &str = "keys";
@@ -123,18 +123,23 @@ impl KeySource for KeyFile {
         if stamp == *seen {
             return None;
         }
-        *seen = stamp;
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        match read(folder) {
-            Ok(Some(ring)) => Some(ring),
+        let (ring, is_settled) = match read(folder) {
+            Ok(Some(ring)) => (Some(ring), true),
             Ok(None) => {
                 tracing::warn!("the key file is gone; the keys in memory stay in use until the next start");
-                None
+                (None, true)
             }
+            // What cannot be read now, as with too many files open, is read at the next look: a key that was dropped
+            // because a token has leaked must not stay in use.
             Err(error) => {
                 tracing::warn!(error = %chain(error.as_ref()), "the key file was changed and cannot be used");
-                None
+                (None, error.downcast_ref::<KeyRingError>().is_some())
             }
+        };
+        if is_settled {
+            *seen = stamp;
         }
+        ring
     }
 }

@@ -105,6 +105,8 @@ fn report(archive: &Path, data_dir: &Path, restored: &Restored, output: &Output)
 /// Where the data folder is to be, links followed. Refuses whatever is there already.
 fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let shown = data_dir.display();
+    // Without a dot at its end: what comes before that is not the folder above it.
+    let data_dir: &Path = &data_dir.components().collect::<PathBuf>();
     let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match data_dir.read_dir().map(|mut entries| entries.next().is_none()) {
         Ok(false) => bail!("{shown} is not empty; a store is only restored into a folder that is, or is not there"),
@@ -117,6 +119,10 @@ fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
             Ok(target)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
+            // Now, and not after hours of restoring.
+            if data_dir.symlink_metadata().is_ok() {
+                bail!("{shown} is a link that leads nowhere; remove it, or name another folder");
+            }
             create_folder(parent).with_context(|| cannot_write(data_dir))?;
             Ok(data_dir.to_owned())
         }

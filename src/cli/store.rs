@@ -9,7 +9,6 @@ use indicatif::ProgressBar;
 use super::output::Output;
 use crate::config::{Config, RawConfig};
 use crate::runtime::telemetry::chain;
-use crate::service::ReadError;
 use crate::service::archive::Watch;
 
 /// The data folder, found as `zorb serve` finds it.
@@ -54,7 +53,7 @@ impl Watch for Progress {
         self.bar.set_position(len);
     }
 
-    fn problem(&self, problem: &ReadError) {
+    fn problem(&self, problem: &(dyn std::error::Error + 'static)) {
         self.output.complain(chain(problem));
     }
 }

@@ -194,6 +194,10 @@ impl From<RegisterError> for Problem {
                 let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
+            RegisterError::Overloaded { retry_after } => {
+                Self::new(Code::Overloaded, "Too many shards are under way; try again in a moment.")
+                    .retry_after(retry_after)
+            }
             RegisterError::Store(error) => error.into(),
         }
     }
@@ -207,6 +211,10 @@ impl From<ReconstructError> for Problem {
                 let detail = format!("The file has {file_len} bytes; the range begins behind them.");
                 Self::new(Code::RangeNotSatisfiable, detail).unsatisfied(file_len)
             }
+            ReconstructError::BatchTooLarge { .. } => Self::new(
+                Code::InvalidRequest,
+                "These files have too many terms for one query; ask for fewer, or for one.",
+            ),
             ReconstructError::Inconsistent { .. } => internal(&error),
             ReconstructError::Store(error) => error.into(),
         }

@@ -37,11 +37,15 @@ impl Keys {
 
     /// Looks whether there are others.
     pub async fn refresh(&self) {
-        let source = Arc::clone(&self.source);
-        if let Some(ring) = self.looks.run(move || source.changed()).await {
-            tracing::info!(keys = ?ring.ids().map(|id| id.number()).collect::<Vec<_>>(), "the keys have changed");
-            *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
-        }
+        let (source, ring) = (Arc::clone(&self.source), Arc::clone(&self.ring));
+        // Taken up where it was read: whoever waits may go away, and of two looks the later one must win.
+        let look = move || {
+            if let Some(changed) = source.changed() {
+                tracing::info!(keys = ?changed.ids().map(|id| id.number()).collect::<Vec<_>>(), "the keys have changed");
+                *ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
+            }
+        };
+        self.looks.run(look).await;
     }
 
     /// Checks something signed. If its key is not known, there may be a newer key file: a token that was issued a moment

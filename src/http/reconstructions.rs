@@ -1,9 +1,9 @@
 //! The routes that say what a file is made of (spec 5.1 to 5.3, 5.5).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{CONTENT_LENGTH, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -11,6 +11,7 @@ use axum::response::IntoResponse;
 
 use super::AppState;
 use super::auth::Caller;
+use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
@@ -21,6 +22,12 @@ use crate::format::{ByteRange, FileHash, ParseHashError};
 use crate::service::access::Claims;
 use crate::service::reconstruct::{PlannedTerm, XorbPlan};
 use crate::service::{Detail, Reconstruction};
+
+/// Files of one query, at most.
+const MAX_BATCH_COUNT: usize = 1000;
+
+/// Bytes of a query for several files, at most: some 100 for each.
+const MAX_BATCH_BODY_LEN: u64 = 256 << 10;
 
 /// `GET /v2/reconstructions/{file}`.
 pub(super) async fn v2(
@@ -83,10 +90,11 @@ pub(super) async fn batch_post(
     State(state): State<AppState>,
     Caller(claims): Caller,
     base: BaseUrl,
-    keys: Result<Json<FileKeysJson>, JsonRejection>,
+    body: Body,
 ) -> Result<Json<BatchJson>, Problem> {
-    let Json(keys) = keys.map_err(|rejected| {
-        tracing::debug!(%rejected, "a batch query is no list of files");
+    let body = PacedBody::new(body, &state).collect(MAX_BATCH_BODY_LEN).await?;
+    let keys: FileKeysJson = serde_json::from_slice(&body).map_err(|error| {
+        tracing::debug!(%error, "a batch query is no list of files");
         let detail = "The body is not a list of files, [{\"prefix\":\"default\",\"hash\":…}], with that content type.";
         Problem::new(Code::InvalidRequest, detail)
     })?;
@@ -157,8 +165,15 @@ async fn batch(
     state: &AppState,
     claims: &Claims,
     base: BaseUrl,
-    files: Vec<FileHash>,
+    mut files: Vec<FileHash>,
 ) -> Result<Json<BatchJson>, Problem> {
+    // The answer has each file once, however often it was asked for.
+    let mut seen = HashSet::new();
+    files.retain(|file| seen.insert(*file));
+    if files.len() > MAX_BATCH_COUNT {
+        let detail = format!("One query may name {MAX_BATCH_COUNT} files; ask for the others in another one.");
+        return Err(Problem::new(Code::InvalidRequest, detail));
+    }
     let found = state.cas.reconstruct_all(claims, &files).await?;
     Ok(Json(BatchJson {
         files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),

@@ -19,10 +19,10 @@ use crate::runtime::telemetry::chain;
 use crate::service::{Form, ReadError, ReadStream, StoredXorb};
 
 /// Chunks that an answer is about, half-open, as in `?range=`.
-const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
+pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
 
 /// Their bytes in the whole xorb of the form asked for, half-open.
-const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
+pub(super) const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
 
 /// A xorb never changes under its hash; the `ETag` covers the rare second serialization.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");

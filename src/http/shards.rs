@@ -27,6 +27,10 @@ use crate::service::{RegisterError, RegisteredShard, UploadError};
 /// status; later there is only the event in the stream.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// How long the body of a shard may take, however steadily it comes: it holds room that others wait for. 80 MiB in that
+/// time are 90 kB/s.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
+
 /// Pause between two signs of life in the stream; clients give up after 300 seconds of silence.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
@@ -85,8 +89,9 @@ async fn begin(state: AppState, claims: Claims, body: Body) -> Result<Registerin
     if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
         return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
     }
-    let room = state.cas.shard_room(declared.unwrap_or(MAX_SHARD_LEN)).await;
-    let shard = PacedBody::new(body, &state).collect(MAX_SHARD_LEN).await?;
+    let room = state.cas.shard_room(declared.unwrap_or(MAX_SHARD_LEN)).await?;
+    let received = timeout(RECEIVE_TIMEOUT, PacedBody::new(body, &state).collect(MAX_SHARD_LEN)).await;
+    let shard = received.unwrap_or(Err(UploadError::Stalled))?;
     let cas = state.cas;
     Ok(Box::pin(async move {
         let registered = cas.register(&claims, shard).await;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::header::RANGE;
-use axum::http::{HeaderMap, Method, Response};
+use axum::http::header::{CACHE_CONTROL, ETAG, RANGE};
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
 
 use super::AppState;
 use super::error::{Code, Problem};
 use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
-use super::representation::Representation;
+use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
 use crate::format::XorbHash;
 use crate::service::Form;
 use crate::service::access::{DataUrl, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
@@ -75,5 +75,12 @@ pub(super) async fn data(
     let whole = stored.layout().whole();
     // Only the range counts here: a condition that fails would turn it into the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
-    Representation::new(stored, Form::Serialized, whole).respond(&state, &method, &only_range).await
+    let representation = Representation::new(stored, Form::Serialized, whole);
+    let mut response = representation.respond(&state, &method, &only_range).await?;
+    // Who may have a part is not told more of the whole than its length, and the URL does not live for a year.
+    for name in [ETAG, X_XORB_CHUNK_RANGE, X_XORB_BYTE_RANGE] {
+        response.headers_mut().remove(name);
+    }
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, max-age=3600"));
+    Ok(response)
 }

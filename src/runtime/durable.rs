@@ -167,8 +167,26 @@ impl Drop for TempFile {
 
 /// Creates a folder unless it is there, and its parents; whatever there is afterwards is durable, also what another
 /// process has created and had no time to sync.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    // Without a dot at its end: what comes before that is not the folder above it.
+    let path: PathBuf = path.components().collect();
+    match make_folder(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = parent(&path)?;
+            // The current folder is gone, or this is a place where nothing can be made: then it is not the folder above
+            // that is missing, and to go on would have no end.
+            if above == path {
+                return Err(error);
+            }
+            create_folder(above)?;
+            make_folder(&path)
+        }
+        result => result,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+fn make_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => sync_folder(parent(path)?),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
@@ -177,10 +195,6 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 result => result,
             }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_folder(parent(path)?)?;
-            create_folder(path)
         }
         Err(error) => Err(error),
     }

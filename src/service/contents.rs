@@ -17,6 +17,9 @@ const MAX_XORB_COUNT: usize = 64;
 /// Terms that are taken at once, however few xorbs they name: a step of a worker.
 const MAX_TERM_COUNT: usize = 4096;
 
+/// Chunks of the terms that are taken at once: some 10 ms of hashing, after which others have their turn.
+const MAX_CHUNK_COUNT: u64 = 64 << 10;
+
 /// How far one has come with a file.
 #[derive(Debug)]
 pub(super) struct Walk {
@@ -115,12 +118,14 @@ pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
     })
 }
 
-/// How many of these terms may be taken at once; all of one at least.
+/// How many of these terms may be taken at once; one at least, whatever it is.
 fn run_count(terms: &[Term]) -> usize {
-    let mut xorbs = HashSet::new();
+    let (mut xorbs, mut chunk_count) = (HashSet::new(), 0_u64);
     let fits = |term: &&Term| {
         xorbs.insert(term.xorb);
-        xorbs.len() <= MAX_XORB_COUNT
+        chunk_count = chunk_count.saturating_add(term.chunks.count().into());
+        xorbs.len() <= MAX_XORB_COUNT && (chunk_count <= MAX_CHUNK_COUNT)
     };
-    terms.iter().take(MAX_TERM_COUNT).take_while(fits).count()
+    let count = terms.iter().take(MAX_TERM_COUNT).take_while(fits).count();
+    count.max(terms.len().min(1))
 }

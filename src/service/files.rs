@@ -28,6 +28,14 @@ const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 /// A longer range comes without the lengths of its chunks (spec 5.1).
 const MAX_DETAILED_LEN: u64 = 1 << 30;
 
+/// Neither do more chunks than that: a GiB of chunks of the least common length has 131 072, but one of single bytes would
+/// have a thousand million.
+const MAX_DETAILED_COUNT: u64 = 256 << 10;
+
+/// Terms of all files of a batch, at most: they are planned in memory, at some 200 bytes each. One file of 100 GiB has
+/// some thousand; what is larger is asked for by itself, in ranges.
+const MAX_BATCH_TERM_COUNT: usize = 100_000;
+
 /// Every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
@@ -62,6 +70,12 @@ pub enum ReconstructError {
     PastEnd {
         /// Bytes of the file.
         file_len: u64,
+    },
+    /// The files of a query are made of too much to be planned at once.
+    #[error("the files have more than {limit} terms together")]
+    BatchTooLarge {
+        /// Terms that they may have.
+        limit: usize,
     },
     /// The index contradicts itself.
     #[error("file {file} cannot be reconstructed")]
@@ -106,8 +120,9 @@ impl Cas {
         let layouts = self.layouts(selection.xorbs()).await?;
         let plan = plan(&selection, |xorb| layouts.get(xorb).map(|xorb| xorb.layout())).map_err(failed)?;
         let wanted_len = selection.wanted().map_or(0, ByteRange::byte_len);
+        let chunk_count: u64 = plan.file.terms.iter().map(|term| u64::from(term.chunks.count())).sum();
         let chunk_raw_lens = match detail {
-            Detail::Chunks if wanted_len <= MAX_DETAILED_LEN => {
+            Detail::Chunks if wanted_len <= MAX_DETAILED_LEN && chunk_count <= MAX_DETAILED_COUNT => {
                 let lens = |term: &PlannedTerm| chunk_raw_lens(layouts.get(&term.xorb)?.layout(), term.chunks);
                 plan.file.terms.iter().map(lens).collect()
             }
@@ -122,9 +137,13 @@ impl Cas {
     ///
     /// See [`ReconstructError`]; one file that is not there is enough.
     pub async fn reconstruct_all(&self, claims: &Claims, files: &[FileHash]) -> Result<BatchPlan, ReconstructError> {
-        let mut rows = Vec::with_capacity(files.len());
+        let (mut rows, mut term_count) = (Vec::new(), 0_usize);
         for file in files {
             let row = self.file_row(claims, *file, WHOLE).await?;
+            term_count = term_count.saturating_add(row.terms.len());
+            if term_count > MAX_BATCH_TERM_COUNT {
+                return Err(ReconstructError::BatchTooLarge { limit: MAX_BATCH_TERM_COUNT });
+            }
             rows.push((*file, row.raw_len, place(&row)?));
         }
         let mut selections: Vec<Selection<'_>> = Vec::with_capacity(rows.len());

@@ -62,6 +62,8 @@ pub struct Cas {
     upload_slots: Arc<Semaphore>,
     /// KiB of shards that may still be taken into memory.
     shard_room: Arc<Semaphore>,
+    /// The same for small ones.
+    small_shard_room: Arc<Semaphore>,
     /// Files of which all chunks may be gone through at once.
     walks: Arc<Semaphore>,
     /// What wakes whoever verifies claims.
@@ -103,6 +105,7 @@ impl Cas {
             verify_pool: Pool::new(budget.verify_worker_count),
             upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
+            small_shard_room: Arc::new(Semaphore::new(register::SMALL_SHARD_ROOM_KIB as usize)),
             walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
             unsettled: Arc::default(),
             publishing: TaskGroup::new(),

@@ -7,6 +7,8 @@
 //! session and smaller than a chunk makes such a xorb, and only somebody who sends it again for another owner, with a
 //! client that remembers it, refers to it there.
 
+use std::collections::HashSet;
+
 use sha2::{Digest, Sha256 as Hasher};
 
 use super::Cas;
@@ -30,7 +32,7 @@ impl Cas {
         domain: &str,
     ) -> Result<(), RegisterError> {
         let foreign = self.index.foreign_single_chunks(xorbs.to_vec(), domain.to_owned()).await;
-        let foreign = foreign.map_err(StoreError::from)?;
+        let foreign: HashSet<XorbHash> = foreign.map_err(StoreError::from)?.into_iter().collect();
         for file in files {
             let Some(term) = file.terms.iter().find(|term| foreign.contains(&term.xorb)) else { continue };
             // Not told apart from a xorb that is not there.

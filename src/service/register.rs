@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
+use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
@@ -26,6 +26,15 @@ use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
+
+/// Bytes of a shard that counts as small: some 10 000 terms, or xorbs of 20 000 chunks.
+const SMALL_SHARD_LEN: u64 = 1 << 20;
+
+/// KiB of small shards that may be in memory at once.
+pub(super) const SMALL_SHARD_ROOM_KIB: u32 = 32 << 10;
+
+/// How long a shard waits for room.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
 
 /// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
@@ -94,6 +103,12 @@ pub enum RegisterError {
         /// Whether the file was read and has that one. If not, that will happen soon.
         is_verified: bool,
     },
+    /// Too many shards are being received and registered.
+    #[error("too many shards are under way")]
+    Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The store failed.
     #[error("the shard could not be registered")]
     Store(#[from] StoreError),
@@ -101,11 +116,22 @@ pub enum RegisterError {
 
 impl Cas {
     /// Room for a shard of this many bytes, to be taken before its body is received and held until it is registered:
-    /// a shard is in memory as a whole. Waits for it.
-    pub async fn shard_room(&self, len: u64) -> OwnedSemaphorePermit {
-        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(SHARD_ROOM_KIB);
-        let room = Arc::clone(&self.shard_room);
-        room.acquire_many_owned(kib).await.expect("nobody closes this semaphore")
+    /// a shard is in memory as a whole. Waits for it, but not for long: those who have it may be slow. Small shards have
+    /// room of their own, which no large one takes.
+    ///
+    /// # Errors
+    ///
+    /// There is none in time.
+    pub async fn shard_room(&self, len: u64) -> Result<OwnedSemaphorePermit, RegisterError> {
+        let (room, limit) = if len <= SMALL_SHARD_LEN {
+            (&self.small_shard_room, SMALL_SHARD_ROOM_KIB)
+        } else {
+            (&self.shard_room, SHARD_ROOM_KIB)
+        };
+        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(limit);
+        let permit = timeout(ROOM_WAIT, Arc::clone(room).acquire_many_owned(kib)).await;
+        let overloaded = RegisterError::Overloaded { retry_after: OVERLOADED_RETRY_AFTER };
+        Ok(permit.map_err(|_| overloaded)?.expect("nobody closes this semaphore"))
     }
 
     /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
@@ -129,8 +155,11 @@ impl Cas {
             let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
             registration.dedup.extend(self.verify_pool.run(prove).await?.into_iter().flatten());
         }
+        // Small files share xorbs: what is known of those is not read again for each.
+        let mut contents = Contents::default();
         for file in files {
-            let (file, first) = self.prove_file(file).await?;
+            let (file, first, known) = self.prove_file(file, contents).await?;
+            contents = known;
             registration.files.push(file);
             registration.dedup.extend(first);
         }
@@ -161,11 +190,14 @@ impl Cas {
         }
     }
 
-    /// Proves one file; returns it, and its first chunk with the xorb that has it.
-    async fn prove_file(&self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
+    /// Proves one file; returns it, its first chunk with the xorb that has it, and what is known of its last xorbs.
+    async fn prove_file(
+        &self,
+        file: FileInfo,
+        mut contents: Contents,
+    ) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>, Contents), RegisterError> {
         let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
         let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
-        let mut contents = Contents::default();
         for terms in runs(&file.terms) {
             contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
             let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
@@ -181,7 +213,7 @@ impl Cas {
             return Err(RegisterError::FileHash { claimed: file.hash, actual });
         }
         let raw_len = file.raw_len();
-        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first))
+        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first, contents))
     }
 
     /// One transaction, in a task that nobody can interrupt.
@@ -209,7 +241,9 @@ impl Cas {
 /// repository's name before its last slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
     let name = repo.to_string();
-    name.rsplit_once('/').map_or(name.as_str(), |(owner, _)| owner).to_owned()
+    // `*` is the owner of what tokens for all repositories upload, and of nothing else.
+    let owner = name.rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
+    owner.unwrap_or(&name).to_owned()
 }
 
 /// The walls within which these claims are told of what is stored; `None` where there are none, for who may read

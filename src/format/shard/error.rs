@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
+use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
 use crate::format::reader::{OutOfBytes, TrailingBytes};
 
 /// Where bytes stop being a shard, and why.
@@ -107,6 +107,9 @@ pub enum Kind {
     /// Some files of the shard have range hashes and some have none (spec 4.2).
     #[error("only some files have range hashes")]
     MixedVerification,
+    /// The terms of the shard name more chunks than one shard may make anybody hash.
+    #[error("the terms name more than {MAX_SHARD_TERM_CHUNK_COUNT} chunks; spread the files over several shards")]
+    TooManyTermChunks,
     /// The chunks of a term run backwards, are none, or go beyond what a xorb can have.
     #[error("a term has chunks {start}-{end}, a xorb has at most {MAX_XORB_CHUNK_COUNT}")]
     TermChunks {
@@ -202,6 +205,7 @@ impl Kind {
             Self::FooterOffset { .. } => "shard_footer_offset",
             Self::FileFlags { .. } => "shard_file_flags",
             Self::MixedVerification => "shard_mixed_verification",
+            Self::TooManyTermChunks => "shard_too_many_term_chunks",
             Self::TermChunks { .. } => "shard_term_chunks",
             Self::TermLen { .. } => "shard_term_len",
             Self::XorbEmpty => "shard_xorb_empty",

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::error::{Kind, ParseError};
 use super::{BOOKEND, RECORD_LEN, Sha256};
-use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT};
+use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT};
 use crate::format::reader::Reader;
 use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash};
 
@@ -66,6 +66,7 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
     let mut files: Vec<FileInfo> = Vec::new();
     let mut seen = HashSet::new();
     let mut verified = None;
+    let mut left = MAX_SHARD_TERM_CHUNK_COUNT;
     loop {
         let start = reader.offset();
         let mut header = reader.sub(RECORD_LEN)?;
@@ -82,7 +83,7 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
         if *verified.get_or_insert(has_range_hashes) != has_range_hashes {
             return Err(Kind::MixedVerification.at(start));
         }
-        let terms = parse_terms(reader, term_count)?;
+        let terms = parse_terms(reader, term_count, &mut left)?;
         let range_hashes = if has_range_hashes { Some(parse_range_hashes(reader, term_count)?) } else { None };
         let sha256 = if flags & WITH_SHA256 == 0 { None } else { Some(parse_sha256(reader)?) };
         let hash = FileHash::from_bytes(hash);
@@ -97,7 +98,8 @@ fn records<'a>(reader: &mut Reader<'a>, count: u32) -> Result<Reader<'a>, ParseE
     Ok(reader.sub(u64::from(count).saturating_mul(RECORD_LEN))?)
 }
 
-fn parse_terms(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Term>, ParseError> {
+/// `left` is how many chunks terms may still name.
+fn parse_terms(reader: &mut Reader<'_>, count: u32, left: &mut u64) -> Result<Vec<Term>, ParseError> {
     let mut records = records(reader, count)?;
     let mut terms = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
     while !records.is_at_end() {
@@ -109,6 +111,7 @@ fn parse_terms(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Term>, ParseEr
         let chunks = ChunkRange::new(start, end).ok_or(Kind::TermChunks { start, end }.at(offset))?;
         let term = Term { xorb, raw_len, chunks };
         term.check().map_err(|kind| kind.at(offset))?;
+        *left = left.checked_sub(chunks.count().into()).ok_or(Kind::TooManyTermChunks.at(offset))?;
         terms.push(term);
     }
     Ok(terms)

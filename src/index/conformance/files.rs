@@ -216,7 +216,12 @@ async fn a_void_claim_names_nothing_and_gives_way_to_another(db: Db) {
 
     db.register(&claimed(2)).await.unwrap();
     assert_eq!(db.unverified_claims(None, 10).await.unwrap(), [Claim { file: file_hash(9), sha256: sha256(2) }]);
-    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), claimed_file(9));
+    assert_eq!(db.find_sha256(sha256(2), reader("r")).await.unwrap(), claimed_file(9));
+    assert_eq!(
+        db.find_sha256(sha256(2), Reader::All).await.unwrap(),
+        None,
+        "nobody else is told before it is verified"
+    );
 }
 
 async fn a_verified_claim_is_settled_once(db: Db) {

@@ -36,11 +36,15 @@ async fn a_list_shows_a_sha256_unless_it_was_found_false(db: Db) {
     let mut claimed = file(1, &[term(1, 0, 2)]);
     claimed.sha256 = Some(sha256(7));
     db.register(&registration("org/a", vec![claimed], &[1])).await.unwrap();
-    let shown = async || db.files_after(Reader::All, None, 1).await.unwrap()[0].sha256;
-    assert_eq!(shown().await, Some(sha256(7)));
+    let same = file(1, &[term(1, 0, 2)]);
+    db.register(&registration("org/b", vec![same], &[1])).await.unwrap();
+    let shown = async |reader| db.files_after(reader, None, 1).await.unwrap()[0].sha256;
+    // Until it was verified, only to the repository that says so.
+    assert_eq!(shown(reader("org/a")).await, Some(sha256(7)));
+    assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (None, None));
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };
     assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
-    assert_eq!(shown().await, None);
+    assert_eq!((shown(reader("org/a")).await, shown(Reader::All).await), (None, None));
 }
 
 async fn xorbs_are_listed_when_readers_may_see_them(db: Db) {

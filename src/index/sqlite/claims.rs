@@ -30,8 +30,8 @@ pub(super) enum Made {
 impl SqliteIndex {
     pub(super) async fn read_sha256(&self, sha256: Sha256, reader: Reader) -> Result<Option<KnownSha256>, IndexError> {
         const SQL: &str = "SELECT hash, sha256_state FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) AND \
-             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = ?2 AND (sha256_state = 2 OR has_claimed = 1))) \
+             (?2 IS NULL AND sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
+             WHERE file_id = id AND repo = coalesce(?2, '*') AND (sha256_state = 2 OR has_claimed = 1))) \
              ORDER BY sha256_state DESC, id LIMIT 1";
         let op = "find a file by its sha256";
         let row = sqlx::query(SQL)

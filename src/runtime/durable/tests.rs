@@ -70,6 +70,15 @@ fn a_file_in_the_place_of_a_folder_is_an_error() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_made_is_an_error_and_a_dot_at_its_end_is_nothing() {
+    let folder = folder();
+    create_folder(&folder.path().join("new/deep/.")).unwrap();
+    assert!(folder.path().join("new/deep").is_dir());
+    // No folder can be made there, though the one above it is there.
+    assert!(create_folder(Path::new("/proc/none/at/all")).is_err());
+}
+
+#[test]
 fn a_new_name_is_taken_only_if_it_is_free() {
     let folder = folder();
     let path = folder.path().join("file");

@@ -59,7 +59,6 @@ pub use self::error::{ArchiveError, BackupError, RestoreError};
 pub use self::restore::{Restored, Target};
 pub use self::take::{BackedUp, Origin};
 pub use self::write::BackupArchive;
-use super::ReadError;
 use crate::rca::{Error, Writer};
 
 /// Name of the first blob: what kind of archive this is, and which version of it.
@@ -85,7 +84,7 @@ pub trait Watch: Debug + Send + Sync {
     fn position(&self, len: u64);
 
     /// Something in the store cannot be backed up; the rest goes on.
-    fn problem(&self, problem: &ReadError);
+    fn problem(&self, problem: &(dyn std::error::Error + 'static));
 }
 
 /// An archive without anything in it: the bytes that a new one begins with. They are to be published whole, so that a

@@ -90,6 +90,11 @@ pub(super) fn frame(head: &impl Serialize, body_len: u64) -> Vec<u8> {
     frame
 }
 
+/// Whether a record that was framed here would be read back: one whose head is too long would not.
+pub(super) fn is_readable(record: &[u8]) -> bool {
+    record.first_chunk().is_some_and(|len| u32::from_le_bytes(*len) <= MAX_HEAD_LEN)
+}
+
 /// A file's record as it is written, head and body.
 pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
     let head = FileHead {

@@ -12,16 +12,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
+use thiserror::Error;
 
 use super::catalog::{Known, RecordDigest};
 use super::error::{ArchiveError, BackupError};
 use super::pages::{Page, encode_with_digest};
+use super::record::is_readable;
 use super::record::{KeysHead, frame};
 use super::write::BackupArchive;
 use super::{Kind, Watch};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::xorb::{Loose, Loosener, VerifiedXorb};
-use crate::format::{ByteRange, XorbHash};
+use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{FileRecord, Index, XorbRow};
 use crate::rca::Storage;
 use crate::runtime::blocking::{Pool, Running};
@@ -182,6 +184,13 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                 if self.known.files.get(&file.hash) == Some(&digest) || !self.has_xorbs_of(&file) {
                     continue;
                 }
+                if !is_readable(&encoded) {
+                    // An archive that has it could never be restored, and nothing can be taken out of one again.
+                    self.watch.problem(&RecordTooLong { file: file.hash });
+                    self.done.problem_count += 1;
+                    self.done.left_out_count += 1;
+                    continue;
+                }
                 self.known.files.insert(file.hash, digest);
                 self.done.file_count += 1;
                 page.push_file(&file, encoded, digest);
@@ -229,6 +238,13 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.done.archive_read_len = archive.read_len();
         Ok(self.done)
     }
+}
+
+/// So many repositories have a file, or owners its xorbs, that nobody would read its record again.
+#[derive(Debug, Error)]
+#[error("file {file} is registered by too many repositories for a record of it")]
+struct RecordTooLong {
+    file: FileHash,
 }
 
 /// The archive, which is appended to while the next page is being read: at most two pages are in memory.

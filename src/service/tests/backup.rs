@@ -14,7 +14,6 @@ use crate::format::{FileHash, merkle};
 use crate::index::{FileRecord, Index, NewFile, Registration};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{ManualClock, Timestamp};
-use crate::service::ReadError;
 use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Target, Watch, empty_archive};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -27,7 +26,7 @@ impl Watch for Unwatched {
 
     fn position(&self, _: u64) {}
 
-    fn problem(&self, _: &ReadError) {}
+    fn problem(&self, _: &(dyn std::error::Error + 'static)) {}
 }
 
 async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError> {

@@ -19,7 +19,6 @@ use crate::index::{Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, Regis
 use crate::rca::Storage;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{ManualClock, Timestamp};
-use crate::service::ReadError;
 use crate::service::access::KeyRing;
 use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Restored, Target, Watch, empty_archive};
 
@@ -234,7 +233,7 @@ impl Watch for Noted {
 
     fn position(&self, _: u64) {}
 
-    fn problem(&self, problem: &ReadError) {
+    fn problem(&self, problem: &(dyn std::error::Error + 'static)) {
         self.0.lock().unwrap().push(crate::runtime::telemetry::chain(problem));
     }
 }

@@ -46,7 +46,7 @@ pub const MAX_XORB_BODY_LEN: u64 =
 pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
 /// Chunks that the terms of one shard may name together; each is hashed when the shard is proven. A term of 48 bytes can
-/// name 8192, so that the length of a shard alone does not bound the work. Our own: 2 TiB of chunks of common length.
+/// name 8192, so that the length of a shard alone does not bound the work (spec 4.10). Our own: 2 TiB of common chunks.
 pub const MAX_SHARD_TERM_CHUNK_COUNT: u64 = 32 << 20;
 
 /// Raw bytes in a chunk that the chunker cuts, at least (the last chunk of a file may be shorter): 8 KiB (spec 2).

@@ -143,3 +143,28 @@ impl KeySource for KeyFile {
         ring
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_file_that_could_not_be_read_is_read_again_though_it_looks_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = ring(folder.path()).unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let file = KeyFile { seen: Mutex::new(Stamp::of(&path)), path };
+        assert_eq!(file.changed(), None);
+        let rotated = change(folder.path(), |ring| Ok(ring.unwrap().rotated([7; 32]).unwrap())).unwrap();
+        // A folder in its place cannot be read, whoever tries.
+        let aside = folder.path().join("aside");
+        std::process::Command::new("mv").args([&file.path, &aside]).status().unwrap();
+        create_folder(&file.path).unwrap();
+        let seen = *file.seen.lock().unwrap();
+        assert_eq!((file.changed(), *file.seen.lock().unwrap()), (None, seen));
+        std::fs::remove_dir(&file.path).unwrap();
+        std::process::Command::new("mv").args([&aside, &file.path]).status().unwrap();
+        assert_eq!(file.changed(), Some(rotated));
+        assert_ne!(file.changed(), Some(before));
+    }
+}

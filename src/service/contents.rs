@@ -129,3 +129,19 @@ fn run_count(terms: &[Term]) -> usize {
     let count = terms.iter().take(MAX_TERM_COUNT).take_while(fits).count();
     count.max(terms.len().min(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::ChunkRange;
+
+    #[test]
+    fn a_run_has_no_more_chunks_than_a_worker_takes_at_once_and_never_less_than_a_term() {
+        let term =
+            Term { xorb: XorbHash::from_bytes([1; 32]), chunks: ChunkRange::new(0, 8192).unwrap(), raw_len: 8192 };
+        let lens: Vec<usize> = runs(&[term; 20]).map(<[Term]>::len).collect();
+        assert_eq!(lens, [8, 8, 4]);
+        assert_eq!(runs(&[term]).count(), 1);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+}

@@ -43,11 +43,11 @@ impl Cas {
                 return Err(unproven);
             }
         }
-        for xorb in foreign {
-            // From now on it is theirs as well. Not where only a listing names it: that proves nothing.
-            if files.iter().any(|file| file.terms.iter().any(|term| term.xorb == xorb)) {
-                self.index.share_xorb(xorb, domain.to_owned()).await.map_err(StoreError::from)?;
-            }
+        // From now on they are theirs as well. Not those that only a listing names: that proves nothing.
+        let used = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb);
+        let proven: HashSet<XorbHash> = used.filter(|xorb| foreign.contains(xorb)).collect();
+        for xorb in proven {
+            self.index.share_xorb(xorb, domain.to_owned()).await.map_err(StoreError::from)?;
         }
         Ok(())
     }

@@ -305,3 +305,21 @@ impl FileProof {
         Ok(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_what_stands_before_the_last_slash_and_nobody_is_the_owner_of_everything() {
+        for (repo, owner) in [
+            ("models/acme/bert", "models/acme"),
+            ("acme/bert", "acme"),
+            ("bert", "bert"),
+            ("*", "*"),
+            ("*/bert", "*/bert"),
+        ] {
+            assert_eq!(domain(&repo.parse().unwrap()), owner, "{repo}");
+        }
+    }
+}

@@ -166,6 +166,10 @@ async fn a_data_url_allows_its_ranges_alone_or_together_and_nothing_else() {
         assert_eq!(answer.status, status, "{header}: {:?}", answer.body.len());
         if status == 403 {
             answer.problem(403, "forbidden");
+        } else {
+            assert_eq!(answer.header("cache-control"), "private, max-age=3600");
+            let of_the_whole = ["etag", "x-xorb-chunk-range", "x-xorb-byte-range"];
+            assert!(of_the_whole.iter().all(|name| !answer.headers.contains_key(*name)), "{:?}", answer.headers);
         }
     }
     assert_eq!(client.get(&path).await.status, 403);

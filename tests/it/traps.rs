@@ -92,6 +92,24 @@ async fn two_ranges_of_one_xorb_in_a_file_and_across_the_files_of_a_batch_are_al
 }
 
 #[tokio::test]
+async fn a_file_that_is_named_a_thousand_times_is_planned_once_and_too_many_files_are_refused() {
+    let (server, a, _) = stocked().await;
+    let client = server.client();
+    let shard = upload_shard(&a, 0, 7);
+    register(&client, shard.bytes()).await;
+    let query = |hashes: &[String]| {
+        let keys: Vec<_> = hashes.iter().map(|hash| serde_json::json!({ "prefix": "default", "hash": hash })).collect();
+        serde_json::Value::from(keys).to_string()
+    };
+    let once = client.post("/v1/reconstructions", query(&[shard.file_hash()])).await.json();
+    let often = client.post("/v1/reconstructions", query(&vec![shard.file_hash(); 1500])).await.json();
+    assert_eq!(often["files"], once["files"]);
+    assert_eq!(often["fetch_info"][a.hash()].as_array().unwrap().len(), 1);
+    let many: Vec<String> = (0..1001).map(|number| format!("{number:064x}")).collect();
+    client.post("/v1/reconstructions", query(&many)).await.problem(400, "invalid_request");
+}
+
+#[tokio::test]
 async fn only_a_range_that_begins_past_the_end_is_416_and_the_largest_number_is_clamped() {
     let (server, a, _) = stocked().await;
     let client = server.client();

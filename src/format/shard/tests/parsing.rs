@@ -1,8 +1,8 @@
 //! What is taken, and what each refusal says.
 
 use super::support::{bookend, check_refused, footer, header, record, sample, shard_of, term, xorb};
-use crate::format::FileHash;
 use crate::format::shard::{CasChunk, Class, FileInfo, Kind, Shard, Term, parse, write_upload};
+use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash};
 
 const VERIFIED: u32 = 1 << 31;
 const WITH_SHA256: u32 = 1 << 30;
@@ -341,4 +341,20 @@ fn an_error_says_where_and_what() {
     let error = parse(&shard_of(&[record(1, [0, 1, 0, 0]), record(2, [0, 0, 0, 1])], &[])).unwrap_err();
     assert_eq!(error.to_string(), "at byte 96: a term of 1 chunks cannot have 0 bytes");
     assert_eq!(error.class().name(), "malformed");
+}
+
+#[test]
+fn terms_that_name_more_chunks_than_a_shard_may_have_hashed_are_refused_at_the_term_too_many() {
+    use crate::format::limits::MAX_SHARD_TERM_CHUNK_COUNT;
+    let term = Term { xorb: XorbHash::from_bytes([1; 32]), raw_len: 8192, chunks: ChunkRange::new(0, 8192).unwrap() };
+    let most = usize::try_from(MAX_SHARD_TERM_CHUNK_COUNT / 8192).unwrap();
+    let shard = |count: usize| {
+        let range_hashes = Some(vec![RangeHash::from_bytes([2; 32]); count]);
+        let file =
+            FileInfo { hash: FileHash::from_bytes([3; 32]), terms: vec![term; count], range_hashes, sha256: None };
+        write_upload(&Shard { files: vec![file], xorbs: Vec::new() }).unwrap()
+    };
+    assert_eq!(parse(&shard(most)).unwrap().files[0].terms.len(), most);
+    let refused = parse(&shard(most + 1)).unwrap_err();
+    assert_eq!((refused.kind, refused.offset), (Kind::TooManyTermChunks, 96 + 48 * most as u64));
 }

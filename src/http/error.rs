@@ -237,6 +237,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
+            ReadError::Deleted { hash } => Self::new(Code::NotFound, format!("There is no xorb {hash}.")),
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
         }
     }

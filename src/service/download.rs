@@ -127,7 +127,7 @@ impl Cas {
         let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
         // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
         let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
-        let ChunkColumns { mut hashes, .. } = columns.ok_or_else(|| self.missing(xorb.hash()))?;
+        let Some(ChunkColumns { mut hashes, .. }) = columns else { return Err(self.missing(xorb.hash()).await) };
         hashes.truncate(chunks.end() as usize);
         let decoding = Decoding {
             hash: xorb.hash(),
@@ -145,13 +145,20 @@ impl Cas {
 
     async fn open(&self, hash: XorbHash, bytes: ByteRange) -> Result<BlobStream, ReadError> {
         let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
-        blob.ok_or_else(|| self.missing(hash))
+        match blob {
+            Some(blob) => Ok(blob),
+            None => Err(self.missing(hash).await),
+        }
     }
 
-    /// What was deleted since its layout came into memory is not there for the next reader, and missing no more.
-    fn missing(&self, hash: XorbHash) -> ReadError {
+    /// Tells what was deleted since its layout came into memory, maybe by another process, from what is missing.
+    async fn missing(&self, hash: XorbHash) -> ReadError {
         self.xorbs.invalidate(&hash);
-        ReadError::Missing { hash }
+        match self.index.find_xorb(hash).await {
+            Ok(Some(_)) => ReadError::Missing { hash },
+            Ok(None) => ReadError::Deleted { hash },
+            Err(error) => StoreError::from(error).into(),
+        }
     }
 }
 

@@ -73,6 +73,12 @@ pub enum ReadError {
         /// Which xorb.
         hash: XorbHash,
     },
+    /// It was deleted while the reader was on the way to it.
+    #[error("xorb {hash} is not there any more")]
+    Deleted {
+        /// Which xorb.
+        hash: XorbHash,
+    },
     /// The stored bytes do not decode.
     #[error("the blob of xorb {hash} is damaged")]
     Damaged {

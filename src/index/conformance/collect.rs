@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
-use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use super::{Db, NOW, SQLITE, SqliteIndex, hash, migrator, put, xorb};
 use crate::format::{ByteRange, ChunkHash, FileHash};
 use crate::index::{
-    KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife, XorbState,
+    Collect, Index, KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife,
+    XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -361,4 +362,30 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
     }
     assert_eq!(db.totals().await.unwrap(), Totals::default());
     assert_eq!(db.find_file(FileHash::from_bytes([9; 32]), Reader::All, WHOLE).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_database_of_an_older_schema_keeps_its_promises() {
+    use sqlx::{SqliteConnection, raw_sql};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 6).copied().collect();
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
+    migrator(&old).run(&mut connection).await.unwrap();
+    let xorb = |byte: u8| format!("(X'{}', 1, 0, 0, 9, 8, 7, X'0000000900000008')", format!("{byte:02x}").repeat(32));
+    let insert = format!(
+        "INSERT INTO xorbs (hash, state, since, ticket, serialized_len, raw_len, crc64, layout) VALUES {}, {}; \
+         INSERT INTO xorb_domains (xorb_id, domain, lease_until) VALUES (1, 'a', 5), (1, 'b', 7), (2, 'a', 0);",
+        xorb(1),
+        xorb(2)
+    );
+    raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+    sqlx::Connection::close(connection).await.unwrap();
+
+    let index = SqliteIndex::open(&path).await.unwrap();
+    let lives = index.xorb_lives(None, 10).await.unwrap();
+    let leases: Vec<_> = lives.iter().map(|life| life.lease_until.as_millis()).collect();
+    assert_eq!(leases, [7, 0]);
+    assert!(index.share_xorb(hash(2), "b".to_owned()).await.unwrap());
+    index.close().await;
 }

@@ -284,7 +284,7 @@ async fn a_xorb_that_another_process_has_deleted_vanishes_from_memory() {
             // Whoever reads first finds out.
             let bytes = crate::format::ByteRange::new(0, 1).unwrap();
             let missing = server.read(&found, Form::Serialized, bytes).await.err();
-            assert!(matches!(missing, Some(ReadError::Missing { .. })), "{missing:?}");
+            assert!(matches!(missing, Some(ReadError::Deleted { .. })), "{missing:?}");
         }
         assert!(server.find(hash).await.unwrap().is_none());
         assert!(!server.renew(&Claims::UNRESTRICTED, hash).await.unwrap());

@@ -53,6 +53,10 @@ pub(super) async fn download(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     let xorb = find(&state, &caller, hash).await?;
+    if method == Method::HEAD && xorb.is_damaged() {
+        // Who asks whether it is there wants to know whether to upload it: yes, please.
+        return Err(no_such_xorb(hash));
+    }
     let chunks = query.chunks(xorb.layout())?;
     Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await
 }

@@ -15,6 +15,7 @@ mod archive;
 mod conformance;
 mod error;
 mod files;
+mod health;
 mod listing;
 mod migrate;
 mod rows;
@@ -29,6 +30,7 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
+pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
 pub use self::listing::{FileEntry, XorbEntry};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
@@ -65,6 +67,8 @@ pub struct XorbRow {
     pub crc64: u64,
     /// Where its chunks are.
     pub layout: Layout,
+    /// Whether its blob is known to be damaged: what is said here is true, but its bytes are not to be had.
+    pub is_damaged: bool,
 }
 
 /// What a verified upload adds to its row when it goes live.
@@ -123,6 +127,9 @@ pub enum Staging {
     Staged,
     /// The xorb is there already. Its row is live, and fresh for the garbage collection.
     Live,
+    /// The xorb is there, but its blob is known to be damaged. The row is as fresh, and under the ticket given: replace
+    /// the blob, then [`HealthIndex::heal_xorb`].
+    Damaged,
     /// The xorb is being deleted; try again when that is over.
     Deleting,
 }
@@ -139,7 +146,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Debug + Send + Sync + 'static {
+pub trait Index: HealthIndex + RepairIndex + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -165,8 +172,8 @@ pub trait Index: Debug + Send + Sync + 'static {
         domain: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Makes a visible xorb live, and as fresh for the garbage collection as if it had just been uploaded, provided that
-    /// this domain has it; `None` stands for all of them. Returns whether that is so.
+    /// Makes a visible and sound xorb live, and as fresh for the garbage collection as if it had just been uploaded,
+    /// provided that this domain has it; `None` stands for all of them. Returns whether that is so.
     fn renew_xorb(
         &self,
         hash: XorbHash,
@@ -218,7 +225,7 @@ pub trait Index: Debug + Send + Sync + 'static {
     /// reader's own repository has claimed it. What others claim is not told.
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
-    /// A visible xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
+    /// A visible and sound xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
     /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
     fn find_dedup(
         &self,

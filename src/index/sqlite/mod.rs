@@ -7,9 +7,11 @@ mod archive;
 mod claims;
 mod files;
 mod grants;
+mod health;
 mod listing;
 mod owners;
 mod publish;
+mod repair;
 mod terms;
 
 use std::fs::File;
@@ -95,14 +97,17 @@ impl Index for SqliteIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
         let op = "find a xorb";
         async move {
-            let row = sqlx::query("SELECT crc64, layout FROM xorbs WHERE hash = ? AND state IN (1, 2)")
-                .bind(hash.as_bytes().as_slice())
-                .fetch_optional(&self.readers)
-                .await
-                .map_err(|error| map(op, error))?;
+            let row = sqlx::query(
+                "SELECT crc64, layout, damaged_at IS NOT NULL FROM xorbs WHERE hash = ? AND state IN (1, 2)",
+            )
+            .bind(hash.as_bytes().as_slice())
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
-            rows::xorb(hash, crc64, layout).map(Some).map_err(|error| IndexError::inconsistent(op, error))
+            let xorb = rows::xorb(hash, crc64, layout).map_err(|error| IndexError::inconsistent(op, error))?;
+            Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, ..xorb }))
         }
         .boxed()
     }
@@ -130,7 +135,7 @@ impl Index for SqliteIndex {
         const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
              ON CONFLICT (hash) DO UPDATE SET \
                  state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = excluded.since, ticket = excluded.ticket \
-             WHERE state IN (0, 1, 2) RETURNING state";
+             WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL";
         let op = "stage a xorb";
         async move {
             // All rows, though there is one at most: a statement is committed when it is done, and one that is left
@@ -144,7 +149,11 @@ impl Index for SqliteIndex {
                 .map_err(|error| map(op, error))?;
             let Some(row) = rows.first() else { return Ok(Staging::Deleting) };
             let state = rows::state(&hash, get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
-            Ok(if state == XorbState::Staged { Staging::Staged } else { Staging::Live })
+            Ok(match state {
+                XorbState::Staged => Staging::Staged,
+                _ if get(op, row, 1)? => Staging::Damaged,
+                _ => Staging::Live,
+            })
         }
         .boxed()
     }

@@ -79,7 +79,7 @@ impl Faults {
         })
     }
 
-    async fn around<T, E>(
+    pub(super) async fn around<T, E>(
         &self,
         name: &'static str,
         operation: impl Future<Output = Result<T, E>>,
@@ -100,7 +100,7 @@ fn blob_error() -> BlobError {
     BlobError { op: "fail", key: None, kind: BlobErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
 }
 
-fn index_error() -> IndexError {
+pub(super) fn index_error() -> IndexError {
     IndexError { op: "fail", kind: IndexErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
 }
 

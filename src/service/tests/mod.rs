@@ -3,7 +3,10 @@
 mod backup;
 mod claims;
 mod faults;
+mod faults_health;
+mod fsck;
 mod granted;
+mod health;
 mod large;
 mod watched;
 

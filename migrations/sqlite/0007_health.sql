@@ -7,6 +7,10 @@ ALTER TABLE xorbs ADD COLUMN verified_at INTEGER; -- ms since 1970
 -- collected, and its hashes are what a heal is compared with.
 ALTER TABLE xorbs ADD COLUMN damaged_at INTEGER; -- ms since 1970
 
+-- NULL where the blob is the one that was uploaded first. A heal may put another serialization in its place, with other
+-- offsets: what was told of those before is not true any more.
+ALTER TABLE xorbs ADD COLUMN replaced_at INTEGER; -- ms since 1970
+
 -- In which order xorbs are verified: the one that was not looked at for longest comes first.
 CREATE INDEX xorbs_verified ON xorbs (verified_at) WHERE state IN (1, 2) AND damaged_at IS NULL;
 

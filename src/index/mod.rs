@@ -69,6 +69,8 @@ pub struct XorbRow {
     pub layout: Layout,
     /// Whether its blob is known to be damaged: what is said here is true, but its bytes are not to be had.
     pub is_damaged: bool,
+    /// When its blob was last replaced by another serialization, if it ever was.
+    pub replaced_at: Option<Timestamp>,
 }
 
 /// What a verified upload adds to its row when it goes live.

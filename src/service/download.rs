@@ -71,6 +71,12 @@ impl StoredXorb {
         self.row.is_damaged
     }
 
+    /// Whether its chunks were elsewhere at this time, in seconds since 1970, or may have been.
+    #[must_use]
+    pub fn has_moved_since(&self, unix_secs: u64) -> bool {
+        self.row.replaced_at.is_some_and(|replaced| replaced.as_secs() >= unix_secs)
+    }
+
     /// Where its chunks are.
     #[must_use]
     pub const fn layout(&self) -> &Layout {

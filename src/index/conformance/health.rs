@@ -14,6 +14,7 @@ suite! {
     a_mark_hits_only_the_row_that_was_seen
     a_heal_describes_another_serialization_and_keeps_references_and_sums_right
     a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing
+    a_heal_in_the_same_serialization_replaces_nothing
     what_is_not_visible_is_neither_due_nor_marked
     a_xorb_names_the_files_that_need_it_up_to_a_limit
 }
@@ -48,7 +49,7 @@ async fn an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first(db: 
         db.stage_xorb(hash(byte), ticket, NOW).await.unwrap();
         db.publish_xorb(xorb(byte, 2), ticket, after(byte.into())).await.unwrap();
     }
-    assert_eq!(due(&db, after(1)).await, []);
+    assert_eq!(due(&db, after(1)).await, [0; 0]);
     assert_eq!(due(&db, after(3)).await, [1, 2]);
     assert_eq!(due(&db, after(9)).await, [1, 2, 3]);
     assert_eq!(db.health_sums().await.unwrap(), HealthSums { damaged_count: 0, oldest: Some(after(1)) });
@@ -111,7 +112,8 @@ async fn a_heal_describes_another_serialization_and_keeps_references_and_sums_ri
     db.heal_xorb(new.clone(), ticket, after(2)).await.unwrap();
 
     let row = db.find_xorb(hash(1)).await.unwrap().unwrap();
-    assert_eq!((row.crc64, row.layout, row.is_damaged), (77, new.layout, false));
+    assert_eq!((row.crc64, row.layout, row.is_damaged), (77, new.layout.clone(), false));
+    assert_eq!(row.replaced_at, Some(after(2)));
     let chunks = db.find_chunks(hash(1)).await.unwrap().unwrap();
     assert_eq!((chunks.hashes, chunks.schemes), (new.chunk_hashes, new.schemes));
     assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 1, serialized_len: 39, raw_len: 12 });
@@ -139,11 +141,20 @@ async fn a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing(db: Db) 
     assert!(!db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
 }
 
+async fn a_heal_in_the_same_serialization_replaces_nothing(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    mark(&db, 1).await;
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    db.heal_xorb(xorb(1, 3), ticket, after(1)).await.unwrap();
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, None);
+}
+
 async fn what_is_not_visible_is_neither_due_nor_marked(db: Db) {
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
     assert_eq!(db.find_health(hash(1)).await.unwrap(), None);
-    assert_eq!(due(&db, after(1)).await, []);
+    assert_eq!(due(&db, after(1)).await, [0; 0]);
     db.publish_xorb(xorb(1, 1), ticket, NOW).await.unwrap();
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
     db.stage_xorb(hash(2), ticket, NOW).await.unwrap();

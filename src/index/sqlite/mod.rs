@@ -95,19 +95,20 @@ fn sync_parent(path: &Path) -> Result<(), IndexError> {
 
 impl Index for SqliteIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
+        const SQL: &str =
+            "SELECT crc64, layout, damaged_at IS NOT NULL, replaced_at FROM xorbs WHERE hash = ? AND state IN (1, 2)";
         let op = "find a xorb";
         async move {
-            let row = sqlx::query(
-                "SELECT crc64, layout, damaged_at IS NOT NULL FROM xorbs WHERE hash = ? AND state IN (1, 2)",
-            )
-            .bind(hash.as_bytes().as_slice())
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
+            let row = sqlx::query(SQL)
+                .bind(hash.as_bytes().as_slice())
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
             let xorb = rows::xorb(hash, crc64, layout).map_err(|error| IndexError::inconsistent(op, error))?;
-            Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, ..xorb }))
+            let replaced_at = get::<Option<i64>>(op, &row, 3)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
+            Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, replaced_at, ..xorb }))
         }
         .boxed()
     }

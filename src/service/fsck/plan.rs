@@ -107,6 +107,9 @@ impl<'a> Walk<'a> {
 
     async fn blobs(&self, group: u8) -> Result<Vec<Finding>, StoreError> {
         let keys = self.fsck.blobs.list_group(group).await?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
         let hashes = keys.iter().map(BlobKey::xorb_hash).collect();
         let orphans = self.fsck.index.without_row(hashes).await?;
         let mut findings = Vec::new();

@@ -183,7 +183,7 @@ async fn a_repair_whose_nth_operation_fails_loses_nothing_and_the_next_one_finis
             broken.setup.faults.arm(n, moment);
             let result = run(&alone, true).await;
             let Some(failed) = broken.setup.faults.disarm() else {
-                assert!(n > 100, "a repair has more than {n} operations that can fail");
+                assert!(n > 50, "a repair has more than {n} operations that can fail");
                 break;
             };
             let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");

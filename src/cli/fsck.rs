@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::backup::{open_to_read, workers};
+use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::remote;
 use super::store::{Progress, StoreArgs, try_lock};
@@ -146,7 +147,7 @@ fn check(args: FsckArgs) -> anyhow::Result<u64> {
     if archive.is_some() && presence == Presence::Shared {
         bail!("a server runs on {}; stop it to heal the store from an archive", data_dir.display());
     }
-    let _repairing = if args.repair { Some(lock_repairs(&data_dir)?) } else { None };
+    let _deleting = if args.repair { Some(lock_deletions(&data_dir)?) } else { None };
     remote::run(async {
         // Also checks that the schema is the one that this program knows, and changes nothing.
         let mut index = SqliteIndex::open_read_only(&index_path)
@@ -171,15 +172,12 @@ fn check(args: FsckArgs) -> anyhow::Result<u64> {
     })
 }
 
-/// One repair at a time: two would each correct the totals by the same amount.
-fn lock_repairs(data_dir: &Path) -> anyhow::Result<File> {
-    let path = data_dir.join("fsck.lock");
-    let file = File::create(&path).with_context(|| format!("cannot write to {}", data_dir.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => bail!("another zorb fsck repairs {} now", data_dir.display()),
-        Err(std::fs::TryLockError::Error(error)) => Err(error).context("cannot lock the store"),
-    }
+/// A repair deletes blobs, which one process at a time does. Nor must two repairs correct the totals by the same amount.
+fn lock_deletions(data_dir: &Path) -> anyhow::Result<DeletionLock> {
+    let Some(lock) = DeletionLock::take(data_dir)? else {
+        bail!("another process deletes or repairs in {} now; try again when it is done", data_dir.display())
+    };
+    Ok(lock)
 }
 
 async fn go_through(fsck: &Fsck, repair: bool, archive: Option<File>, output: &Output) -> anyhow::Result<u64> {

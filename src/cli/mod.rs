@@ -1,8 +1,10 @@
 //! The command line: what was typed, and which module does it.
 
 mod backup;
+mod collector;
 mod destination;
 mod fsck;
+mod gc;
 mod get;
 mod healthcheck;
 mod keys;
@@ -14,6 +16,7 @@ mod put;
 mod rca;
 mod remote;
 mod restore;
+mod rm;
 mod serve;
 mod stop;
 mod store;
@@ -47,6 +50,7 @@ enum Command {
     Push(push::PushArgs),
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -57,6 +61,7 @@ enum Command {
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Fsck(fsck::FsckArgs),
+    Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -78,6 +83,7 @@ impl Cli {
             Command::Push(args) => push::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
+            Command::Rm(args) => rm::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
@@ -85,6 +91,7 @@ impl Cli {
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
             Command::Fsck(args) => fsck::run(args),
+            Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

@@ -3,6 +3,7 @@
 //! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file, defaults. A key that
 //! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
 
+mod collection;
 mod raw;
 
 use std::fmt::Display;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use thiserror::Error;
 
+pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 pub use self::raw::RawConfig;
 use crate::runtime::telemetry::LogFormat;
 
@@ -59,6 +61,8 @@ pub struct Config {
     pub scrub_rate: u64,
     /// How old the last verification of a xorb may become.
     pub scrub_interval: Duration,
+    /// When garbage goes.
+    pub collection: CollectionConfig,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
@@ -129,6 +133,7 @@ impl Config {
     /// A value makes no sense, or the server would be open to other machines without anyone having said so.
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        let collection = CollectionConfig::new(&raw)?;
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
@@ -150,6 +155,7 @@ impl Config {
             layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
             scrub_rate: rate("scrub_rate", raw.scrub_rate, 8 << 20)?,
             scrub_interval: secs("scrub_interval_secs", raw.scrub_interval_secs, 30 * 24 * 3600)?,
+            collection,
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         };

@@ -83,6 +83,12 @@ keys! {
     scrub_rate: i64, "a whole number of bytes per second";
     /// Seconds.
     scrub_interval_secs: i64, "a whole number of seconds";
+    /// Seconds.
+    gc_interval_secs: i64, "a whole number of seconds";
+    /// Days.
+    gc_grace_days: i64, "a whole number of days";
+    /// Hours.
+    gc_condemned_hours: i64, "a whole number of hours";
     /// `text` or `json`.
     log_format: String, "text or json";
     /// A tracing filter.

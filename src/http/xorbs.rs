@@ -52,11 +52,12 @@ pub(super) async fn download(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    let xorb = find(&state, &caller, hash).await?;
-    if method == Method::HEAD && xorb.is_damaged() {
-        // Who asks whether it is there wants to know whether to upload it: yes, please.
+    // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
+    // does not know whether it can be. What is damaged is not there, so that it comes again.
+    if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }
+    let xorb = find(&state, &caller, hash).await?;
     let chunks = query.chunks(xorb.layout())?;
     Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await
 }

@@ -4,6 +4,9 @@
 //! a heal none goes on with what it knew of the blob before. Other serializations have their chunks elsewhere, so a
 //! reader with an old layout would get wrong bytes, and clients do not check them.
 //!
+//! Other processes can mark, too; they let the generation of the index grow, which a server looks at every second. They
+//! replace no blobs while it runs.
+//!
 //! The epoch makes that so. It counts whenever something that is known of a xorb turns false, *before* the blob is
 //! replaced and again after the row was. Whoever opens a blob looks at the epoch afterwards; if it is not the one in
 //! which the layout was read, the row is read again. A blob that was opened in time keeps its old bytes.
@@ -39,6 +42,12 @@ impl Cas {
     pub(super) fn forget_layout(&self, hash: XorbHash) {
         self.epoch.advance();
         self.xorbs.invalidate(&hash);
+    }
+
+    /// The same for all xorbs.
+    pub(super) fn forget_layouts(&self) {
+        self.epoch.advance();
+        self.xorbs.invalidate_all();
     }
 
     /// Whether what is known of a xorb still holds, now that its blob was opened.

@@ -11,6 +11,7 @@ mod error;
 mod examine;
 mod files;
 pub mod fsck;
+pub mod gc;
 mod granted;
 mod heal;
 mod listing;
@@ -18,6 +19,7 @@ mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod remove;
 mod scrub;
 mod upload;
 mod windows;
@@ -38,6 +40,7 @@ use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
+pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
@@ -148,6 +151,20 @@ impl Cas {
     /// The index does not answer.
     pub async fn totals(&self) -> Result<Totals, StoreError> {
         Ok(self.index.totals().await?)
+    }
+
+    /// Forgets the layouts in memory where another process has made something invisible since it was looked at last;
+    /// `seen` is what this said then. To be called every now and then.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn forget_hidden(&self, seen: Option<u64>) -> Result<u64, StoreError> {
+        let generation = self.index.generation().await?;
+        if seen != Some(generation) {
+            self.forget_layouts();
+        }
+        Ok(generation)
     }
 
     /// Waits until every upload that was verified is published or has failed, and forgets what was not committed.

@@ -289,7 +289,8 @@ impl Cas {
         let is_heal = matches!(staged, Staged::Damaged(_));
         let Some(draft) = draft.into_draft() else {
             // It was there when the upload began, and was deleted since, or found damaged. Nothing was written, so it
-            // must come again; a staged row is cleared up like that of any failed upload.
+            // must come again; a staged row is cleared up like that of any failed upload. What memory still
+            // has of it would make the next upload end here as well.
             self.forget_layout(hash);
             let retry_after = DELETION_RETRY_AFTER;
             return Err(if is_heal {

@@ -284,7 +284,7 @@ async fn a_folder_that_is_no_store_cannot_be_checked_and_people_get_lines() {
     assert!(found.contains(&format!("\n  file {file}\n")) && found.contains("1 finding, 1 left"), "{found}");
     assert_eq!(people(&["--quiet"], 1), "");
     // No server can be started while it looks: they would take each other's work for dead. And one repair at a time.
-    let lock = fs::File::create(store.data_dir.join("fsck.lock")).unwrap();
+    let lock = fs::File::create(store.data_dir.join("gc.lock")).unwrap();
     lock.try_lock().unwrap();
-    store.fsck(&["--repair"]).failed(2, &["another zorb fsck"]);
+    store.fsck(&["--repair"]).failed(2, &["another process deletes or repairs"]);
 }

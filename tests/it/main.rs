@@ -19,6 +19,7 @@ mod errors;
 mod files;
 mod fsck;
 mod full_disk;
+mod gc;
 mod grants;
 mod interrupted;
 mod limits;

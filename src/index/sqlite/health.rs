@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, SqliteConnection};
 
+use super::collect::hide;
 use super::files::{execute, file_hash, release};
 use super::{SqliteIndex, get, grants, map, millis};
 use crate::format::XorbHash;
@@ -72,9 +73,10 @@ impl HealthIndex for SqliteIndex {
     }
 
     fn files_hit(&self, hash: XorbHash, limit: u32) -> BoxFuture<'_, Result<FilesHit, IndexError>> {
-        const COUNT: &str = "SELECT count(*) FROM xorb_files WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?)";
+        const COUNT: &str = "SELECT count(*) FROM xorb_files JOIN files ON files.id = file_id \
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL";
         const SQL: &str = "SELECT files.hash FROM xorb_files JOIN files ON files.id = file_id \
-             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) ORDER BY file_id LIMIT ?";
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL ORDER BY file_id LIMIT ?";
         let op = "list the files of a xorb";
         async move {
             let bytes = hash.as_bytes().as_slice();
@@ -91,13 +93,14 @@ impl HealthIndex for SqliteIndex {
     fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         const SQL: &str = "UPDATE xorbs SET damaged_at = ? \
              WHERE hash = ? AND state IN (1, 2) AND ticket = ? AND crc64 = ? AND damaged_at IS NULL";
-        self.set_health("mark a xorb as damaged", SQL, seen, now).boxed()
+        self.set_health("mark a xorb as damaged", SQL, seen, now, true).boxed()
     }
 
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         const SQL: &str = "UPDATE xorbs SET verified_at = ?, damaged_at = NULL \
              WHERE hash = ? AND state IN (1, 2) AND ticket = ? AND crc64 = ?";
-        self.set_health("mark a xorb as sound", SQL, seen, now).boxed()
+        // What was sound before is as it was for everybody.
+        self.set_health("mark a xorb as sound", SQL, seen, now, seen.damaged_at.is_some()).boxed()
     }
 
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
@@ -113,23 +116,42 @@ impl HealthIndex for SqliteIndex {
 }
 
 impl SqliteIndex {
+    /// Changes the health of what was seen; where readers notice, every process that serves this index is told.
     async fn set_health(
         &self,
         op: &'static str,
         sql: &'static str,
         seen: XorbHealth,
         now: Timestamp,
+        is_noticed: bool,
     ) -> Result<bool, IndexError> {
-        let result = sqlx::query(sql)
-            .bind(millis(now))
-            .bind(seen.hash.as_bytes().as_slice())
-            .bind(seen.ticket.0)
-            .bind(seen.crc64.cast_signed())
-            .execute(&self.writer)
-            .await
-            .map_err(|error| map(op, error))?;
-        Ok(result.rows_affected() == 1)
+        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+        let set = set(&mut connection, op, sql, seen, now, is_noticed).await;
+        release(connection, set.is_ok()).await;
+        set
     }
+}
+
+async fn set(
+    connection: &mut SqliteConnection,
+    op: &'static str,
+    sql: &'static str,
+    seen: XorbHealth,
+    now: Timestamp,
+    is_noticed: bool,
+) -> Result<bool, IndexError> {
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let hash = seen.hash.as_bytes().to_vec();
+    let changed = execute(op, &mut transaction, sql, |query| {
+        query.bind(millis(now)).bind(hash).bind(seen.ticket.0).bind(seen.crc64.cast_signed())
+    })
+    .await?;
+    if changed == 1 && is_noticed {
+        hide(op, &mut transaction).await?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(changed == 1)
 }
 
 async fn heal(
@@ -184,6 +206,7 @@ async fn heal(
     if let Some(grant) = xorb.grant {
         grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
     }
+    hide(op, &mut transaction).await?;
     transaction.commit().await.map_err(failed)
 }
 

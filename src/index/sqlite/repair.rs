@@ -131,7 +131,7 @@ impl SqliteIndex {
     async fn read_faults(&self, after: Option<FileHash>) -> Result<FaultPage, IndexError> {
         const SQL: &str = "SELECT id, hash, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
-             WHERE hash > ? ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL ORDER BY hash LIMIT ?";
         let op = "compare files with their references";
         let failed = |error| map(op, error);
         let mut connection = self.readers.acquire().await.map_err(failed)?;

@@ -12,7 +12,8 @@
 //!
 //! **A blob without a row is never just deleted.** An upload may be publishing it at this very moment, and the row would
 //! come a moment later, for a blob that is gone. So the row is claimed first, in `Deleting`, which it only can be while
-//! there is none; from then on an upload is told to come back. Then the blob goes, then the row. A sound blob without a
+//! there is none; from then on an upload is told to come back. Then the blob goes, then the row. And one process at a time deletes blobs of
+//! a store (see [`gc`](super::gc)): whoever calls [`Fsck::execute`] holds the right to. A sound blob without a
 //! row is worth more than the space that it takes: it may be what the files lack whose row was lost. It is entered as a
 //! live xorb, which the garbage collection takes when nobody refers to it.
 //!

@@ -5,6 +5,7 @@ mod claims;
 mod faults;
 mod faults_health;
 mod fsck;
+mod gc;
 mod granted;
 mod health;
 mod large;

@@ -21,6 +21,7 @@ use std::fmt;
 use std::io;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use thiserror::Error;
@@ -41,7 +42,8 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// A blob that ends before `range` does makes the stream end with an error of kind [`BlobErrorKind::Corrupt`].
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
 
-    /// Length of a blob in bytes; `None` where there is no such blob.
+    /// Length of a blob in bytes; `None` where there is no such blob. Where the whole place is gone in which it would be,
+    /// that is an error: it says nothing about the blob.
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 
     /// Removes a blob, durably. Returns whether there was one.
@@ -49,6 +51,22 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
 
     /// Every key there is, in no order.
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>>;
+
+    /// Every key whose hash begins with this byte as text, in no order: all of them in 256 steps, so that nobody has to
+    /// hold all keys at once.
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        async move {
+            let mut keys = self.list().await?;
+            keys.retain(|key| key.group() == group);
+            Ok(keys)
+        }
+        .boxed()
+    }
+
+    /// How many drafts there are, those of running uploads included.
+    fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        async { Ok(0) }.boxed()
+    }
 
     /// Removes what drafts of a process that died have left. Only for the start, when there are no drafts.
     /// Returns how many there were.
@@ -83,6 +101,12 @@ impl BlobKey {
     #[must_use]
     pub const fn xorb(hash: XorbHash) -> Self {
         Self(hash)
+    }
+
+    /// The first byte of the hash as text.
+    fn group(&self) -> u8 {
+        let name = self.0.to_string();
+        name.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).unwrap_or_default()
     }
 
     /// The xorb whose blob this is.

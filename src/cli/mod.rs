@@ -3,6 +3,7 @@
 mod backup;
 mod collector;
 mod destination;
+mod fsck;
 mod gc;
 mod get;
 mod healthcheck;
@@ -34,7 +35,7 @@ use self::output::{OutputError, complain, write_stdout};
 /// A self-hosted content-addressed store for the Xet protocol.
 ///
 /// Exit codes of every command: 0 it did what was asked; 1 it failed, or what it looked at is damaged, and stderr says
-/// why; 2 the command line makes no sense.
+/// why; 2 the command line makes no sense. `fsck` alone also says 2 where it could not check.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 pub struct Cli {
@@ -59,6 +60,7 @@ enum Command {
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    Fsck(fsck::FsckArgs),
     Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
@@ -88,6 +90,7 @@ impl Cli {
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Fsck(args) => fsck::run(args),
             Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
@@ -98,7 +101,11 @@ impl Cli {
             Err(error) if matches!(error.downcast_ref(), Some(OutputError::Closed)) => ExitCode::FAILURE,
             Err(error) => {
                 complain(format_args!("{error:#}"));
-                if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+                if error.is::<Usage>() || error.is::<fsck::CannotCheck>() {
+                    ExitCode::from(2)
+                } else {
+                    ExitCode::FAILURE
+                }
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas};
+use crate::service::{Budget, Cas, ScrubBudget};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -166,6 +166,14 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         // It never ends by itself, so there is nothing to be got from it.
         let _ = until.run_until_cancelled(verifying).await;
     });
+    if config.scrub_rate > 0 {
+        let budget = ScrubBudget { bytes_per_sec: config.scrub_rate, interval: config.scrub_interval };
+        let (scrubbing, until) = (cas.clone().scrub(budget), watching.clone());
+        background.spawn(async move {
+            // Like the verification.
+            let _ = until.run_until_cancelled(scrubbing).await;
+        });
+    }
     serve(listener, Site { router, prefix }, metrics, limits, stopped).await;
     watching.cancel();
     background.join().await;

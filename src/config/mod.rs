@@ -57,6 +57,10 @@ pub struct Config {
     pub disk_workers: usize,
     /// Bytes of layouts kept in memory.
     pub layout_cache: u64,
+    /// Bytes per second that the scrub reads; 0 for no scrub.
+    pub scrub_rate: u64,
+    /// How old the last verification of a xorb may become.
+    pub scrub_interval: Duration,
     /// When garbage goes.
     pub collection: CollectionConfig,
     /// How log lines look.
@@ -149,6 +153,8 @@ impl Config {
             verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
             disk_workers: positive("disk_workers", raw.disk_workers, 32)?,
             layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
+            scrub_rate: rate("scrub_rate", raw.scrub_rate, 8 << 20)?,
+            scrub_interval: secs("scrub_interval_secs", raw.scrub_interval_secs, 30 * 24 * 3600)?,
             collection,
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
@@ -223,6 +229,16 @@ fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usi
         key,
         value: value.to_string(),
         reason: "it must be at least 1".to_owned(),
+    })
+}
+
+/// A number that may be 0, which switches something off.
+fn rate(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    u64::try_from(value).map_err(|_| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 1, or 0 for off".to_owned(),
     })
 }
 

@@ -79,6 +79,10 @@ keys! {
     disk_workers: i64, "a whole number";
     /// Bytes.
     layout_cache: i64, "a whole number of bytes";
+    /// Bytes per second.
+    scrub_rate: i64, "a whole number of bytes per second";
+    /// Seconds.
+    scrub_interval_secs: i64, "a whole number of seconds";
     /// Seconds.
     gc_interval_secs: i64, "a whole number of seconds";
     /// Days.

@@ -57,6 +57,8 @@ pub enum Code {
     NotReady,
     /// The store is full.
     OutOfSpace,
+    /// The stored bytes of a xorb are damaged.
+    XorbDamaged,
     /// Something is broken here.
     Internal,
 }
@@ -90,6 +92,7 @@ impl Code {
         Self::Overloaded,
         Self::NotReady,
         Self::OutOfSpace,
+        Self::XorbDamaged,
         Self::Internal,
     ];
 
@@ -123,6 +126,7 @@ impl Code {
             Self::Overloaded => "overloaded",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
+            Self::XorbDamaged => "xorb_damaged",
             Self::Internal => "internal",
         }
     }
@@ -154,7 +158,9 @@ impl Code {
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
+            // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.
+            Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 pub use super::code::Code;
-use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
+use crate::format::{ParseHashError, XorbHash};
 use crate::runtime::telemetry::chain;
 use crate::service::{
     ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
@@ -22,6 +22,9 @@ use crate::service::{
 
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a client is asked to wait when what it reads was replaced: it is there already.
+const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A failure on its way to the client.
 #[derive(Debug)]
@@ -121,6 +124,10 @@ impl From<UploadError> for Problem {
                 let detail = "This xorb is being deleted at the moment; try again.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
+            UploadError::FoundDamaged { retry_after } => {
+                let detail = "The stored xorb has turned out to be damaged; send it again, to mend it.";
+                Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
             UploadError::TooLarge { limit } => {
                 let detail = format!("The body is longer than {limit} bytes; split the data over more xorbs.");
                 Self::new(Code::TooLarge, detail).with("limit", limit)
@@ -178,6 +185,7 @@ impl From<RegisterError> for Problem {
                 let detail = format!("Xorb {xorb} is not there, or not any more; upload it first.");
                 Self::new(Code::MissingXorb, detail).with("xorb", xorb.to_string())
             }
+            RegisterError::DamagedXorb { xorb } => damaged(xorb),
             RegisterError::OtherChunks { xorb } => {
                 Self::new(Code::ShardMismatch, sentence).with("xorb", xorb.to_string())
             }
@@ -211,6 +219,7 @@ impl From<ReconstructError> for Problem {
                 let detail = format!("The file has {file_len} bytes; the range begins behind them.");
                 Self::new(Code::RangeNotSatisfiable, detail).unsatisfied(file_len)
             }
+            ReconstructError::DamagedXorb { xorb } => damaged(xorb),
             ReconstructError::BatchTooLarge { .. } => Self::new(
                 Code::InvalidRequest,
                 "These files have too many terms for one query; ask for fewer, or for one.",
@@ -238,6 +247,11 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::Store(error) => error.into(),
             ReadError::Deleted { hash } => Self::new(Code::NotFound, format!("There is no xorb {hash}.")),
+            ReadError::Quarantined { hash } => damaged(hash),
+            ReadError::Replaced { .. } => {
+                let detail = "This xorb was replaced just now; ask for it, or for the reconstruction, again.";
+                Self::new(Code::Overloaded, detail).retry_after(REPLACED_RETRY_AFTER)
+            }
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
         }
     }
@@ -273,6 +287,14 @@ pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no text)");
     tracing::error!(panic = text, "a request panicked");
     Problem::new(Code::Internal, INTERNAL).into_response()
+}
+
+/// Not logged as an error: whoever found the damage has done that, once.
+fn damaged(xorb: XorbHash) -> Problem {
+    tracing::info!(%xorb, "a request needs a damaged xorb");
+    let detail =
+        format!("Xorb {xorb} is damaged in the store; whoever has its bytes can mend it by uploading it again.");
+    Problem::new(Code::XorbDamaged, detail).with("xorb", xorb.to_string())
 }
 
 const INTERNAL: &str = "Something is broken in the server; its log says what, under this request's id.";

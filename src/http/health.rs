@@ -32,6 +32,9 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     let totals = state.cas.totals().await?;
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
+    let health = state.cas.health().await?;
+    state.metrics.store_damaged_xorbs.set(health.damaged_count.cast_signed());
+    state.metrics.scrub_oldest.set(health.oldest.map_or(0, |oldest| oldest.as_secs().cast_signed()));
     let text = state.metrics.render().expect("writing to memory does not fail");
     let format = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     Ok(([(CONTENT_TYPE, format)], text))

@@ -67,15 +67,23 @@ pub(super) async fn data(
     let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
     let now = state.clock.now().as_secs();
     let checked = state.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
-    checked.map_err(|refused| {
-        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+    let refusal = || {
         Problem::new(
             Code::Forbidden,
             "This URL does not allow that, or not any more; ask for the reconstruction again.",
         )
+    };
+    let expires_unix_secs = checked.map_err(|refused| {
+        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+        refusal()
     })?;
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
+    if stored.has_moved_since(expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
+        // The xorb was healed in another serialization, so these ranges are now in the middle of something. Clients take
+        // a 403 as "expired" and ask again (spec 5.10).
+        return Err(refusal());
+    }
     let whole = stored.layout().whole();
     // Only the range counts here: a condition that fails would turn it into the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();

@@ -53,7 +53,7 @@ pub(super) async fn download(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
-    // does not know whether it can be.
+    // does not know whether it can be. What is damaged is not there, so that it comes again.
     if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }

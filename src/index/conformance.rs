@@ -33,7 +33,9 @@ mod archive;
 mod collect;
 mod files;
 mod grants;
+mod health;
 mod listing;
+mod repair;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

@@ -53,6 +53,8 @@ pub enum Registered {
     Known,
     /// This xorb is not there, or on its way out. Nothing was changed.
     MissingXorb(XorbHash),
+    /// The blob of this xorb is known to be damaged: nobody could read the file. Nothing was changed.
+    DamagedXorb(XorbHash),
     /// A file is known with another sha256. Nothing was changed.
     OtherSha256 {
         /// Which file.

@@ -16,6 +16,7 @@ mod collect;
 mod conformance;
 mod error;
 mod files;
+mod health;
 mod listing;
 mod migrate;
 mod rows;
@@ -31,6 +32,7 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
+pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
 pub use self::listing::{FileEntry, XorbEntry};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
@@ -67,6 +69,10 @@ pub struct XorbRow {
     pub crc64: u64,
     /// Where its chunks are.
     pub layout: Layout,
+    /// Whether its blob is known to be damaged: what is said here is true, but its bytes are not to be had.
+    pub is_damaged: bool,
+    /// When its blob was last replaced by another serialization, if it ever was.
+    pub replaced_at: Option<Timestamp>,
 }
 
 /// What a verified upload adds to its row when it goes live.
@@ -125,6 +131,9 @@ pub enum Staging {
     Staged,
     /// The xorb is there already. Its row is live, and fresh for the garbage collection.
     Live,
+    /// The xorb is there, but its blob is known to be damaged. The row is as fresh, and under the ticket given: replace
+    /// the blob, then [`HealthIndex::heal_xorb`].
+    Damaged,
     /// The xorb is being deleted; try again when that is over.
     Deleting,
 }
@@ -141,7 +150,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + Debug + Send + Sync + 'static {
+pub trait Index: Collect + HealthIndex + RepairIndex + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -167,8 +176,9 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
         domain: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Makes a visible xorb live, and as fresh for the garbage collection as if it had just been uploaded, provided that
-    /// this domain has it; `None` stands for all of them. A time before its last touch leaves that. Returns whether that is so.
+    /// Makes a visible and sound xorb live, and as fresh for the garbage collection as if it had just been uploaded,
+    /// provided that this domain has it; `None` stands for all of them. A time before its last touch leaves that.
+    /// Returns whether that is so.
     fn renew_xorb(
         &self,
         hash: XorbHash,
@@ -220,7 +230,7 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
     /// reader's own repository has claimed it. What others claim is not told.
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
-    /// A visible xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
+    /// A visible and sound xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
     /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
     fn find_dedup(
         &self,

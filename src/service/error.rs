@@ -59,6 +59,12 @@ pub enum UploadError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The xorb was there when this upload began, so nothing was written, and its blob was found damaged meanwhile.
+    #[error("the stored xorb has turned out to be damaged")]
+    FoundDamaged {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The store failed.
     #[error("the upload could not be stored")]
     Store(#[from] StoreError),
@@ -95,6 +101,18 @@ pub enum ReadError {
         hash: XorbHash,
         /// Index of the chunk.
         chunk: u32,
+    },
+    /// The blob is known to be damaged, and is not opened.
+    #[error("the blob of xorb {hash} is known to be damaged")]
+    Quarantined {
+        /// Which xorb.
+        hash: XorbHash,
+    },
+    /// The blob was replaced by another serialization just now, or is gone; ask again.
+    #[error("the blob of xorb {hash} was replaced")]
+    Replaced {
+        /// Which xorb.
+        hash: XorbHash,
     },
     /// The store failed.
     #[error("the xorb could not be read")]

@@ -110,7 +110,8 @@ impl Cas {
         }
         let is_spent = self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
         // It may have been deleted since.
-        let is_there = is_spent && self.index.find_xorb(xorb).await.map_err(StoreError::from)?.is_some();
+        let found = if is_spent { self.index.find_xorb(xorb).await.map_err(StoreError::from)? } else { None };
+        let is_there = found.is_some_and(|xorb| !xorb.is_damaged);
         if is_there { Ok(()) } else { Err(UploadError::NothingSent) }
     }
 

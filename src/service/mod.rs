@@ -8,15 +8,19 @@ mod claims;
 mod contents;
 mod download;
 mod error;
+mod examine;
 mod files;
+pub mod fsck;
 pub mod gc;
 mod granted;
+mod heal;
 mod listing;
 mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;
 mod remove;
+mod scrub;
 mod upload;
 mod windows;
 
@@ -29,6 +33,7 @@ use tokio::sync::{Mutex, Semaphore};
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
+pub use self::examine::Damage;
 pub use self::files::{Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
@@ -36,12 +41,13 @@ pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
+pub use self::scrub::ScrubBudget;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::format::XorbHash;
 use crate::index::Index;
-pub use crate::index::Totals;
+pub use crate::index::{HealthSums, Totals};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
@@ -77,6 +83,10 @@ pub struct Cas {
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
+    /// When what is in there was true.
+    epoch: heal::Epoch,
+    /// What reads have found fault with.
+    suspects: Arc<scrub::Suspects>,
 }
 
 /// How much of the machine the store may use.
@@ -118,6 +128,8 @@ impl Cas {
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)
                 .build(),
+            epoch: heal::Epoch::default(),
+            suspects: Arc::default(),
         }
     }
 
@@ -150,7 +162,7 @@ impl Cas {
     pub async fn forget_hidden(&self, seen: Option<u64>) -> Result<u64, StoreError> {
         let generation = self.index.generation().await?;
         if seen != Some(generation) {
-            self.xorbs.invalidate_all();
+            self.forget_layouts();
         }
         Ok(generation)
     }

@@ -61,6 +61,12 @@ pub enum RegisterError {
         /// Which xorb.
         xorb: XorbHash,
     },
+    /// The blob of a xorb that it names is known to be damaged.
+    #[error("xorb {xorb} is damaged")]
+    DamagedXorb {
+        /// Which xorb.
+        xorb: XorbHash,
+    },
     /// What it says of a xorb is not what the xorb is.
     #[error("xorb {xorb} has other chunks than the shard says")]
     OtherChunks {
@@ -178,6 +184,8 @@ impl Cas {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
                 Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
+                // To acknowledge a file that nobody can read would be a lie.
+                Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
                 Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
                 Registered::OtherSha256 { file, unverified: None } => {
                     return Err(RegisterError::OtherSha256 { file, is_verified: true });

@@ -72,7 +72,7 @@ async fn provoke(code: &str) -> Answer {
     };
     let client = server.client();
     let needs_xorb = ["range_not_satisfiable", "invalid_range", "precondition_failed", "internal", "shard_mismatch"];
-    let needs_xorb = [&needs_xorb[..], &["no_proof", "file_hash_mismatch", "sha256_conflict"]].concat();
+    let needs_xorb = [&needs_xorb[..], &["xorb_damaged", "no_proof", "file_hash_mismatch", "sha256_conflict"]].concat();
     if needs_xorb.contains(&code) {
         assert_eq!(client.post(&path, xorb.bytes.clone()).await.status, 201);
     }
@@ -104,6 +104,13 @@ async fn provoke(code: &str) -> Answer {
         "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
         "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.answer().await,
         "range_not_satisfiable" => client.get(&format!("{part}3")).await,
+        "xorb_damaged" => {
+            fs::remove_file(crate::scrub::blob(server.data_dir(), &xorb)).expect("the blob is there");
+            assert_eq!(client.get(&path).await.status, 500);
+            let found = async || Metrics::of(&client).await.get("zorb_store_damaged_xorbs") == 1.0;
+            eventually("it is found", found).await;
+            client.get(&path).await
+        }
         "internal" => {
             fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
             client.get(&path).await

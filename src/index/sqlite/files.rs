@@ -71,7 +71,7 @@ impl SqliteIndex {
 
 /// Among several xorbs the one with the most chunks tells the client most.
 const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
-     WHERE chunk_hash = ?1 AND state IN (1, 2) AND \
+     WHERE chunk_hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
 
@@ -79,7 +79,8 @@ const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xor
 /// A xorb of one chunk is never among them: its hash is that of the chunk and would be told in clear (spec 6.2, rule 9).
 const FIND_NEIGHBOURS: &str = "SELECT DISTINCT xorbs.id, xorbs.hash FROM xorb_files AS hit \
      JOIN xorb_files AS other ON other.file_id = hit.file_id JOIN xorbs ON xorbs.id = other.xorb_id \
-     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND length(layout) > 8 AND \
+     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
+     length(layout) > 8 AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      LIMIT 64";
 
@@ -101,7 +102,9 @@ async fn register(
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
         Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_) | Registered::OtherSha256 { .. } => transaction.rollback().await.map_err(failed)?,
+        Registered::MissingXorb(_) | Registered::DamagedXorb(_) | Registered::OtherSha256 { .. } => {
+            transaction.rollback().await.map_err(failed)?;
+        }
     }
     Ok(outcome)
 }
@@ -157,7 +160,8 @@ async fn write_registration(
         // `Condemned` goes back to `Live` here, and a row that is being deleted is not found: either this or the
         // deletion comes first, and the database says which.
         let row = sqlx::query(
-            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) RETURNING id",
+            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) \
+             RETURNING id, damaged_at IS NOT NULL",
         )
         .bind(millis(registration.now))
         .bind(hash.as_bytes().as_slice())
@@ -165,8 +169,10 @@ async fn write_registration(
         .await
         .map_err(|error| map(op, error))?;
         let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
-        let id: i64 = get(op, &row, 0)?;
-        ids.insert(*hash, id);
+        if get(op, &row, 1)? {
+            return Ok(Registered::DamagedXorb(*hash));
+        }
+        ids.insert(*hash, get(op, &row, 0)?);
     }
     let mut outcome = Registered::Known;
     for file in &registration.files {

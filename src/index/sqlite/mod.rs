@@ -8,10 +8,12 @@ mod claims;
 mod collect;
 mod files;
 mod grants;
+mod health;
 mod listing;
 mod owners;
 mod publish;
 mod remove;
+mod repair;
 mod terms;
 
 use std::fs::File;
@@ -95,16 +97,20 @@ fn sync_parent(path: &Path) -> Result<(), IndexError> {
 
 impl Index for SqliteIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
+        const SQL: &str =
+            "SELECT crc64, layout, damaged_at IS NOT NULL, replaced_at FROM xorbs WHERE hash = ? AND state IN (1, 2)";
         let op = "find a xorb";
         async move {
-            let row = sqlx::query("SELECT crc64, layout FROM xorbs WHERE hash = ? AND state IN (1, 2)")
+            let row = sqlx::query(SQL)
                 .bind(hash.as_bytes().as_slice())
                 .fetch_optional(&self.readers)
                 .await
                 .map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
-            rows::xorb(hash, crc64, layout).map(Some).map_err(|error| IndexError::inconsistent(op, error))
+            let xorb = rows::xorb(hash, crc64, layout).map_err(|error| IndexError::inconsistent(op, error))?;
+            let replaced_at = get::<Option<i64>>(op, &row, 3)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
+            Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, replaced_at, ..xorb }))
         }
         .boxed()
     }
@@ -132,7 +138,7 @@ impl Index for SqliteIndex {
         const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
              ON CONFLICT (hash) DO UPDATE SET \
                  state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket \
-             WHERE state IN (0, 1, 2) RETURNING state";
+             WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL";
         let op = "stage a xorb";
         async move {
             // All rows, though there is one at most: a statement is committed when it is done, and one that is left
@@ -146,7 +152,11 @@ impl Index for SqliteIndex {
                 .map_err(|error| map(op, error))?;
             let Some(row) = rows.first() else { return Ok(Staging::Deleting) };
             let state = rows::state(&hash, get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
-            Ok(if state == XorbState::Staged { Staging::Staged } else { Staging::Live })
+            Ok(match state {
+                XorbState::Staged => Staging::Staged,
+                _ if get(op, row, 1)? => Staging::Damaged,
+                _ => Staging::Live,
+            })
         }
         .boxed()
     }

@@ -39,7 +39,7 @@ impl DataUrl<'_> {
     }
 }
 
-/// Whether a URL allows a request: `requested` are the ranges of its `Range` header, in the order of the header.
+/// When a URL that allows a request expires, in seconds since 1970: `requested` are the ranges of its `Range` header, in the order of the header.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub fn check_data_url(
     signature: &str,
     requested: &[ByteRange],
     now_unix_secs: u64,
-) -> Result<(), Refused> {
+) -> Result<u64, Refused> {
     let (_, payload) = open(ring, Purpose::DataUrl, xorb.as_bytes(), signature)?;
     let (expires_unix_secs, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
     check_expiry(expires_unix_secs, now_unix_secs)?;
@@ -61,7 +61,7 @@ pub fn check_data_url(
         [one] => signed.contains(one),
         all => signed == all,
     };
-    if is_allowed { Ok(()) } else { Err(Reason::Ranges.into()) }
+    if is_allowed { Ok(expires_unix_secs) } else { Err(Reason::Ranges.into()) }
 }
 
 fn parse_payload(payload: &[u8]) -> Option<(u64, Vec<ByteRange>)> {

@@ -3,8 +3,11 @@
 mod backup;
 mod claims;
 mod faults;
+mod faults_health;
+mod fsck;
 mod gc;
 mod granted;
+mod health;
 mod large;
 mod watched;
 

@@ -48,7 +48,7 @@ impl SqliteIndex {
     pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
         const SQL: &str = "SELECT id, hash, raw_len, since, sha256, sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
-             WHERE hash > ? ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL ORDER BY hash LIMIT ?";
         let op = "list files";
         let failed = |error| map(op, error);
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());

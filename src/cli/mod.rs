@@ -4,6 +4,7 @@ mod backup;
 mod destination;
 mod get;
 mod healthcheck;
+mod index;
 mod keys;
 mod ls;
 mod output;
@@ -55,6 +56,8 @@ enum Command {
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    #[command(subcommand)]
+    Index(index::IndexCommand),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -82,6 +85,7 @@ impl Cli {
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Index(command) => index::run(command),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

@@ -18,6 +18,7 @@ mod error;
 mod files;
 mod listing;
 mod migrate;
+mod records;
 mod rows;
 pub mod sqlite;
 
@@ -32,6 +33,7 @@ pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
 pub use self::listing::{FileEntry, XorbEntry};
+pub use self::records::Recorded;
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -141,7 +143,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + Debug + Send + Sync + 'static {
+pub trait Index: Collect + Recorded + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 

@@ -15,6 +15,7 @@ mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod shard_records;
 mod upload;
 mod windows;
 
@@ -33,9 +34,11 @@ use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
+pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
+use crate::blob::records::RecordStore;
 use crate::format::XorbHash;
 use crate::index::Index;
 pub use crate::index::Totals;
@@ -55,6 +58,10 @@ const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Cas {
     blobs: Arc<dyn BlobStore>,
+    /// What was registered and removed.
+    records: Arc<dyn RecordStore>,
+    /// What keeps records in the order of what they tell of.
+    turns: shard_records::Turns,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -92,6 +99,7 @@ impl Cas {
     #[must_use]
     pub fn new(
         blobs: Arc<dyn BlobStore>,
+        records: Arc<dyn RecordStore>,
         index: Arc<dyn Index>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
@@ -99,6 +107,8 @@ impl Cas {
     ) -> Self {
         Self {
             blobs,
+            records,
+            turns: shard_records::turns(),
             index,
             clock,
             metrics,

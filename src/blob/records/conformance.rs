@@ -1,4 +1,5 @@
 //! The contract of [`RecordStore`] as a suite; every store runs all of it.
+#![expect(clippy::disallowed_methods, reason = "a test puts files where they do not belong")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -159,6 +160,6 @@ async fn a_file_that_has_grown_beyond_a_record_is_an_error_before_memory_is_take
     let store = open(folder.path());
     let seq = store.append("a".into()).await.unwrap();
     let path = folder.path().join(format!("shards/0000000000000/{seq}"));
-    std::fs::File::options().write(true).open(path).unwrap().set_len(1 << 45).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
     assert!(store.read(seq).await.is_err());
 }

@@ -320,7 +320,7 @@ async fn a_store_that_was_filled_before_there_were_records_has_them_after_its_ne
     let stocked = Stocked::new().await.remove_some().await;
     let before = stocked.answers().await;
     let stocked = stocked.stopped_for(async |data_dir| fs::remove_dir_all(data_dir.join("shards")).unwrap()).await;
-    assert!(stocked.server.log().contains("files_recorded=4"), "{}", stocked.server.log());
+    eventually("it says so", async || stocked.server.log().contains("files_recorded=4")).await;
     let stocked = stocked
         .stopped_for(async |data_dir| {
             lose_index(data_dir);

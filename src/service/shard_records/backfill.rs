@@ -38,7 +38,8 @@ impl Cas {
             let page = self.index.file_records(after).await?;
             after = page.last().map(|file| file.hash);
             let Some(last) = after else { break };
-            count = count.saturating_add(page.len() as u64);
+            // What was removed is cleared up in steps, and nobody's until it is gone.
+            count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
         self.records.set_complete().await?;

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::store::{Progress, StoreArgs};
 use super::units::{Count, Size};
@@ -77,6 +78,8 @@ fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
         bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
     }
     let _lock = serve::lock(&data_dir)?;
+    let _deletion = DeletionLock::take(&data_dir)?
+        .with_context(|| format!("garbage is being collected in {}; try again", data_dir.display()))?;
     let replacement = Replacement::of(&data_dir.join("index.sqlite"));
     replacement.finish()?;
     let rebuilt = remote::run(async {

@@ -1,7 +1,9 @@
 //! The command line: what was typed, and which module does it.
 
 mod backup;
+mod collector;
 mod destination;
+mod gc;
 mod get;
 mod healthcheck;
 mod index;
@@ -14,6 +16,7 @@ mod put;
 mod rca;
 mod remote;
 mod restore;
+mod rm;
 mod serve;
 mod stop;
 mod store;
@@ -47,6 +50,7 @@ enum Command {
     Push(push::PushArgs),
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -58,6 +62,7 @@ enum Command {
     Restore(restore::RestoreArgs),
     #[command(subcommand)]
     Index(index::IndexCommand),
+    Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -79,6 +84,7 @@ impl Cli {
             Command::Push(args) => push::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
+            Command::Rm(args) => rm::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
@@ -86,6 +92,7 @@ impl Cli {
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
             Command::Index(command) => index::run(command),
+            Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

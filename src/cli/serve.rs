@@ -13,6 +13,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::collector::{self, DeletionLock};
 use super::keys;
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
@@ -114,7 +115,11 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     };
     let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(&metrics), budget);
-    let recovered = cas.recover().await.context("cannot clear up after the last run")?;
+    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
+    let deletion = DeletionLock::take(&config.data_dir)?;
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    let recovered = recovered.context("cannot clear up after the last run")?;
+    drop(deletion);
     let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
     let listener = TcpListener::bind(config.listen)
         .await
@@ -137,6 +142,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     background.spawn(sweep(cas.clone(), watching.clone()));
+    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
+    background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),

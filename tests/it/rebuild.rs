@@ -4,24 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use serde_json::Value;
 use tokio::time::sleep;
-use zorb::blob::fs::FsBlobStore;
-use zorb::blob::records::fs::FsRecordStore;
-use zorb::index::Collect;
-use zorb::index::sqlite::SqliteIndex;
-use zorb::runtime::blocking::Pool;
-use zorb::runtime::clock::{Clock, SystemClock};
-use zorb::runtime::metrics::Metrics;
-use zorb::service::{Budget, Cas};
 
 use crate::cli::{Folder, Ran};
 use crate::support::{
-    Client, Start, TestServer, Xorb, eventually, guarded, issue, read_file, register, rng, sha256_of, shard_of,
+    Client, Start, TestServer, Xorb, eventually, guarded, issue, read_file, register, rng, send, sha256_of, shard_of,
     upload_shard,
 };
 
@@ -76,14 +67,14 @@ impl Stocked {
         Self { server, tokens, files, xorbs, sha256s, contents }
     }
 
-    /// Stops the server and removes a file, and a claim to another.
+    /// Removes a file, and a claim to another.
     async fn remove_some(self) -> Self {
-        let (files, data_dir) = (self.files.clone(), self.server.data_dir().to_owned());
-        self.stopped_for(async move |_| {
-            remove(&data_dir, &files[3], None).await;
-            remove(&data_dir, &files[0], Some("org/a")).await;
-        })
-        .await
+        for (file, name) in [(&self.files[3], "*"), (&self.files[0], "org/a")] {
+            let path = format!("/v1/files/{file}");
+            let answer = send(&self.server.client(), "DELETE", &path, Some(&self.tokens[name]), Vec::new()).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+        }
+        self
     }
 
     /// Stops the server, does this, and starts it again.
@@ -187,22 +178,6 @@ fn anonymous(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(anonymous),
         _ => {}
     }
-}
-
-/// What a deletion does, on a store that nobody uses.
-async fn remove(data_dir: &Path, file: &str, repo: Option<&str>) {
-    let index = SqliteIndex::open(&data_dir.join("index.sqlite")).await.unwrap();
-    let blobs = FsBlobStore::open(data_dir, Pool::new(1)).unwrap();
-    let records = FsRecordStore::open(data_dir, Pool::new(1)).unwrap();
-    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
-    let metrics = Arc::new(Metrics::new());
-    let cas =
-        Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index.clone()), Arc::new(SystemClock), metrics, budget);
-    let (file, repo) = (file.parse().unwrap(), repo.map(str::to_owned));
-    let noted = cas.note_removal(file, repo.clone()).await.unwrap();
-    index.remove_claims(file, repo, SystemClock.now()).await.unwrap();
-    noted.keep();
-    index.close().await;
 }
 
 fn lose_index(data_dir: &Path) {

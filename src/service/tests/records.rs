@@ -25,7 +25,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::archive::Watch;
-use crate::service::{BodyError, Budget, Cas, Pruned, Pruning, RebuildError, Rebuilt, Upload};
+use crate::service::{BodyError, Budget, Cas, Pruned, Pruning, RebuildError, Rebuilt, RemoveError, Upload};
 
 fn writer(repo: &str) -> Claims {
     let repo = repo.parse::<RepoScope>().unwrap();
@@ -82,10 +82,11 @@ async fn register(cas: &Cas, repo: &str, files: Vec<FileInfo>, xorbs: &[&BuiltXo
 }
 
 async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
-    let repo = repo.map(str::to_owned);
-    let noted = cas.note_removal(file, repo.clone()).await.unwrap();
-    cas.index.remove_claims(file, repo, cas.clock.now()).await.unwrap();
-    noted.keep();
+    let claims = repo.map_or(Claims::UNRESTRICTED, writer);
+    match cas.remove_file(&claims, file, None).await {
+        Ok(_) | Err(RemoveError::NotFound) => {}
+        Err(error) => panic!("{error}"),
+    }
     while cas.index.sweep_removed(cas.clock.now()).await.unwrap() {}
 }
 
@@ -401,6 +402,46 @@ async fn a_registration_whose_nth_operation_fails_is_absent_or_whole_in_a_rebuil
             n += 1;
         }
         assert!(n > 3, "a registration has more than {n} operations that can fail");
+    }
+}
+
+/// A removal of which the `n`-th operation fails; whether there was one.
+async fn check_removal_with_fault(n: usize, moment: Moment) -> bool {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    for repo in ["org/a", "org/b"] {
+        register(&cas, repo, vec![file_of(&a, 0, 3, None)], &[&a]).await;
+    }
+    let file = file_of(&a, 0, 3, None).hash;
+    setup.faults.arm(n, moment);
+    let result = cas.remove_file(&writer("org/a"), file, None).await;
+    let Some(failed) = setup.faults.disarm() else { return false };
+    let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+    let readers = async |index: &SqliteIndex| index.readers_of(file).await.unwrap();
+    let (before, after) = (readers(&setup.index).await, readers(&rebuild(&setup).await.unwrap().index).await);
+    if result.is_ok() || before.len() == 1 {
+        assert_eq!(after, [("org/b".to_owned(), false)], "{case}: it is back");
+    }
+    assert!(after.contains(&("org/b".to_owned(), false)), "{case}: somebody else's claim is gone");
+    remove(&cas, file, Some("org/a")).await;
+    check_same(&setup, &case).await;
+    // Asking for what is not there leaves nothing behind.
+    let count = setup.record_seqs().await.len();
+    assert!(matches!(cas.remove_file(&writer("org/a"), file, None).await, Err(RemoveError::NotFound)), "{case}");
+    assert_eq!(setup.record_seqs().await.len(), count, "{case}");
+    true
+}
+
+#[tokio::test]
+async fn a_removal_whose_nth_operation_fails_is_done_or_not_in_a_rebuilt_index_and_done_if_it_was_acknowledged() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        while check_removal_with_fault(n, moment).await {
+            n += 1;
+        }
+        assert!(n > 2, "a removal has more than {n} operations that can fail");
     }
 }
 

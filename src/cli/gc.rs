@@ -139,7 +139,7 @@ async fn collect(
     let blobs = FsBlobStore::open_existing(data_dir, Pool::new(1));
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
-    let records = FsRecordStore::open(data_dir, Pool::new(1))?;
+    let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, metrics, budget);
     let plan = cas.plan_collection(policy(config)?).await.context("nothing was done, out of doubt")?;
     if is_dry {

@@ -104,19 +104,13 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let index = open_index(&config.data_dir, &records).await?;
+    let (cas, index) = open_store(&config, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(&metrics), budget);
     // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
-    let deletion = DeletionLock::take(&config.data_dir)?;
+    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        None
+    });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     let recovered = recovered.context("cannot clear up after the last run")?;
     drop(deletion);
@@ -176,6 +170,21 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store of this configuration, and its index, which is to be closed at the end.
+async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
+    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let index = open_index(&config.data_dir, &records).await?;
+    let budget = Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    };
+    let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget);
+    Ok((cas, index))
 }
 
 /// Opens the index. Where it is gone, and it was not one of an empty store, none is made in its place: the server would

@@ -141,6 +141,19 @@ async fn numbers_go_on_after_a_restart_and_behind_what_another_process_has_appen
 }
 
 #[tokio::test]
+async fn a_store_that_is_not_there_is_empty_and_is_not_made_by_reading_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FsRecordStore::open_existing(folder.path(), Pool::new(1));
+    assert_eq!((store.list(None).await.unwrap(), store.last().await.unwrap()), (vec![], None));
+    assert!(!store.is_complete().await.unwrap());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // One that is there is read, and what is appended goes behind it.
+    let seq = open(folder.path()).append("a".into()).await.unwrap();
+    assert_eq!(store.list(None).await.unwrap(), [seq]);
+    assert!(store.append("b".into()).await.unwrap() > seq);
+}
+
+#[tokio::test]
 async fn what_else_lies_in_the_folders_is_left_alone_and_a_first_folder_without_records_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

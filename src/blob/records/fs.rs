@@ -62,6 +62,14 @@ impl FsRecordStore {
         Ok(Self { tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
     }
 
+    /// The store that is in `root`, to be read: makes no folder, so that one that is not there is just empty.
+    #[must_use]
+    pub fn open_existing(root: &Path, pool: Pool) -> Self {
+        // Whoever appends all the same finds the number taken, and then looks for the last one.
+        let next = Arc::new(Mutex::new(Next { seq: Seq::new(0), group: None }));
+        Self { tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
+    }
+
     fn path(&self, seq: Seq) -> PathBuf {
         let name = seq.to_string();
         let (group, _) = name.split_at(DIGIT_COUNT - DIGIT_COUNT_IN_GROUP);
@@ -204,7 +212,10 @@ fn numbers(folder: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
 
 /// Folders of records, ascending, as the numbers in their names.
 fn groups(shards: &Path) -> io::Result<Vec<u64>> {
-    numbers(shards, DIGIT_COUNT - DIGIT_COUNT_IN_GROUP)
+    match numbers(shards, DIGIT_COUNT - DIGIT_COUNT_IN_GROUP) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        groups => groups,
+    }
 }
 
 fn group_path(shards: &Path, group: u64) -> PathBuf {

@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::runtime::Builder;
 use zorb::blob::memory::MemoryBlobStore;
+use zorb::blob::records::memory::MemoryRecordStore;
 use zorb::format::compression::Scheme;
 use zorb::format::shard::Term;
 use zorb::format::xorb::LayoutBuilder;
@@ -138,7 +139,14 @@ async fn run() -> bool {
 
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let blobs = Arc::new(MemoryBlobStore::new());
-    let cas = Cas::new(blobs, Arc::new(index.clone()), Arc::clone(&clock) as _, Arc::new(Metrics::new()), budget);
+    let cas = Cas::new(
+        blobs,
+        Arc::new(MemoryRecordStore::new()),
+        Arc::new(index.clone()),
+        Arc::clone(&clock) as _,
+        Arc::new(Metrics::new()),
+        budget,
+    );
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     // As another process has it: its waits are those for the lock of the file, not for our one writer.
     let other = SqliteIndex::open(&path).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a test suite. The
 //! store knows keys, byte ranges and durability. It does not know what is in a blob, and it keeps no list of what
-//! ought to exist: that is the index.
+//! ought to exist: that is the index. Beside it [`records`] are kept, of which the index can be made again.
 //!
 //! * A blob is either wholly there or not there. Bytes become visible under a key only in [`Draft::publish`].
 //! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not be there.
@@ -15,6 +15,7 @@
 mod conformance;
 pub mod fs;
 pub mod memory;
+pub mod records;
 
 use std::error::Error as StdError;
 use std::fmt;

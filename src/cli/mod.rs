@@ -7,6 +7,7 @@ mod fsck;
 mod gc;
 mod get;
 mod healthcheck;
+mod index;
 mod keys;
 mod ls;
 mod output;
@@ -61,6 +62,8 @@ enum Command {
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Fsck(fsck::FsckArgs),
+    #[command(subcommand)]
+    Index(index::IndexCommand),
     Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
@@ -91,6 +94,7 @@ impl Cli {
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
             Command::Fsck(args) => fsck::run(args),
+            Command::Index(command) => index::run(command),
             Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),

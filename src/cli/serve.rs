@@ -16,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::collector::{self, DeletionLock};
 use super::keys;
 use crate::blob::fs::FsBlobStore;
+use crate::blob::records::RecordStore;
+use crate::blob::records::fs::FsRecordStore;
 use crate::config::{AuthMode, Config, RawConfig};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
-use crate::index::sqlite::SqliteIndex;
+use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
@@ -82,7 +84,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
 }
 
 /// Takes the data folder for this process. The operating system lets go of it when the process ends, however it ends.
-fn lock(data_dir: &Path) -> anyhow::Result<File> {
+pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
     create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
     let path = data_dir.join("lock");
@@ -102,15 +104,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
+    let (cas, index) = open_store(&config, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
     // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
     let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
         tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
@@ -119,6 +114,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     let recovered = recovered.context("cannot clear up after the last run")?;
     drop(deletion);
+    let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
@@ -126,6 +122,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     tracing::info!(
         drafts_removed = recovered.drafts,
         rows_removed = recovered.rows,
+        files_recorded = recorded,
         elapsed_ms = begin.elapsed().as_millis(),
         "ready"
     );
@@ -181,6 +178,35 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store of this configuration, and its index, which is to be closed at the end.
+async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
+    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let index = open_index(&config.data_dir, &records).await?;
+    let budget = Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    };
+    let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget);
+    Ok((cas, index))
+}
+
+/// Opens the index. Where it is gone, and it was not one of an empty store, none is made in its place: the server would
+/// answer that there is nothing.
+async fn open_index(data_dir: &Path, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
+    let path = data_dir.join("index.sqlite");
+    if Replacement::of(&path).finish()? {
+        tracing::warn!("a rebuilt index was put in place, which the process that made it had no time for");
+    }
+    if !path.exists() && records.last().await?.is_some() {
+        let dir = data_dir.display();
+        bail!("the index of {dir} is gone; zorb index rebuild --data-dir {dir} makes it of what else is there");
+    }
+    Ok(SqliteIndex::open(&path).await?)
 }
 
 fn auth(config: &Config) -> Auth {

@@ -36,6 +36,7 @@ mod grants;
 mod health;
 mod listing;
 mod repair;
+mod records;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

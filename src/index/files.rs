@@ -49,6 +49,9 @@ pub struct Registration {
 pub enum Registered {
     /// The files are registered; at least one of them was not known to this repository.
     New,
+    /// The files were known to this repository. Something beside them was not: a sha256 that it claims, or a chunk that
+    /// clients may ask for.
+    Added,
     /// Everything was known.
     Known,
     /// This xorb is not there, or on its way out. Nothing was changed.

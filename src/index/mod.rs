@@ -19,6 +19,7 @@ mod files;
 mod health;
 mod listing;
 mod migrate;
+mod records;
 mod rows;
 pub mod sqlite;
 
@@ -34,6 +35,7 @@ pub use self::files::{
 };
 pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
 pub use self::listing::{FileEntry, XorbEntry};
+pub use self::records::Recorded;
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -150,7 +152,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + HealthIndex + RepairIndex + Debug + Send + Sync + 'static {
+pub trait Index: Collect + HealthIndex + Recorded + RepairIndex + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 

@@ -21,6 +21,7 @@ mod recover;
 mod register;
 mod remove;
 mod scrub;
+mod shard_records;
 mod upload;
 mod windows;
 
@@ -42,9 +43,11 @@ pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
+pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
+use crate::blob::records::RecordStore;
 use crate::format::XorbHash;
 use crate::index::Index;
 pub use crate::index::{HealthSums, Totals};
@@ -64,6 +67,10 @@ const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Cas {
     blobs: Arc<dyn BlobStore>,
+    /// What was registered and removed.
+    records: Arc<dyn RecordStore>,
+    /// What keeps records in the order of what they tell of.
+    turns: shard_records::Turns,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -105,6 +112,7 @@ impl Cas {
     #[must_use]
     pub fn new(
         blobs: Arc<dyn BlobStore>,
+        records: Arc<dyn RecordStore>,
         index: Arc<dyn Index>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
@@ -112,6 +120,8 @@ impl Cas {
     ) -> Self {
         Self {
             blobs,
+            records,
+            turns: shard_records::turns(),
             index,
             clock,
             metrics,

@@ -11,8 +11,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 
 use super::access::{Claims, RepoScope};
@@ -20,7 +21,7 @@ use super::contents::{Contents, runs};
 use super::error::StoreError;
 use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::format::merkle::Aggregator;
-use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
+use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 
@@ -145,9 +146,14 @@ impl Cas {
     /// # Errors
     ///
     /// See [`RegisterError`].
-    pub async fn register(&self, claims: &Claims, shard: bytes::Bytes) -> Result<RegisteredShard, RegisterError> {
-        let shard = self.verify_pool.run(move || parse(&shard)).await?;
-        let Shard { files, xorbs } = shard;
+    pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
+        let read = move || {
+            let parsed = parse(&shard)?;
+            // What is kept of it has neither footer nor lookup tables, which nobody has proven.
+            let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
+            Ok::<_, ParseError>((parsed, Bytes::from(kept)))
+        };
+        let (Shard { files, xorbs }, kept) = self.verify_pool.run(read).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
@@ -156,10 +162,7 @@ impl Cas {
             now: self.clock.now(),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
-            let contents = self.contents(Contents::default(), batch.iter().map(|xorb| xorb.hash)).await?;
-            let batch = batch.to_vec();
-            let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
-            registration.dedup.extend(self.verify_pool.run(prove).await?.into_iter().flatten());
+            registration.dedup.extend(self.prove_xorbs(batch).await?);
         }
         // Small files share xorbs: what is known of those is not read again for each.
         let mut contents = Contents::default();
@@ -172,17 +175,30 @@ impl Cas {
         if claims.repo != RepoScope::All {
             self.prove_possession(&registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
         }
-        self.enter(registration).await
+        self.enter(registration, &domain(&claims.repo), kept).await
+    }
+
+    /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
+    pub(super) async fn prove_xorbs(&self, xorbs: &[CasInfo]) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+        let contents = self.contents(Contents::default(), xorbs.iter().map(|xorb| xorb.hash)).await?;
+        let batch = xorbs.to_vec();
+        let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
+        Ok(self.verify_pool.run(prove).await?.into_iter().flatten().collect())
     }
 
     /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
     /// refused, the file is read.
-    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+    async fn enter(
+        &self,
+        registration: Registration,
+        domain: &str,
+        shard: Bytes,
+    ) -> Result<RegisteredShard, RegisterError> {
         let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
         loop {
-            let (file, sha256) = match self.enter_once(&registration).await? {
+            let (file, sha256) = match self.enter_once(&registration, domain.to_owned(), shard.clone()).await? {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
-                Registered::Known => return Ok(RegisteredShard { was_new: false }),
+                Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
                 // To acknowledge a file that nobody can read would be a lie.
                 Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
@@ -199,7 +215,7 @@ impl Cas {
     }
 
     /// Proves one file; returns it, its first chunk with the xorb that has it, and what is known of its last xorbs.
-    async fn prove_file(
+    pub(super) async fn prove_file(
         &self,
         file: FileInfo,
         mut contents: Contents,
@@ -224,24 +240,30 @@ impl Cas {
         Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first, contents))
     }
 
-    /// One transaction, in a task that nobody can interrupt.
-    async fn enter_once(&self, registration: &Arc<Registration>) -> Result<Registered, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let (index, registration) = (Arc::clone(&self.index), Arc::clone(registration));
-        let unsettled = Arc::clone(&self.unsettled);
-        self.publishing.spawn(async move {
-            let registered = index.register(&registration).await;
+    /// The record, and one transaction, in a task that nobody can interrupt.
+    async fn enter_once(
+        &self,
+        registration: &Arc<Registration>,
+        domain: String,
+        shard: Bytes,
+    ) -> Result<Registered, StoreError> {
+        let registration = Arc::clone(registration);
+        self.uninterrupted(|cas| async move {
+            let noted = cas.note_registration(&registration, domain, shard).await?;
+            let registered = cas.index.register(&registration).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Also where that failed: it may have been done all the same.
-                unsettled.ring();
+                cas.unsettled.ring();
             }
-            if answer.send(registered).is_err() {
-                tracing::debug!("the client left before its shard was registered");
+            match &registered {
+                Ok(Registered::New | Registered::Added) | Err(_) => noted.keep(),
+                Ok(Registered::Known | Registered::MissingXorb(_) | Registered::OtherSha256 { .. }) => {
+                    noted.withdraw().await;
+                }
             }
-        });
-        let registered =
-            answered.await.expect("the task answers unless it panics, and then this request fails with it");
-        Ok(registered?)
+            Ok(registered?)
+        })
+        .await
     }
 }
 
@@ -260,7 +282,7 @@ pub(super) fn walls(repo: &RepoScope) -> Option<String> {
     (*repo != RepoScope::All).then(|| domain(repo))
 }
 
-fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
+pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()
 }

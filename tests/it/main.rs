@@ -27,6 +27,7 @@ mod memory;
 mod official;
 mod operations;
 mod scrub;
+mod rebuild;
 mod sha256;
 mod shutdown;
 mod smoke;

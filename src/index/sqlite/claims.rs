@@ -110,18 +110,19 @@ pub(super) async fn make_claim(
     }
 }
 
-/// Remembers that a repository has made the claim that is known of the file.
+/// Remembers that a repository has made the claim that is known of the file. Returns whether that was not known.
 pub(super) async fn sign_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
     file_id: i64,
     repo: &str,
-) -> Result<(), IndexError> {
-    let sql = "UPDATE file_repos SET has_claimed = 1 WHERE file_id = ? AND repo = ?";
-    execute(op, connection, sql, |query| query.bind(file_id).bind(repo.to_owned())).await.map(|_| ())
+) -> Result<bool, IndexError> {
+    let sql = "UPDATE file_repos SET has_claimed = 1 WHERE file_id = ? AND repo = ? AND has_claimed = 0";
+    let signed = execute(op, connection, sql, |query| query.bind(file_id).bind(repo.to_owned())).await?;
+    Ok(signed > 0)
 }
 
-fn parse_sha256(op: &'static str, file: FileHash, digest: &[u8]) -> Result<Sha256, IndexError> {
+pub(super) fn parse_sha256(op: &'static str, file: FileHash, digest: &[u8]) -> Result<Sha256, IndexError> {
     digest.try_into().map(Sha256::from_digest).map_err(|_| {
         let (key, reason) = (format!("file {file}"), "not 32 bytes".to_owned());
         IndexError::inconsistent(op, Inconsistent { table: "files", column: "sha256", key, reason })

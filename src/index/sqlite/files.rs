@@ -101,7 +101,7 @@ async fn register(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
-        Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
+        Registered::New | Registered::Added | Registered::Known => transaction.commit().await.map_err(failed)?,
         Registered::MissingXorb(_) | Registered::DamagedXorb(_) | Registered::OtherSha256 { .. } => {
             transaction.rollback().await.map_err(failed)?;
         }
@@ -178,16 +178,18 @@ async fn write_registration(
     for file in &registration.files {
         match write_file(op, connection, registration, file, &ids).await? {
             Registered::Known => {}
-            Registered::New => outcome = Registered::New,
+            Registered::Added if outcome == Registered::New => {}
+            told @ (Registered::New | Registered::Added) => outcome = told,
             refused => return Ok(refused),
         }
     }
     for (chunk, xorb) in &registration.dedup {
         let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
-        execute(op, connection, "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)", |query| {
-            query.bind(chunk.as_bytes().to_vec()).bind(*id)
-        })
-        .await?;
+        let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)";
+        let added = execute(op, connection, sql, |query| query.bind(chunk.as_bytes().to_vec()).bind(*id)).await?;
+        if added > 0 && outcome == Registered::Known {
+            outcome = Registered::Added;
+        }
     }
     Ok(outcome)
 }
@@ -221,10 +223,12 @@ async fn write_file(
     }
     let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
     let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
-    if made == Some(Made::Agreed) {
-        sign_claim(op, connection, id, &registration.repo).await?;
-    }
-    Ok(if added > 0 { Registered::New } else { Registered::Known })
+    let has_signed = made == Some(Made::Agreed) && sign_claim(op, connection, id, &registration.repo).await?;
+    Ok(match (added, has_signed) {
+        (1.., _) => Registered::New,
+        (0, true) => Registered::Added,
+        (0, false) => Registered::Known,
+    })
 }
 
 /// Enters a file that is not known, with its terms and what it refers to; the id, or the xorb that is missing.

@@ -12,8 +12,10 @@ mod health;
 mod listing;
 mod owners;
 mod publish;
+mod records;
 mod remove;
 mod repair;
+mod replace;
 mod terms;
 
 use std::fs::File;
@@ -25,6 +27,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
+pub use self::replace::Replacement;
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
@@ -56,11 +59,25 @@ impl SqliteIndex {
     ///
     /// The file cannot be opened, is no index, or is one of a newer program.
     pub async fn open(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Full).await
+    }
+
+    /// The same without any promise of durability before [`Replacement::publish`]: for a database that is worth nothing
+    /// until it is whole.
+    ///
+    /// # Errors
+    ///
+    /// See [`SqliteIndex::open`].
+    pub async fn open_unsynced(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Off).await
+    }
+
+    async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
+            .synchronous(synchronous)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5));
         let op = "open the database";

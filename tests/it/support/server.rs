@@ -127,6 +127,11 @@ impl TestServer {
         self.folders.clone()
     }
 
+    /// Keeps the data of the one before it for as long as this one.
+    pub fn keep(&mut self, folders: Vec<Arc<TempDir>>) {
+        self.folders.extend(folders);
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

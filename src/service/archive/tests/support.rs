@@ -83,7 +83,7 @@ impl Store {
             now: NOW,
         };
         let registered = self.index.register(&registration);
-        assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Known));
+        assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Added | Registered::Known));
         hash
     }
 

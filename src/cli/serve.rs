@@ -27,7 +27,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas};
+use crate::service::{Budget, Cas, Recovered};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -111,14 +111,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         layout_cache_len: config.layout_cache,
     };
     let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
-    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
-    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
-        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
-        None
-    });
-    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
-    let recovered = recovered.context("cannot clear up after the last run")?;
-    drop(deletion);
+    let recovered = recover(&cas, &config.data_dir).await?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
@@ -173,6 +166,17 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows
+/// of unfinished uploads to a later collection.
+async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
+    let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "deletions of the last run are not finished now");
+        None
+    });
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    recovered.context("cannot clear up after the last run")
 }
 
 fn auth(config: &Config) -> Auth {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::runtime::Builder;
@@ -82,20 +83,15 @@ async fn write_beside(index: SqliteIndex, stop: Arc<AtomicBool>) -> (f64, f64) {
 }
 
 /// Does something beside a writer, and prints how long the writer waited; returns the longest wait.
-async fn beside<T>(what: &str, other: &SqliteIndex, work: impl Future<Output = T>) -> (T, f64) {
+async fn beside<T: Send>(what: &str, other: &SqliteIndex, work: impl Future<Output = T> + Send) -> (T, f64) {
     let stop = Arc::new(AtomicBool::new(false));
-    let writer = tokio::task::LocalSet::new();
-    let waits = writer.spawn_local(write_beside(other.clone(), Arc::clone(&stop)));
-    let (done, secs) = writer
-        .run_until(async {
-            let begin = Instant::now();
-            let done = work.await;
-            let secs = begin.elapsed().as_secs_f64();
-            stop.store(true, Ordering::Relaxed);
-            (done, secs)
-        })
-        .await;
-    let (longest, median) = writer.run_until(waits).await.unwrap();
+    let timed = async {
+        let begin = Instant::now();
+        let done = work.await;
+        stop.store(true, Ordering::Relaxed);
+        (done, begin.elapsed().as_secs_f64())
+    };
+    let ((done, secs), (longest, median)) = join(timed, write_beside(other.clone(), Arc::clone(&stop))).await;
     eprintln!("{what}: {secs:.2} s; another writer waited {longest:.1} ms at most, {median:.2} ms in the median");
     (done, longest)
 }

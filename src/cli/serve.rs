@@ -29,7 +29,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas, ScrubBudget};
+use crate::service::{Budget, Cas, Recovered, ScrubBudget};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -106,14 +106,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
     let (cas, index) = open_store(&config, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
-    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
-    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
-        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
-        None
-    });
-    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
-    let recovered = recovered.context("cannot clear up after the last run")?;
-    drop(deletion);
+    let recovered = recover(&cas, &config.data_dir).await?;
     let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
     let listener = TcpListener::bind(config.listen)
         .await
@@ -207,6 +200,17 @@ async fn open_index(data_dir: &Path, records: &FsRecordStore) -> anyhow::Result<
         bail!("the index of {dir} is gone; zorb index rebuild --data-dir {dir} makes it of what else is there");
     }
     Ok(SqliteIndex::open(&path).await?)
+}
+
+/// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows
+/// of unfinished uploads to a later collection.
+async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
+    let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "deletions of the last run are not finished now");
+        None
+    });
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    recovered.context("cannot clear up after the last run")
 }
 
 fn auth(config: &Config) -> Auth {

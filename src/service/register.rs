@@ -257,9 +257,12 @@ impl Cas {
             }
             match &registered {
                 Ok(Registered::New | Registered::Added) | Err(_) => noted.keep(),
-                Ok(Registered::Known | Registered::MissingXorb(_) | Registered::OtherSha256 { .. }) => {
-                    noted.withdraw().await;
-                }
+                Ok(
+                    Registered::Known
+                    | Registered::MissingXorb(_)
+                    | Registered::DamagedXorb(_)
+                    | Registered::OtherSha256 { .. },
+                ) => noted.withdraw().await,
             }
             Ok(registered?)
         })

@@ -79,9 +79,10 @@ impl Suspects {
         let is_suspect = match error {
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => true,
             ReadError::Store(StoreError::Blob(error)) => is_of_blob(error),
-            ReadError::Store(StoreError::Index(_)) | ReadError::Quarantined { .. } | ReadError::Replaced { .. } => {
-                false
-            }
+            ReadError::Store(StoreError::Index(_))
+            | ReadError::Deleted { .. }
+            | ReadError::Quarantined { .. }
+            | ReadError::Replaced { .. } => false,
         };
         if !is_suspect {
             return;

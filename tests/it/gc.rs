@@ -208,7 +208,7 @@ async fn rm_removes_files_by_their_hashes_and_says_for_whom() {
     for name in ["a", "b"] {
         folder.write(name, name.repeat(1000).as_bytes());
     }
-    folder.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok();
+    folder.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok_with_remarks();
     let list = || folder.zorb(&[&["ls", "--json"], &login[..]].concat()).ok().records();
     let hashes: Vec<String> = list().iter().map(|file| file["hash"].as_str().unwrap().to_owned()).collect();
     let [first, second] = hashes.as_slice() else { panic!("{hashes:?}") };

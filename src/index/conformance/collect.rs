@@ -366,7 +366,7 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
 
 #[tokio::test]
 async fn a_database_of_an_older_schema_keeps_its_promises() {
-    use sqlx::{SqliteConnection, raw_sql};
+    use sqlx::{Connection, SqliteConnection, raw_sql};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.sqlite");
     let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 6).copied().collect();
@@ -380,7 +380,7 @@ async fn a_database_of_an_older_schema_keeps_its_promises() {
         xorb(2)
     );
     raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
-    sqlx::Connection::close(connection).await.unwrap();
+    connection.close().await.unwrap();
 
     let index = SqliteIndex::open(&path).await.unwrap();
     let lives = index.xorb_lives(None, 10).await.unwrap();

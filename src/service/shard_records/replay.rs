@@ -330,7 +330,9 @@ impl<'a> Replay<'a> {
                 let registered = self.cas.index.register(&registration).await.map_err(StoreError::from)?;
                 match registered {
                     Registered::New | Registered::Added | Registered::Known => return Ok(()),
-                    Registered::MissingXorb(xorb) => self.take_out(&mut registration, xorb),
+                    Registered::MissingXorb(xorb) | Registered::DamagedXorb(xorb) => {
+                        self.take_out(&mut registration, xorb);
+                    }
                     Registered::OtherSha256 { file, unverified } => {
                         let deadline = Instant::now() + CONFLICT_WAIT;
                         let settled = match unverified {

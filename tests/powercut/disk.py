@@ -103,8 +103,7 @@ class Disk:
                 self.change(call, node, int(args[1]), None)
         elif name in ("fsync", "fdatasync"):
             node = opened.get(int(args[0]))
-            # A sync that never returned has promised nothing.
-            if node and call.result is not None:
+            if node:
                 node.syncs.append((call.begin, call.end))
                 self.moments += [call.begin, call.end]
         elif name in ("rename", "renameat", "renameat2"):
@@ -137,7 +136,7 @@ class Disk:
     def open(self, call, opened, positions):
         at = 1 if call.name == "openat" else 0
         place = self.find(string(call.args[at]))
-        if place is None or call.result is None:
+        if place is None:
             return
         flags = call.args[at + 1]
         node = self.lookup(place)
@@ -148,6 +147,8 @@ class Disk:
             self.link(call, place, node)
         elif b"O_TRUNC" in flags:
             self.change(call, node, 0, None)
+        if call.result is None:
+            return
         opened[call.result], positions[call.result] = node, None if b"O_APPEND" in flags else 0
 
     def write(self, call, opened, positions):

@@ -12,6 +12,7 @@ Then the same with syncs that are taken for nothing, each kind in turn. That mus
 ZORB_TEST_SEED makes the same requests and, from the same recording, the same states; threads make another recording each time.
 """
 
+import copy
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 
 # This is no place for compiled files.
 sys.dont_write_bytecode = True
@@ -117,7 +119,7 @@ def record_first(binary, root, lines):
     third = len(lines) // 3
     runs = [(lines[:third], None, signal.SIGTERM), (lines[third:], 0.5, signal.SIGKILL), (lines[third:], None, signal.SIGTERM)]
     for part, until, number in runs:
-        begin = record(binary, root, disk, begin, part, until, number)
+        disk, begin = record(binary, root, disk, begin, part, until, number)
     requests = [request for line in lines for request in line]
     missing = [request.id for request in requests if disk.answers.get(request.id, (0, 0))[1] not in (200, 201)]
     if missing:
@@ -131,19 +133,19 @@ def record_again(binary, root, first, lines, rng):
     image, how = first.disk.cut(point, rng)
     root.mkdir()
     write(root, image)
-    disk = Disk(root, image)
     # First what is new to it, then what it has.
     before = first.acknowledged(point)
     lines = [sorted(line, key=lambda request: request.id in before) for line in lines]
     lines.sort(key=lambda line: line[0].id in before)
-    end = record(binary, root, disk, START, lines, rng.uniform(0.02, 0.2), signal.SIGKILL)
+    disk, end = record(binary, root, Disk(root, image), START, lines, rng.uniform(0.02, 0.2), signal.SIGKILL)
     again = Recording(disk, first.requests, frozenset(before), end)
     say(f"after a power cut at {point} ({how}), recorded {again}")
     return again
 
 
 def record(binary, root, disk, begin, lines, until, number):
-    """Adds to `disk` what a server does with these requests, or a share of them, until it gets this signal."""
+    """What becomes of `disk` when a server gets these requests, or a share of them, and then this signal; and where the
+    recording ends."""
     trace = root.parent / f"{root.name}.trace"
     server = Server(binary, root / "data", before=syscalls.command(trace), log=root.parent / f"{root.name}.log")
     total, done = sum(map(len, lines)), threading.Semaphore(0)
@@ -166,15 +168,21 @@ def record(binary, root, disk, begin, lines, until, number):
             result.result()
     if until is None:
         server.end(number)
-    calls, end = syscalls.read(trace, begin)
+    calls, cut_off, end = syscalls.read(trace, begin)
     trace.unlink()
-    disk.run(calls)
-    compare(disk.whole(), root)
-    return end
+    wrong = None
+    for count in range(len(cut_off) + 1):
+        for carried_out in combinations(cut_off, count):
+            after = copy.deepcopy(disk)
+            after.run([*calls, *carried_out])
+            wrong = wrong or difference(after.whole(), root)
+            if not difference(after.whole(), root):
+                return after, end
+    raise Failure(f"the recording is wrong: {wrong}")
 
 
-def compare(expected, root):
-    """The recorder understood everything: what it says there is, is there."""
+def difference(expected, root):
+    """What is not in this folder as a recording has it: it understood everything where there is no such thing."""
     there = {}
     for path in sorted(root.rglob("*")):
         if not path.name.endswith("-shm"):
@@ -182,7 +190,8 @@ def compare(expected, root):
     for name in sorted(there.keys() | expected.keys()):
         if name not in there or name not in expected or there[name] != expected[name]:
             lens = [len(files.get(name) or b"") for files in (expected, there)]
-            raise Failure(f"the recording is wrong about {name}: {lens[0]} bytes instead of {lens[1]}")
+            return f"{name}, {lens[0]} bytes instead of {lens[1]}"
+    return None
 
 
 def write(root, image):

@@ -16,7 +16,10 @@ TRACED = (
     "rmdir,link,linkat,symlink,symlinkat,fsync,fdatasync,sync,syncfs,sync_file_range,msync,mmap,io_uring_setup,execve"
 )
 
-UNFINISHED = b" <unfinished ...>"
+UNFINISHED = re.compile(rb"(.*) <(?:unfinished|detached) \.\.\.>(?:\) += \?)?", re.S)
+# Of these it makes no difference whether they were carried out, when nothing comes after them.
+HARMLESS = ("close", "dup", "dup2", "dup3", "fcntl", "lseek", "fsync", "fdatasync", "mmap")
+
 RESUMED = re.compile(rb"<\.\.\. (\w+) resumed>(.*)", re.S)
 CALL = re.compile(rb"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)", re.S)
 
@@ -29,7 +32,7 @@ def command(output):
 
 @dataclass(frozen=True)
 class Call:
-    """A call that returned, or that the process died in (`result` is None then, and `end` behind everything)."""
+    """A call that returned, or one that the process died in: `result` is None then, and `end` behind everything."""
 
     begin: int
     end: int
@@ -39,16 +42,19 @@ class Call:
 
 
 def read(path, start):
-    """The calls of a trace in the order in which they ended, and the position behind it. Positions begin with `start`."""
+    """The calls of a trace in the order in which they ended; those of which it does not say whether they did anything,
+    because the process was killed in them; and the position behind it. Positions begin with `start`."""
     under_way, calls, position = {}, [], start
     with open(path, "rb") as lines:
         for position, line in enumerate(lines, start):
             thread, _, text = line.rstrip(b"\n").partition(b" ")
             text = text.lstrip()
-            if text.startswith((b"+++", b"---")):
+            # Also of calls that have not been looked at when the end comes.
+            if text.startswith((b"+++", b"---", b"???")):
                 continue
-            if text.endswith(UNFINISHED):
-                under_way[thread] = (position, text[: -len(UNFINISHED)])
+            if unfinished := UNFINISHED.fullmatch(text):
+                if not RESUMED.match(text):
+                    under_way[thread] = (position, unfinished[1])
                 continue
             begin = position
             if resumed := RESUMED.match(text):
@@ -56,10 +62,8 @@ def read(path, start):
                 text = first + resumed[2]
             calls.append(parse(begin, position, text))
     end = position + 1
-    # The process was killed in these; they may have done their work.
-    for begin, text in under_way.values():
-        calls.append(parse(begin, end, text + b") = ?"))
-    return calls, end + 1
+    cut_off = [parse(begin, end, text + b") = ?") for begin, text in under_way.values()]
+    return calls, [call for call in cut_off if call.name not in HARMLESS], end + 1
 
 
 def parse(begin, end, text):

@@ -109,7 +109,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         verify_worker_count: config.verify_workers,
         layout_cache_len: config.layout_cache,
     };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
+    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget)
+        .keep_free(config.min_free_len);
     let recovered = cas.recover().await.context("cannot clear up after the last run")?;
     let listener = TcpListener::bind(config.listen)
         .await

@@ -53,6 +53,8 @@ pub enum Code {
     NotFound,
     /// Too much is under way, or in the way; try again.
     Overloaded,
+    /// The machine cannot do it for now.
+    Unavailable,
     /// The server is not ready to serve.
     NotReady,
     /// The store is full.
@@ -88,6 +90,7 @@ impl Code {
         Self::PreconditionFailed,
         Self::NotFound,
         Self::Overloaded,
+        Self::Unavailable,
         Self::NotReady,
         Self::OutOfSpace,
         Self::Internal,
@@ -121,6 +124,7 @@ impl Code {
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
             Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
             Self::Internal => "internal",
@@ -155,7 +159,7 @@ impl Code {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

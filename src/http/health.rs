@@ -32,6 +32,9 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     let totals = state.cas.totals().await?;
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
+    if let Some(free_len) = state.cas.free_len().await? {
+        state.metrics.store_free_bytes.set(free_len.cast_signed());
+    }
     let text = state.metrics.render().expect("writing to memory does not fail");
     let format = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     Ok(([(CONTENT_TYPE, format)], text))

@@ -46,6 +46,8 @@ pub struct Metrics {
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
     pub store_bytes: Gauge,
+    /// Bytes free for the store, as of the last scrape.
+    pub store_free_bytes: Gauge,
 }
 
 /// What tells requests apart.
@@ -87,6 +89,7 @@ impl Metrics {
             sha256_unreadable: Gauge::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
+            store_free_bytes: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -124,6 +127,8 @@ impl Metrics {
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
+        let help = "Bytes free for the store";
+        registry.register_with_unit("store_free", help, Unit::Bytes, self.store_free_bytes.clone());
     }
 }
 

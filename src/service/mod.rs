@@ -15,6 +15,7 @@ mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod room;
 mod upload;
 mod windows;
 
@@ -73,6 +74,7 @@ pub struct Cas {
     publish_locks: Arc<[Mutex<()>]>,
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
+    room: Arc<room::Room>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
 }
 
@@ -111,6 +113,7 @@ impl Cas {
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             waiting: Arc::new(Waiting::new(budget)),
+            room: Arc::default(),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)

@@ -21,21 +21,21 @@ use crate::service::{Cas, RegisterError, RegisteredShard, Sha256File};
 const PAUSES: Pauses =
     Pauses { index: Duration::from_millis(1), first: Duration::from_millis(1), longest: Duration::from_millis(4) };
 
-fn writer(repo: &str) -> Claims {
+pub(super) fn writer(repo: &str) -> Claims {
     let repo = RepoScope::One(repo.parse().unwrap());
     Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
 }
 
 /// A file that is one xorb.
-struct File {
-    xorb: BuiltXorb,
+pub(super) struct File {
+    pub(super) xorb: BuiltXorb,
     /// The true one.
-    sha256: Sha256,
-    hash: FileHash,
+    pub(super) sha256: Sha256,
+    pub(super) hash: FileHash,
 }
 
 impl File {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let xorb = xorb(text, Policy::None);
         let raw: String = (0..5).map(|index| format!("{index} {text}").repeat(2000)).collect();
         let chunks = xorb.xorb().layout().chunks().zip(xorb.xorb().chunk_hashes());
@@ -59,7 +59,12 @@ impl File {
         write_upload(&Shard { files: vec![file], xorbs: Vec::new() }).unwrap()
     }
 
-    async fn register(&self, cas: &Cas, repo: &str, sha256: Sha256) -> Result<RegisteredShard, RegisterError> {
+    pub(super) async fn register(
+        &self,
+        cas: &Cas,
+        repo: &str,
+        sha256: Sha256,
+    ) -> Result<RegisteredShard, RegisterError> {
         cas.register(&writer(repo), self.shard(Some(sha256)).into()).await
     }
 

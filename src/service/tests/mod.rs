@@ -5,6 +5,7 @@ mod claims;
 mod faults;
 mod granted;
 mod large;
+mod verbs;
 mod watched;
 
 use std::sync::Arc;

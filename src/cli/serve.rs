@@ -13,6 +13,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::collector::{self, DeletionLock};
 use super::keys;
 use crate::blob::fs::FsBlobStore;
 use crate::config::{AuthMode, Config, RawConfig};
@@ -111,7 +112,14 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     };
     let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget)
         .keep_free(config.min_free_len);
-    let recovered = cas.recover().await.context("cannot clear up after the last run")?;
+    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
+    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        None
+    });
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    let recovered = recovered.context("cannot clear up after the last run")?;
+    drop(deletion);
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
@@ -132,6 +140,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     background.spawn(sweep(cas.clone(), watching.clone()));
+    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
+    background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),

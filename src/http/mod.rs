@@ -21,6 +21,7 @@ mod openapi;
 mod origin;
 mod range;
 mod reconstructions;
+mod removal;
 mod representation;
 mod route;
 mod routes;

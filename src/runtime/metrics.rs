@@ -2,6 +2,8 @@
 //!
 //! The handles are plain counters: incrementing one is an atomic add, and code that counts does not know the registry.
 
+mod collection;
+
 use std::fmt;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -11,6 +13,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+
+pub use self::collection::CollectionMetrics;
 
 /// Every metric of the process.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub struct Metrics {
     pub store_bytes: Gauge,
     /// Bytes free for the store, as of the last scrape.
     pub store_free_bytes: Gauge,
+    /// Of collections of garbage.
+    pub collection: CollectionMetrics,
 }
 
 /// What tells requests apart.
@@ -90,6 +96,7 @@ impl Metrics {
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
+            collection: CollectionMetrics::default(),
         };
         metrics.register();
         metrics
@@ -129,6 +136,7 @@ impl Metrics {
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
         let help = "Bytes free for the store";
         registry.register_with_unit("store_free", help, Unit::Bytes, self.store_free_bytes.clone());
+        self.collection.register(registry);
     }
 }
 

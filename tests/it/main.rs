@@ -19,6 +19,7 @@ mod download;
 mod errors;
 mod files;
 mod full_disk;
+mod gc;
 mod grants;
 mod interrupted;
 mod limits;

@@ -44,13 +44,13 @@ impl File {
     }
 
     /// Stores it.
-    async fn upload(text: &str, cas: &Cas) -> Self {
+    pub(super) async fn upload(text: &str, cas: &Cas) -> Self {
         let file = Self::new(text);
         upload(cas, &file.xorb).await.unwrap();
         file
     }
 
-    fn shard(&self, sha256: Option<Sha256>) -> Vec<u8> {
+    pub(super) fn shard(&self, sha256: Option<Sha256>) -> Vec<u8> {
         let xorb = self.xorb.xorb();
         let raw_len = u32::try_from(xorb.layout().raw_len()).unwrap();
         let terms = vec![Term { xorb: xorb.hash(), raw_len, chunks: xorb.layout().whole() }];
@@ -68,7 +68,7 @@ impl File {
         cas.register(&writer(repo), self.shard(Some(sha256)).into()).await
     }
 
-    fn key(&self) -> BlobKey {
+    pub(super) fn key(&self) -> BlobKey {
         BlobKey::xorb(self.xorb.xorb().hash())
     }
 }

@@ -1,4 +1,4 @@
-//! The process dies while files are registered: what was acknowledged reads back equal, what was not is whole or not there.
+//! The process dies while files are registered and removed: what was acknowledged is so, what was not is whole or not there.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,7 +23,16 @@ const CLIENT_COUNT: usize = 4;
 struct Known {
     contents: Vec<u8>,
     shard: Vec<u8>,
-    is_acknowledged: bool,
+    promise: Promise,
+}
+
+/// What a client was told of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promise {
+    There,
+    Removed,
+    /// The last answer did not come.
+    Either,
 }
 
 /// What one client did until the connection broke.
@@ -35,26 +44,28 @@ struct Done {
 }
 
 #[tokio::test]
-async fn a_server_killed_300_times_while_files_are_registered_reads_back_every_one_that_it_acknowledged() {
+async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_to_what_it_acknowledged() {
     let mut rng = rng();
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
     let mut files: HashMap<String, Known> = HashMap::new();
     let (mut xorbs, mut new): (Vec<Xorb>, Vec<String>) = Default::default();
-    let (mut unheard, mut unheard_there) = (0, 0);
+    let (mut unheard, mut unheard_there, mut removed) = (0, 0, 0);
 
     for _ in 0..ROUND_COUNT {
         let server = Start::default().data_dir(&data_dir).start();
         let old: Vec<String> = files.keys().take(5).cloned().collect();
         for hash in new.drain(..).chain(old) {
             let known = files.get_mut(&hash).unwrap();
-            unheard += usize::from(!known.is_acknowledged);
             let is_there = check(&server, &hash, known).await;
-            unheard_there += usize::from(!known.is_acknowledged && is_there);
+            let is_unheard = known.promise == Promise::Either;
+            unheard += usize::from(is_unheard);
+            unheard_there += usize::from(is_unheard && is_there);
+            removed += usize::from(known.promise == Promise::Removed);
             // What has been seen once must stay.
-            known.is_acknowledged = is_there;
+            known.promise = if is_there { Promise::There } else { Promise::Removed };
         }
-        files.retain(|_, known| known.is_acknowledged);
+        files.retain(|_, known| known.promise == Promise::There);
         assert_eq!(server.drafts(), 0);
 
         let mut clients = JoinSet::new();
@@ -70,15 +81,12 @@ async fn a_server_killed_300_times_while_files_are_registered_reads_back_every_o
             let done = done.unwrap();
             xorbs.extend(done.xorbs);
             new.extend(done.files.keys().cloned());
-            for (hash, known) in done.files {
-                let is_acknowledged = known.is_acknowledged || files.get(&hash).is_some_and(|it| it.is_acknowledged);
-                files.insert(hash, Known { is_acknowledged, ..known });
-            }
+            files.extend(done.files);
         }
     }
 
     let server = Start::default().data_dir(&data_dir).start();
-    let acknowledged = files.values().filter(|known| known.is_acknowledged).count();
+    let acknowledged = files.values().filter(|known| known.promise == Promise::There).count();
     for (hash, known) in &files {
         check(&server, hash, known).await;
     }
@@ -87,12 +95,13 @@ async fn a_server_killed_300_times_while_files_are_registered_reads_back_every_o
         assert!(answer.status == 200 && answer.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), answer.status);
     }
     println!(
-        "{ROUND_COUNT} kills: {acknowledged} files and {} xorbs acknowledged; {unheard} files without an answer, \
-         {unheard_there} of them there",
+        "{ROUND_COUNT} kills: {acknowledged} files and {} xorbs acknowledged, {removed} files removed; {unheard} files \
+         without an answer, {unheard_there} of them there",
         xorbs.len()
     );
     // A run in which the kill always came too early or too late would show nothing.
-    assert!(acknowledged > ROUND_COUNT / 2 && unheard > ROUND_COUNT / 20, "{acknowledged} {unheard}");
+    assert!(acknowledged > ROUND_COUNT / 2 && removed > ROUND_COUNT / 20, "{acknowledged} {removed}");
+    assert!(unheard > ROUND_COUNT / 20, "{unheard}");
 }
 
 /// Reads a file; returns whether it is there.
@@ -100,11 +109,12 @@ async fn check(server: &TestServer, hash: &str, known: &Known) -> bool {
     match read_file(&server.client(), "v1", hash, None).await {
         Ok(contents) => {
             assert!(contents == known.contents, "{hash} is damaged");
+            assert_ne!(known.promise, Promise::Removed, "the removal of {hash} was acknowledged");
             true
         }
         Err(answer) => {
             assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
-            assert!(!known.is_acknowledged, "{hash} was acknowledged and is not there");
+            assert_ne!(known.promise, Promise::There, "{hash} was acknowledged and is not there");
             false
         }
     }
@@ -139,15 +149,30 @@ async fn register_until_it_breaks(client: Client, mut rng: StdRng, some: Vec<Xor
         let contents = runs.iter().flat_map(|(xorb, start, end)| xorb.raw(*start, *end)).copied().collect();
         let shard = shard_of(&runs);
         let (hash, shard) = (shard.file_hash(), shard.bytes());
-        let is_acknowledged = is_acknowledged(client.request(Method::POST, "/v1/shards").body(shard.clone())).await;
-        let was = done.files.get(&hash).is_some_and(|known| known.is_acknowledged);
-        done.files.insert(hash, Known { contents, shard, is_acknowledged: is_acknowledged || was });
-        if !is_acknowledged {
+        // A file of the same runs may be here or with another client already, and that one may remove it.
+        if done.files.contains_key(&hash) || run_is_shared(&runs, &done.xorbs[..old_count]) {
+            continue;
+        }
+        let known = done.files.entry(hash.clone()).or_insert(Known { contents, shard, promise: Promise::Either });
+        if !is_acknowledged(client.request(Method::POST, "/v1/shards").body(known.shard.clone())).await {
             break;
+        }
+        known.promise = Promise::There;
+        if rng.random_ratio(1, 5) {
+            known.promise = Promise::Either;
+            if !is_acknowledged(client.request(Method::DELETE, &format!("/v1/files/{hash}"))).await {
+                break;
+            }
+            known.promise = Promise::Removed;
         }
     }
     done.xorbs.drain(..old_count);
     done
+}
+
+/// Whether another client may make the same file: only the xorbs of this one are its alone.
+fn run_is_shared(runs: &[(&Xorb, u32, u32)], shared: &[Xorb]) -> bool {
+    runs.iter().all(|(xorb, ..)| shared.iter().any(|other| other.hash() == xorb.hash()))
 }
 
 async fn is_acknowledged(request: reqwest::RequestBuilder) -> bool {

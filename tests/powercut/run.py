@@ -32,7 +32,7 @@ sys.dont_write_bytecode = True
 
 import syscalls
 from disk import START, Disk
-from traffic import ERRORS, Client, Failure, Server, collect
+from traffic import ERRORS, Client, Failure, Request, Server, collect
 
 # Clients that send at once.
 CLIENT_COUNT = 3
@@ -62,8 +62,8 @@ def main(binary, state_count):
     # In memory where that is possible: what the states are written to need not last.
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         folder = pathlib.Path(folder)
-        trial = Trial(binary, folder, seed)
         lines = collect(binary, folder / "requests", rng)
+        trial = Trial(binary, folder, seed, lines)
         say(f"{sum(map(len, lines))} requests in {len(lines)} lines")
         first = record_first(binary, folder / "first", lines)
         say(f"recorded {first}")
@@ -77,21 +77,38 @@ def main(binary, state_count):
 
 
 @dataclass
+class Sent:
+    """A request that was sent by one of the clients, at `begin` or later, under a name of its own."""
+
+    request: Request
+    name: str
+    begin: int
+
+
+@dataclass
 class Recording:
-    """What a server did, and what was acknowledged when."""
+    """What a server did, and what it was told."""
 
     disk: Disk
-    requests: list
-    # Ids of what was acknowledged before the recording began.
-    before: frozenset
+    # In the order in which each client sent them.
+    sent: list
+    # Hash → what may be true of it before the recording begins: whether it is there.
+    before: dict
     end: int
 
-    def acknowledged(self, point):
-        return {
-            request.id
-            for request in self.requests
-            if request.id in self.before or self.disk.answers.get(request.id, (point, 0))[0] < point
-        }
+    def may_be(self, point):
+        """Hash → what may be true of it after a power cut at this point: whether it is there."""
+        may_be = dict(self.before)
+        for sent in self.sent:
+            begin, _ = self.disk.answers.get(sent.name, (point, 0))
+            if begin < point:
+                may_be[sent.request.hash] = {sent.request.is_there}
+            elif sent.begin < point:
+                may_be[sent.request.hash] = may_be.get(sent.request.hash, {False}) | {sent.request.is_there}
+        return may_be
+
+    def acknowledged_count(self, point):
+        return sum(1 for sent in self.sent if self.disk.answers.get(sent.name, (point, 0))[0] < point)
 
     def point(self, rng):
         """A moment for a power cut: right behind an answer, beside a change or a sync, or any."""
@@ -117,14 +134,15 @@ def record_first(binary, root, lines):
     root.mkdir()
     disk, begin = Disk(root), START
     third = len(lines) // 3
+    sent = []
     runs = [(lines[:third], None, signal.SIGTERM), (lines[third:], 0.5, signal.SIGKILL), (lines[third:], None, signal.SIGTERM)]
     for part, until, number in runs:
-        disk, begin = record(binary, root, disk, begin, part, until, number)
-    requests = [request for line in lines for request in line]
-    missing = [request.id for request in requests if disk.answers.get(request.id, (0, 0))[1] not in (200, 201)]
-    if missing:
-        raise Failure(f"no good answer to these is in the trace: {missing}")
-    return Recording(disk, requests, frozenset(), begin)
+        disk, part_sent, begin = record(binary, root, disk, begin, part, until, number)
+        sent += part_sent
+        missing = [it.name for it in part_sent if until is None and it.name not in disk.answers]
+        if missing:
+            raise Failure(f"the answers to these are not in the trace: {missing}")
+    return Recording(disk, sent, {}, begin)
 
 
 def record_again(binary, root, first, lines, rng):
@@ -133,33 +151,36 @@ def record_again(binary, root, first, lines, rng):
     image, how = first.disk.cut(point, rng)
     root.mkdir()
     write(root, image)
-    # First what is new to it, then what it has.
-    before = first.acknowledged(point)
-    lines = [sorted(line, key=lambda request: request.id in before) for line in lines]
-    lines.sort(key=lambda line: line[0].id in before)
-    disk, end = record(binary, root, Disk(root, image), START, lines, rng.uniform(0.02, 0.2), signal.SIGKILL)
-    again = Recording(disk, first.requests, frozenset(before), end)
+    before = first.may_be(point)
+    # First what is new to it.
+    lines = sorted(lines, key=lambda line: all(before.get(request.hash) == {request.is_there} for request in line))
+    until = rng.uniform(0.02, 0.2)
+    disk, sent, end = record(binary, root, Disk(root, image), START, lines, until, signal.SIGKILL)
+    again = Recording(disk, sent, before, end)
     say(f"after a power cut at {point} ({how}), recorded {again}")
     return again
 
 
 def record(binary, root, disk, begin, lines, until, number):
-    """What becomes of `disk` when a server gets these requests, or a share of them, and then this signal; and where the
-    recording ends."""
+    """What becomes of `disk` when a server gets these requests, or a share of them, and then this signal; what was sent;
+    and where the recording ends."""
     trace = root.parent / f"{root.name}.trace"
     server = Server(binary, root / "data", before=syscalls.command(trace), log=root.parent / f"{root.name}.log")
     total, done = sum(map(len, lines)), threading.Semaphore(0)
+    names = [[] for _ in range(CLIENT_COUNT)]
 
-    def send(part):
-        for line in part:
+    def send(index):
+        for line in lines[index::CLIENT_COUNT]:
             client = Client(server)
             for request in line:
-                if not client.make(request):
+                name = f"powercut-{begin}-{index}-{len(names[index])}"
+                names[index].append((name, request))
+                if not client.make(request, name):
                     return
                 done.release()
 
     with ThreadPoolExecutor(CLIENT_COUNT) as clients:
-        results = [clients.submit(send, lines[index::CLIENT_COUNT]) for index in range(CLIENT_COUNT)]
+        results = [clients.submit(send, index) for index in range(CLIENT_COUNT)]
         if until is not None:
             for _ in range(int(total * until)):
                 done.acquire(timeout=60)
@@ -177,8 +198,15 @@ def record(binary, root, disk, begin, lines, until, number):
             after.run([*calls, *carried_out])
             wrong = wrong or difference(after.whole(), root)
             if not difference(after.whole(), root):
-                return after, end
+                return after, [sent for part in names for sent in when_sent(part, after, begin)], end
     raise Failure(f"the recording is wrong: {wrong}")
+
+
+def when_sent(names, disk, begin):
+    """What one client sent: each request when the one before had been answered."""
+    for name, request in names:
+        yield Sent(request, name, begin)
+        begin, _ = disk.answers.get(name, (begin, 0))
 
 
 def difference(expected, root):
@@ -205,8 +233,8 @@ def write(root, image):
 class Trial:
     """Servers on states."""
 
-    def __init__(self, binary, folder, seed):
-        self.binary, self.folder, self.seed = binary, folder, seed
+    def __init__(self, binary, folder, seed, lines):
+        self.binary, self.folder, self.seed, self.lines = binary, folder, seed, lines
 
     def many(self, what, recording, count):
         begin = time.monotonic()
@@ -216,7 +244,7 @@ class Trial:
         unheard = sum(extra for _, extra in seen)
         say(
             f"{what}: {count} states in {time.monotonic() - begin:.0f} s; from {min(seen)[0]} to {max(seen)[0]} requests "
-            f"acknowledged, all there, and {unheard} things there that nobody had been told of"
+            f"acknowledged, all of them true; {unheard} things of which nobody had been told yet"
         )
 
     def one_fails(self, what, recording, ignores):
@@ -235,9 +263,8 @@ class Trial:
         image, how = recording.disk.cut(point, rng, ignores or (lambda node: False))
         root = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         write(root, image)
-        acknowledged = recording.acknowledged(point)
         try:
-            extra = check(self.binary, root, recording.requests, acknowledged, rng)
+            extra = check(self.binary, root, self.lines, recording.may_be(point), rng)
         except Failure as failure:
             if ignores is None:
                 kept = pathlib.Path(tempfile.mkdtemp(prefix="zorb-powercut-"))
@@ -246,19 +273,21 @@ class Trial:
             raise
         finally:
             shutil.rmtree(root)
-        return len(acknowledged), extra
+        return recording.acknowledged_count(point), extra
 
 
-def check(binary, root, requests, acknowledged, rng):
+def check(binary, root, lines, may_be, rng):
     server = Server(binary, root / "data", log=root / "log")
+    requests = [request for line in lines for request in line]
     try:
-        extra = compare_with_promises(server, root, requests, acknowledged, rng)
+        extra = compare_with_promises(server, root, requests, may_be, rng)
         if rng.random() < 0.2:
             client = Client(server)
             for request in requests:
                 if not client.make(request):
                     raise Failure(f"the server has gone: {server.said()}")
-            compare_with_promises(server, root, requests, {request.id for request in requests}, rng)
+            may_be = {request.hash: {request.is_there} for request in requests}
+            compare_with_promises(server, root, requests, may_be, rng)
         said = server.said()
         if "ERROR" in said or "panicked" in said:
             raise Failure(f"the server says:\n{said}")
@@ -269,34 +298,23 @@ def check(binary, root, requests, acknowledged, rng):
     return extra
 
 
-def compare_with_promises(server, root, requests, acknowledged, rng):
-    """Everything acknowledged is there, everything there is whole, and nothing else is."""
+def compare_with_promises(server, root, requests, may_be, rng):
+    """Everything acknowledged is so, everything there is whole, and nothing else is there."""
     client, extra, there = Client(server), 0, set()
-    xorbs, files, promised = {}, {}, set()
-    for request in requests:
-        made = dict([request.xorb] if request.xorb else []) | request.files
-        (xorbs if request.xorb else files).update(made)
-        if request.id in acknowledged:
-            promised |= made.keys()
-    for xorb, data in xorbs.items():
-        stored = client.read_xorb(xorb)
-        if stored is None and xorb in promised:
-            raise Failure(f"xorb {xorb} was acknowledged and is not there")
-        if stored not in (None, data):
-            raise Failure(f"xorb {xorb} is there and is not what was sent")
-        if stored is not None:
-            there.add(xorb)
-            extra += xorb not in promised
-    for file, data in files.items():
-        # A plan costs as much as the data; half of the files tell as much as all.
-        if file in promised and rng.random() < 0.5:
+    for request in {request.hash: request for request in requests}.values():
+        promise = may_be.get(request.hash, {False})
+        if not request.is_xorb and promise == {True} and rng.random() < 0.5:
+            # A plan costs as much as the data; half of the files tell as much as all.
             continue
-        read = client.read_file(file)
-        if read is None and file in promised:
-            raise Failure(f"file {file} was acknowledged and is not there")
-        if read not in (None, data):
-            raise Failure(f"file {file} is there and is not what was sent")
-        extra += read is not None and file not in promised
+        read = client.read_xorb(request.hash) if request.is_xorb else client.read_file(request.hash)
+        what = f"{'xorb' if request.is_xorb else 'file'} {request.hash}"
+        if (read is not None) not in promise:
+            raise Failure(f"{what} is {'not ' if read is None else ''}there, against what was acknowledged")
+        if read not in (None, request.data):
+            raise Failure(f"{what} is there and is not what was sent")
+        if read is not None and request.is_xorb:
+            there.add(request.hash)
+        extra += len(promise) == 2
     status, body = client.list_xorbs()
     if status != 200 or {xorb["hash"] for xorb in json.loads(body)["xorbs"]} != there:
         raise Failure(f"the list of xorbs is not what there is: {status}")

@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import threading
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 KIB = 1 << 10
 
@@ -18,21 +18,17 @@ LINE_COUNT = 30
 
 @dataclass
 class Request:
-    """Something that changes the store, and what has been acknowledged when it has been answered."""
+    """Something that changes the store, and what is true when it has been answered."""
 
-    number: int
     method: str
     path: str
     body: bytes
-    # What it makes readable, by hash: bytes.
-    xorb: tuple | None = None
-    files: dict = field(default_factory=dict)
-    # What it removes.
-    removed: list = field(default_factory=list)
-
-    @property
-    def id(self):
-        return f"powercut-{self.number}"
+    # Hash and bytes of the xorb or the file that it is about.
+    hash: str
+    data: bytes
+    is_xorb: bool
+    # Whether that is there then, or not any more.
+    is_there: bool = True
 
 
 class Server:
@@ -85,48 +81,48 @@ def collect(binary, folder, rng):
     """Lines of requests, each to be made in order, of pushes of files that share something within a line."""
     folder.mkdir()
     server = Server(binary, folder / "original", folder / "log", ZORB_GRANTS="false")
-    numbers = iter(range(1 << 30))
     lines = []
     try:
         with Recorder(server.address) as recorder:
             for line_number in range(LINE_COUNT):
-                line, data = [], rng.randbytes(rng.choice([1, 500, 4096, 30 * KIB, 150 * KIB]))
+                line, data = [], rng.randbytes(rng.choice([9, 500, 4096, 30 * KIB, 150 * KIB]))
                 for version in range(4):
                     if version:
                         data = data + rng.randbytes(rng.choice([1, 70 * KIB]))
                     path = folder / f"{line_number}-{version}"
                     path.write_bytes(data)
                     for method, target, body in recorder.push(binary, path):
-                        request = Request(next(numbers), method, target, body)
                         if "/xorbs/" in target:
-                            request.xorb = (target.rsplit("/", 1)[1], body)
+                            line.append(Request(method, target, body, target.rsplit("/", 1)[1], body, is_xorb=True))
                         else:
-                            request.files = {recorder.pushed: data}
-                        line.append(request)
+                            line.append(Request(method, target, body, recorder.pushed, data, is_xorb=False))
                 lines.append(line)
             # The stored form has no footer.
             connection = server.connect()
-            for request in (request for line in lines for request in line if request.xorb):
-                status, stored = ask(connection, "GET", f"/xorbs/{request.xorb[0]}")
+            for request in (request for line in lines for request in line if request.is_xorb):
+                status, request.data = ask(connection, "GET", f"/xorbs/{request.hash}")
                 if status != 200:
                     raise Failure(f"the original of {request.path} cannot be read: {status}")
-                request.xorb = (request.xorb[0], stored)
             connection.close()
     finally:
         server.end(9)
-    vary(lines, numbers, rng)
+    vary(lines, rng)
     return lines
 
 
-def vary(lines, numbers, rng):
-    """The same things by other ways: what is there already, and uploads by grant (see `Client`)."""
+def vary(lines, rng):
+    """The same things by other ways: what is there already, uploads by grant (see `Client`), and files that are removed,
+    some of them not for long."""
     for line in lines:
         for index in reversed(range(len(line))):
-            if rng.random() < 0.2:
-                old = line[index]
-                line.insert(index + 1, Request(next(numbers), old.method, old.path, old.body, old.xorb, old.files))
+            request, more = line[index], []
+            if not request.is_xorb and rng.random() < 0.3:
+                more.append(replace(request, method="DELETE", path=f"/v1/files/{request.hash}", body=None, is_there=False))
+            if rng.random() < 0.3:
+                more.append(replace(request))
+            line[index + 1 : index + 1] = more
         for request in line:
-            if request.xorb and rng.random() < 0.3:
+            if request.is_xorb and rng.random() < 0.3:
                 request.method = "GRANT"
 
 
@@ -200,18 +196,19 @@ class Client:
     def __init__(self, server):
         self.server, self.connection = server, server.connect()
 
-    def make(self, request):
-        """Makes a request; returns False where the server has gone."""
+    def make(self, request, name="again"):
+        """Makes a request, whose answer will have this name; returns False where the server has gone."""
         try:
-            status, body = self.send(request)
+            status, body = self.send(request, name)
         except ERRORS:
             return False
-        if status not in (200, 201):
+        # What is to be removed may have been removed before.
+        if status not in (200, 201) and (request.is_there or status != 404):
             raise Failure(f"{request.method} {request.path}: {status} {body[:300]!r}")
         return True
 
-    def send(self, request):
-        named = {"X-Request-Id": request.id}
+    def send(self, request, name):
+        named = {"X-Request-Id": name}
         if request.method != "GRANT":
             return ask(self.connection, request.method, request.path, request.body, named)
         # Only the answer to the commit says that the xorb is stored.

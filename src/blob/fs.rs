@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
+use rustix::fs::statvfs;
 
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
@@ -146,6 +147,17 @@ impl BlobStore for FsBlobStore {
         async move {
             let probed = self.pool.run(move || TempFile::create(&folder)?.write(b"probe")).await;
             probed.map_err(|error| BlobError::io("write to the folder tmp", None, error))
+        }
+        .boxed()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        let folder = self.tmp.clone();
+        async move {
+            let asked = self.pool.run(move || statvfs(&folder)).await;
+            let space = asked.map_err(|error| BlobError::io("ask for the free space", None, error.into()))?;
+            // What this process may use: file systems keep some for root.
+            Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
         }
         .boxed()
     }

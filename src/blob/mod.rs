@@ -28,6 +28,7 @@ use futures_util::stream::BoxStream;
 use thiserror::Error;
 
 use crate::format::{ByteRange, XorbHash};
+use crate::runtime::outage::Outage;
 
 /// Where blobs are kept.
 pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
@@ -75,6 +76,9 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
 
     /// Proves that the store takes data: writes a little and removes it again.
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
+
+    /// Bytes that it can take before it is full, as far as its file system says; `None` where there is no telling.
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 }
 
 /// A blob in the making. Dropped unpublished, it goes away.
@@ -137,6 +141,8 @@ pub struct BlobError {
 pub enum BlobErrorKind {
     /// No room: the operator has to act.
     NoSpace,
+    /// The machine cannot do it for now.
+    Outage(Outage),
     /// The stored bytes are not what they were.
     Corrupt,
     /// Anything else; trying again may help.
@@ -148,7 +154,7 @@ impl BlobError {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlobErrorKind::NoSpace,
             io::ErrorKind::UnexpectedEof => BlobErrorKind::Corrupt,
-            _ => BlobErrorKind::Other,
+            _ => Outage::of(&source).map_or(BlobErrorKind::Other, BlobErrorKind::Outage),
         };
         Self { op, key, kind, source: Box::new(source) }
     }

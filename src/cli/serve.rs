@@ -184,7 +184,8 @@ async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(
         layout_cache_len: config.layout_cache,
     };
     let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget);
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
+        .keep_free(config.min_free_len);
     Ok((cas, index))
 }
 

@@ -37,6 +37,8 @@ pub struct Config {
     pub allow_anonymous: bool,
     /// Whether upload grants are given out.
     pub grants: bool,
+    /// Bytes to keep free where everything is kept; 0 for none.
+    pub min_free_len: u64,
     /// Connections held at once.
     pub max_connections: usize,
     /// Uploads under way at once.
@@ -143,6 +145,7 @@ impl Config {
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
+            min_free_len: non_negative("min_free_bytes", raw.min_free_bytes, 1 << 30)?,
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,
@@ -220,6 +223,16 @@ fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {
             reason: "it is text or json".to_owned(),
         }),
     }
+}
+
+/// A number that may be 0.
+fn non_negative(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    u64::try_from(value).map_err(|_| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 0".to_owned(),
+    })
 }
 
 /// A number that must be at least 1.

@@ -61,6 +61,8 @@ keys! {
     grants: bool, "true or false";
     /// Connections held at once.
     max_connections: i64, "a whole number";
+    /// Bytes.
+    min_free_bytes: i64, "a whole number of bytes";
     /// Uploads under way at once.
     max_uploads: i64, "a whole number";
     /// Seconds.

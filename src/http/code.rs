@@ -53,6 +53,8 @@ pub enum Code {
     NotFound,
     /// Too much is under way, or in the way; try again.
     Overloaded,
+    /// The machine cannot do it for now.
+    Unavailable,
     /// The server is not ready to serve.
     NotReady,
     /// The store is full.
@@ -90,6 +92,7 @@ impl Code {
         Self::PreconditionFailed,
         Self::NotFound,
         Self::Overloaded,
+        Self::Unavailable,
         Self::NotReady,
         Self::OutOfSpace,
         Self::XorbDamaged,
@@ -124,6 +127,7 @@ impl Code {
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
             Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
             Self::XorbDamaged => "xorb_damaged",
@@ -161,7 +165,7 @@ impl Code {
             // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
             // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.
             Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

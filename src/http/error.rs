@@ -25,6 +25,9 @@ const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// How long a client is asked to wait when what it reads was replaced: it is there already.
 const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a client is asked to wait when the machine is at its end: nothing but a person may change that, or a few
+/// connections that end.
+const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// A failure on its way to the client.
 #[derive(Debug)]
@@ -70,7 +73,7 @@ impl Problem {
 
     /// Whether the same request may succeed later.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self.code, Code::Overloaded | Code::Internal)
+        matches!(self.code, Code::Overloaded | Code::Unavailable | Code::Internal)
     }
 
     /// Which failure it is.
@@ -268,6 +271,11 @@ impl From<StoreError> for Problem {
                 tracing::warn!(error = %chain(&error), "the store does not answer");
                 let detail = "The store does not answer in time; try again in a moment.";
                 Self::new(Code::Overloaded, detail).retry_after(UNAVAILABLE_RETRY_AFTER)
+            }
+            StoreErrorKind::Outage(outage) => {
+                tracing::error!(error = %chain(&error), advice = outage.advice(), "the store cannot work for now");
+                let detail = "The store cannot do that for now; its operator has to look. Try again later.";
+                Self::new(Code::Unavailable, detail).retry_after(OUTAGE_RETRY_AFTER)
             }
             StoreErrorKind::Broken => internal(&error),
         }

@@ -41,6 +41,7 @@ pub(super) async fn ask(
     if state.cas.renew(&claims, xorb).await? {
         return Ok(Json(WasInsertedJson { was_inserted: false }).into_response());
     }
+    state.cas.check_room(request.body_len).await?;
     let request = GrantRequest {
         claims: &claims,
         xorb,

@@ -64,6 +64,8 @@ pub struct Metrics {
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
     pub store_bytes: Gauge,
+    /// Bytes free for the store, as of the last scrape.
+    pub store_free_bytes: Gauge,
     /// Of collections of garbage.
     pub collection: CollectionMetrics,
 }
@@ -114,6 +116,7 @@ impl Metrics {
             store_damaged_xorbs: Gauge::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
+            store_free_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
         };
         metrics.register();
@@ -162,6 +165,8 @@ impl Metrics {
         registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
+        let help = "Bytes free for the store";
+        registry.register_with_unit("store_free", help, Unit::Bytes, self.store_free_bytes.clone());
         self.collection.register(registry);
     }
 }

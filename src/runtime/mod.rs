@@ -7,6 +7,7 @@ pub mod blocking;
 pub mod clock;
 pub(crate) mod durable;
 pub mod metrics;
+pub mod outage;
 pub mod shutdown;
 pub mod task;
 pub mod telemetry;

@@ -8,6 +8,7 @@ use crate::blob::{BlobError, BlobErrorKind};
 use crate::format::XorbHash;
 use crate::format::xorb::XorbError;
 use crate::index::{IndexError, IndexErrorKind};
+use crate::runtime::outage::Outage;
 
 /// Why an upload was refused. Nothing of it is visible then.
 #[derive(Debug, Error)]
@@ -128,6 +129,14 @@ pub enum StoreError {
     /// Of the index.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// There is room, but less than is to be kept free.
+    #[error("{free_len} bytes are free, and min_free_bytes is {min_free_len}")]
+    LowSpace {
+        /// Bytes that are free.
+        free_len: u64,
+        /// Bytes to keep free.
+        min_free_len: u64,
+    },
 }
 
 /// What to tell a client about a failure of the store.
@@ -137,6 +146,8 @@ pub enum StoreErrorKind {
     NoSpace,
     /// Trying again may help.
     Unavailable,
+    /// The machine cannot do it for now.
+    Outage(Outage),
     /// Something is broken.
     Broken,
 }
@@ -146,12 +157,15 @@ impl StoreError {
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         match self {
+            Self::LowSpace { .. } => StoreErrorKind::NoSpace,
             Self::Blob(error) => match error.kind {
                 BlobErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                BlobErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 BlobErrorKind::Corrupt | BlobErrorKind::Other => StoreErrorKind::Broken,
             },
             Self::Index(error) => match error.kind {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                IndexErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,
                 IndexErrorKind::Inconsistent | IndexErrorKind::Other => StoreErrorKind::Broken,
             },

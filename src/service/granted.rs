@@ -74,6 +74,7 @@ impl Cas {
             return Err(UploadError::NotAsGranted { len: grant.body_len });
         }
         let _slot = self.upload_slot()?;
+        self.check_room(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
         let expected = Expected { hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
         let verified = self.verify(expected, declared_len, body).await?;

@@ -22,6 +22,7 @@ mod register;
 mod remove;
 mod scrub;
 mod shard_records;
+mod room;
 mod upload;
 mod windows;
 
@@ -89,6 +90,7 @@ pub struct Cas {
     publish_locks: Arc<[Mutex<()>]>,
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
+    room: Arc<room::Room>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
     /// When what is in there was true.
     epoch: heal::Epoch,
@@ -134,6 +136,7 @@ impl Cas {
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             waiting: Arc::new(Waiting::new(budget)),
+            room: Arc::default(),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)

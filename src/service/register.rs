@@ -128,8 +128,10 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// There is none in time.
+    /// There is none in time, or none in the store.
     pub async fn shard_room(&self, len: u64) -> Result<OwnedSemaphorePermit, RegisterError> {
+        // What it takes in the index is less than itself.
+        self.check_room(0).await?;
         let (room, limit) = if len <= SMALL_SHARD_LEN {
             (&self.small_shard_room, SMALL_SHARD_ROOM_KIB)
         } else {

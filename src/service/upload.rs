@@ -138,6 +138,7 @@ impl Cas {
     {
         let _slot = self.upload_slot()?;
         let Upload { claims, claimed, max_len, declared_len, body } = upload;
+        self.check_room(declared_len.unwrap_or(0).min(max_len)).await?;
         let verified = self.verify(Expected { hash: claimed, max_len, granted: None }, declared_len, body).await?;
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await

@@ -4,6 +4,7 @@ use std::fs;
 
 use zorb::http::Code;
 
+use crate::outages::Shimmed;
 use crate::support::{
     Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of,
     upload_shard,
@@ -68,6 +69,11 @@ async fn provoke(code: &str) -> Answer {
         "overloaded" => start.with("max_uploads", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
         "out_of_space" => return out_of_space().await,
+        "unavailable" => {
+            let shimmed = Shimmed::start();
+            shimmed.set("r");
+            return shimmed.server.client().post(&path, xorb.bytes.clone()).await;
+        }
         _ => start.start(),
     };
     let client = server.client();

@@ -6,6 +6,7 @@
 mod archive;
 mod claims;
 mod collect;
+mod failure;
 mod files;
 mod grants;
 mod health;
@@ -28,6 +29,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Row, SqlitePool};
 
 pub use self::replace::Replacement;
+use self::failure::{can_write, map};
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
@@ -81,7 +83,10 @@ impl SqliteIndex {
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5));
         let op = "open the database";
-        let writer = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
         let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
         migrate::run(&writer).await.map_err(|error| IndexError {
             op: "bring the schema up to date",
@@ -371,22 +376,4 @@ where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
     row.try_get(index).map_err(|error| map(op, error))
-}
-
-/// The one place that reads sqlx's errors.
-fn map(op: &'static str, error: sqlx::Error) -> IndexError {
-    // SQLite's primary result codes: https://www.sqlite.org/rescode.html
-    const BUSY: i64 = 5;
-    const FULL: i64 = 13;
-    let code = match &error {
-        sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
-        _ => None,
-    };
-    let kind = match (&error, code.map(|code| code & 0xff)) {
-        (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed, _) | (_, Some(BUSY)) => IndexErrorKind::Unavailable,
-        (_, Some(FULL)) => IndexErrorKind::NoSpace,
-        (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => IndexErrorKind::Inconsistent,
-        _ => IndexErrorKind::Other,
-    };
-    IndexError { op, kind, source: Box::new(error) }
 }

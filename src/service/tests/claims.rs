@@ -35,7 +35,7 @@ pub(super) struct File {
 }
 
 impl File {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let xorb = xorb(text, Policy::None);
         let raw: String = (0..5).map(|index| format!("{index} {text}").repeat(2000)).collect();
         let chunks = xorb.xorb().layout().chunks().zip(xorb.xorb().chunk_hashes());

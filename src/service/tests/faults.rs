@@ -155,6 +155,10 @@ impl BlobStore for FaultyBlobs {
         self.faults.around("remove_stray_drafts", self.inner.remove_stray_drafts(), blob_error).boxed()
     }
 
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.faults.around("free_len", self.inner.free_len(), blob_error).boxed()
+    }
+
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
         self.faults.around("probe", self.inner.probe(), blob_error).boxed()
     }

@@ -10,6 +10,7 @@ mod granted;
 mod health;
 mod large;
 mod records;
+mod verbs;
 mod watched;
 
 use std::sync::Arc;

@@ -71,6 +71,10 @@ impl BlobStore for WatchedBlobs {
         self.count().remove_stray_drafts()
     }
 
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.count().free_len()
+    }
+
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
         self.count().probe()
     }

@@ -33,6 +33,12 @@ impl Start {
         self
     }
 
+    /// With a variable in its environment.
+    pub fn env(mut self, name: &str, value: &Path) -> Self {
+        self.settings.push((name.to_owned(), value.to_str().expect("the test's paths are text").to_owned()));
+        self
+    }
+
     /// With its data on a file system of so many MiB, which only this server sees and which ends with it.
     ///
     /// Takes root, or a system that lets everybody have user namespaces.
@@ -51,6 +57,8 @@ impl Start {
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data_dir)
             .env("ZORB_LOG", "debug")
+            // What a small disk has is not to be kept free, unless a test says so.
+            .env("ZORB_MIN_FREE_BYTES", "0")
             .envs(self.settings)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -30,6 +30,6 @@ pub use self::pull::{Pull, PullError, Pulled};
 pub use self::push::{Push, PushError, PushWatch, Pushed, PushedFile, ResumeCache, Unread};
 pub use self::put::{Put, PutError};
 pub use self::retry::RetryPolicy;
-pub use self::server::{ParseUrlError, Server, ServerUrl, Watch};
+pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server, ServerUrl, Watch};
 pub use self::token::{ParseTokenError, Token};
 pub use self::verify::verify_reader;

@@ -12,6 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::journal::JournalCounts;
+
 /// Every metric of the process.
 #[derive(Debug)]
 pub struct Metrics {
@@ -42,6 +44,8 @@ pub struct Metrics {
     pub sha256_void: Counter,
     /// Files whose sha256 could not be verified at the last try.
     pub sha256_unreadable: Gauge,
+    /// Lines of the audit log.
+    pub audit: JournalCounts,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
@@ -85,6 +89,7 @@ impl Metrics {
             sha256_verified: Counter::default(),
             sha256_void: Counter::default(),
             sha256_unreadable: Gauge::default(),
+            audit: JournalCounts::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
         };
@@ -122,6 +127,9 @@ impl Metrics {
         registry.register("sha256_void", "Claims of a sha256 found false", self.sha256_void.clone());
         let help = "Files whose sha256 could not be verified at the last try";
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
+        registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
+        let help = "Lines that the audit log should have and has not";
+        registry.register("audit_lines_lost", help, self.audit.lost.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
     }

@@ -7,6 +7,7 @@
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
 
+mod audit;
 mod auth;
 mod backup;
 mod chunk_hashes;
@@ -14,6 +15,7 @@ mod cli;
 mod conditions;
 mod corrupt;
 mod crash;
+mod dashboard;
 mod download;
 mod errors;
 mod files;
@@ -24,11 +26,13 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod security;
 mod sha256;
 mod shutdown;
 mod smoke;
 mod startup;
 mod support;
 mod tidy;
+mod tls;
 mod traps;
 mod upload;

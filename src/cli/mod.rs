@@ -1,7 +1,9 @@
 //! The command line: what was typed, and which module does it.
 
 mod backup;
+mod collector;
 mod destination;
+mod gc;
 mod get;
 mod healthcheck;
 mod keys;
@@ -14,6 +16,7 @@ mod rca;
 mod reload;
 mod remote;
 mod restore;
+mod rm;
 mod serve;
 mod stop;
 mod store;
@@ -47,6 +50,7 @@ enum Command {
     Push(push::PushArgs),
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -56,6 +60,7 @@ enum Command {
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -77,12 +82,14 @@ impl Cli {
             Command::Push(args) => push::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
+            Command::Rm(args) => rm::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

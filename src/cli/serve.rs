@@ -13,6 +13,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::collector::{self, DeletionLock};
 use super::keys;
 use super::reload::{self, Reloaded};
 use crate::blob::fs::FsBlobStore;
@@ -31,7 +32,7 @@ use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas};
+use crate::service::{Budget, Cas, Recovered, StoreError};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -112,13 +113,9 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
     let keys = keys::open(&config.data_dir)?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
-    let recovered = cas.recover().await.context("cannot clear up after the last run")?;
+    let (clock, budget) = (Arc::new(SystemClock), budget(&config));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), clock, Arc::clone(&metrics), budget);
+    let recovered = recover(&cas, &config.data_dir).await.context("cannot clear up after the last run")?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
@@ -131,7 +128,6 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let auth = auth(&config);
     let (address, limits) = (address(&config), limits(&config));
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
@@ -141,11 +137,13 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let (site_tls, journal) =
         (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
     background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
+    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
+    background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
-        auth,
+        auth: auth(&config),
         keys,
         clock: Arc::new(SystemClock),
         address,
@@ -171,6 +169,24 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Clears up after the last run.
+async fn recover(cas: &Cas, data_dir: &Path) -> Result<Recovered, StoreError> {
+    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
+    let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        None
+    });
+    if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await }
+}
+
+const fn budget(config: &Config) -> Budget {
+    Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    }
 }
 
 fn address(config: &Config) -> PublicAddress {

@@ -17,7 +17,7 @@ pub(super) struct StoreArgs {
     /// Folder of the store [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// TOML file with settings, of which only data_dir counts here
+    /// TOML file with settings, of which only data_dir and those that begin with the command's name count here
     #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -25,9 +25,15 @@ pub(super) struct StoreArgs {
 impl StoreArgs {
     /// The data folder: the flag, else the environment, else the file, else the default.
     pub(super) fn data_dir(self) -> anyhow::Result<PathBuf> {
+        Ok(Config::data_dir_of(self.raw()?.data_dir))
+    }
+
+    /// All that was written, found likewise.
+    pub(super) fn raw(self) -> anyhow::Result<RawConfig> {
+        let flags = RawConfig { data_dir: self.data_dir, ..RawConfig::default() };
         let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
-        Ok(Config::data_dir_of(self.data_dir.or(environment.data_dir).or(file.data_dir)))
+        Ok(flags.or(environment).or(file))
     }
 }
 

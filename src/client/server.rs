@@ -149,6 +149,10 @@ impl Server {
         self.signed(self.http.post(self.url.join(path)))
     }
 
+    pub(super) fn delete_request(&self, path: &str) -> RequestBuilder {
+        self.signed(self.http.delete(self.url.join(path)))
+    }
+
     /// A request for data by a URL that carries its own authority, to whomever it leads: the token stays here.
     pub(super) fn data_request(&self, url: &str) -> Result<RequestBuilder, RequestError> {
         let url: ServerUrl = Url::parse(url).map(ServerUrl).map_err(|_| self.strange("a URL of its data is none"))?;

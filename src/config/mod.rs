@@ -3,6 +3,7 @@
 //! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file, defaults. A key that
 //! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
 
+mod collection;
 mod raw;
 
 use std::fmt::Display;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use thiserror::Error;
 
+pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 pub use self::raw::RawConfig;
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::LogFormat;
@@ -62,6 +64,8 @@ pub struct Config {
     pub disk_workers: usize,
     /// Bytes of layouts kept in memory.
     pub layout_cache: u64,
+    /// When garbage goes.
+    pub collection: CollectionConfig,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
@@ -150,6 +154,7 @@ impl Config {
     /// A value makes no sense, or the server would be open to other machines without anyone having said so.
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+        let collection = CollectionConfig::new(&raw)?;
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
@@ -172,6 +177,7 @@ impl Config {
             verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
             disk_workers: positive("disk_workers", raw.disk_workers, 32)?,
             layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
+            collection,
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         };

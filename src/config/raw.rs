@@ -87,6 +87,12 @@ keys! {
     disk_workers: i64, "a whole number";
     /// Bytes.
     layout_cache: i64, "a whole number of bytes";
+    /// Seconds.
+    gc_interval_secs: i64, "a whole number of seconds";
+    /// Days.
+    gc_grace_days: i64, "a whole number of days";
+    /// Hours.
+    gc_condemned_hours: i64, "a whole number of hours";
     /// `text` or `json`.
     log_format: String, "text or json";
     /// A tracing filter.

@@ -22,6 +22,7 @@ mod openapi;
 mod origin;
 mod range;
 mod reconstructions;
+mod removal;
 mod representation;
 mod route;
 mod routes;

@@ -113,6 +113,14 @@ impl Route {
         Self::new((HttpMethod::Post, MethodFilter::POST), path, needs, handler)
     }
 
+    pub(super) fn delete<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
+    where
+        H: Handler<T, AppState>,
+        T: 'static,
+    {
+        Self::new((HttpMethod::Delete, MethodFilter::DELETE), path, needs, handler)
+    }
+
     pub(super) fn put<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
     where
         H: Handler<T, AppState>,

@@ -3,13 +3,14 @@
 
 use super::chunk_hashes::ChunkHashesJson;
 use super::listing::{FilesPageJson, XorbsPageJson};
+use super::removal::RemovedFileJson;
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
 use super::{AppState, chunk_hashes, chunks, grants, health, listing, openapi};
-use super::{reconstructions, sha256, shards, transfer, xorbs};
+use super::{reconstructions, removal, sha256, shards, transfer, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes with these settings.
@@ -74,6 +75,10 @@ fn for_writers() -> Vec<Route> {
             .also(&["/chunks/{prefix}/{hash}", "/chunk/{prefix}/{hash}"])
             .says("A shard that says which xorb has a chunk")
             .answers(200, "the shard", octets()),
+        Route::delete("/v1/files/{file}", Write, removal::file)
+            .says("Remove the repository's claim to a file; the file goes with the last one")
+            .query("repo", "whose claim; for tokens that administer all repositories, which remove all claims else")
+            .answers(200, "removed", Content::json::<RemovedFileJson>()),
         Route::post("/v1/telemetry", Read, chunks::telemetry).says("Counted and dropped").answers(200, "dropped", None),
     ]
 }

@@ -15,11 +15,15 @@ use super::range::parse_byte_ranges;
 use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
 use crate::format::XorbHash;
 use crate::service::Form;
-use crate::service::access::{DataUrl, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
+use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
+use crate::service::gc::MIN_CONDEMNED;
 use crate::service::reconstruct::Descriptor;
 
 /// How long a URL is good for. It is fetched soon after it was given out, but may queue behind gigabytes.
 const URL_LIFE_SECS: u64 = 3600;
+
+// Nothing is written when a URL is given out: a xorb outlives its URLs because of what the service says there.
+const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
 
 /// Makes URLs for one answer.
 pub(super) struct Urls {

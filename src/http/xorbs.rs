@@ -52,6 +52,11 @@ pub(super) async fn download(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
+    // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
+    // does not know whether it can be.
+    if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
+        return Err(no_such_xorb(hash));
+    }
     let xorb = find(&state, &caller, hash).await?;
     let chunks = query.chunks(xorb.layout())?;
     Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await

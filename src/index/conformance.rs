@@ -30,6 +30,7 @@ macro_rules! suite {
 }
 
 mod archive;
+mod collect;
 mod files;
 mod grants;
 mod listing;

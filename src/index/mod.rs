@@ -11,6 +11,7 @@
 //! matter: the index does not know where they are.
 
 mod archive;
+mod collect;
 #[cfg(test)]
 mod conformance;
 mod error;
@@ -25,6 +26,7 @@ use std::fmt::Debug;
 use futures_util::future::BoxFuture;
 
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
+pub use self::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
@@ -139,7 +141,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Debug + Send + Sync + 'static {
+pub trait Index: Collect + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -166,7 +168,7 @@ pub trait Index: Debug + Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
     /// Makes a visible xorb live, and as fresh for the garbage collection as if it had just been uploaded, provided that
-    /// this domain has it; `None` stands for all of them. Returns whether that is so.
+    /// this domain has it; `None` stands for all of them. A time before its last touch leaves that. Returns whether that is so.
     fn renew_xorb(
         &self,
         hash: XorbHash,

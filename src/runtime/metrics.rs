@@ -2,6 +2,8 @@
 //!
 //! The handles are plain counters: incrementing one is an atomic add, and code that counts does not know the registry.
 
+mod collection;
+
 use std::fmt;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+pub use self::collection::CollectionMetrics;
 use super::journal::JournalCounts;
 
 /// Every metric of the process.
@@ -50,6 +53,8 @@ pub struct Metrics {
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
     pub store_bytes: Gauge,
+    /// Of collections of garbage.
+    pub collection: CollectionMetrics,
 }
 
 /// What tells requests apart.
@@ -92,6 +97,7 @@ impl Metrics {
             audit: JournalCounts::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
+            collection: CollectionMetrics::default(),
         };
         metrics.register();
         metrics
@@ -132,6 +138,7 @@ impl Metrics {
         registry.register("audit_lines_lost", help, self.audit.lost.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
+        self.collection.register(registry);
     }
 }
 

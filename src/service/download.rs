@@ -127,7 +127,7 @@ impl Cas {
         let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
         // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
         let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
-        let ChunkColumns { mut hashes, .. } = columns.ok_or(ReadError::Missing { hash: xorb.hash() })?;
+        let ChunkColumns { mut hashes, .. } = columns.ok_or_else(|| self.missing(xorb.hash()))?;
         hashes.truncate(chunks.end() as usize);
         let decoding = Decoding {
             hash: xorb.hash(),
@@ -145,7 +145,13 @@ impl Cas {
 
     async fn open(&self, hash: XorbHash, bytes: ByteRange) -> Result<BlobStream, ReadError> {
         let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
-        blob.ok_or(ReadError::Missing { hash })
+        blob.ok_or_else(|| self.missing(hash))
+    }
+
+    /// What was deleted since its layout came into memory is not there for the next reader, and missing no more.
+    fn missing(&self, hash: XorbHash) -> ReadError {
+        self.xorbs.invalidate(&hash);
+        ReadError::Missing { hash }
     }
 }
 

@@ -9,12 +9,14 @@ mod contents;
 mod download;
 mod error;
 mod files;
+pub mod gc;
 mod granted;
 mod listing;
 mod possession;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod remove;
 mod upload;
 mod windows;
 
@@ -33,6 +35,7 @@ use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
+pub use self::remove::{RemoveError, RemovedFile};
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
@@ -136,6 +139,20 @@ impl Cas {
     /// The index does not answer.
     pub async fn totals(&self) -> Result<Totals, StoreError> {
         Ok(self.index.totals().await?)
+    }
+
+    /// Forgets the layouts in memory where another process has made something invisible since it was looked at last;
+    /// `seen` is what this said then. To be called every now and then.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn forget_hidden(&self, seen: Option<u64>) -> Result<u64, StoreError> {
+        let generation = self.index.generation().await?;
+        if seen != Some(generation) {
+            self.xorbs.invalidate_all();
+        }
+        Ok(generation)
     }
 
     /// Waits until every upload that was verified is published or has failed, and forgets what was not committed.

@@ -18,13 +18,14 @@ pub struct Recovered {
 }
 
 impl Cas {
-    /// Removes drafts and unfinished rows. Only before the first request: it takes every draft for a dead one.
+    /// Removes drafts and unfinished rows. Only before the first request: it takes every draft for a dead one. And only
+    /// while nobody collects garbage of this store: it deletes blobs.
     ///
     /// # Errors
     ///
     /// The store failed; what is left is cleared up next time.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
-        let drafts = self.blobs.remove_stray_drafts().await?;
+        let Recovered { drafts, .. } = self.recover_drafts().await?;
         let unfinished = self.index.unfinished_xorbs().await?;
         let rows = unfinished.len();
         for (hash, state) in unfinished {
@@ -35,5 +36,14 @@ impl Cas {
             self.index.forget_xorb(hash).await?;
         }
         Ok(Recovered { drafts, rows })
+    }
+
+    /// Removes drafts alone, and leaves the rows to whoever deletes blobs at this moment. Only before the first request.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub async fn recover_drafts(&self) -> Result<Recovered, StoreError> {
+        Ok(Recovered { drafts: self.blobs.remove_stray_drafts().await?, rows: 0 })
     }
 }

@@ -272,7 +272,9 @@ impl Cas {
         };
         let Some(draft) = draft.into_draft() else {
             // It was there when the upload began, and was deleted since. Nothing was written, so it must come again;
-            // the staged row is cleared up like that of any failed upload.
+            // the staged row is cleared up like that of any failed upload. What memory still has of it would make
+            // the next upload end here as well.
+            self.xorbs.invalidate(&hash);
             return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
         };
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.

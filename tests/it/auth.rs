@@ -10,7 +10,8 @@ use crate::support::{
 const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/v1/data/{xorb}", "/v1/grants/{xorb}"];
 
 /// Every way to change something, by method and first words of the path. All else reads.
-const WRITES: [(&str, &str); 9] = [
+const WRITES: [(&str, &str); 10] = [
+    ("delete", "/v1/files/"),
     ("post", "/xorbs/"),
     ("post", "/xorb/"),
     ("post", "/v1/xorbs/"),

@@ -48,11 +48,13 @@ impl SqliteIndex {
     pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
         const SQL: &str = "SELECT id, hash, raw_len, since, sha256, sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
-             WHERE hash > ? ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL ORDER BY hash LIMIT ?";
         let op = "list files";
         let failed = |error| map(op, error);
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
         let mut connection = self.readers.acquire().await.map_err(failed)?;
+        // All of a page at one moment: a file that is removed between two statements would be recorded without terms.
+        let mut connection = connection.begin().await.map_err(failed)?;
         let (mut ids, mut files, mut terms_len): (Vec<i64>, Vec<FileRecord>, _) = (Vec::new(), Vec::new(), 0_usize);
         {
             let mut rows = sqlx::query(SQL).bind(after).bind(PAGE_COUNT).fetch(&mut *connection);

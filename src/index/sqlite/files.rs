@@ -113,7 +113,9 @@ async fn lease(
     domain: Option<&str>,
     lease_until: Timestamp,
 ) -> Result<Option<DedupHit>, IndexError> {
-    const LEASE: &str = "UPDATE xorb_domains SET lease_until = max(lease_until, ?) WHERE xorb_id = ?";
+    // What was mentioned to somebody is wanted again.
+    const LEASE: &str = "UPDATE xorbs SET state = 1, lease_until = max(lease_until, ?) \
+         WHERE id = ? AND state IN (1, 2)";
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let found = sqlx::query(FIND_DEDUP)
@@ -140,7 +142,6 @@ async fn lease(
     }
     for id in ids {
         execute(op, &mut transaction, LEASE, |query| query.bind(millis(lease_until)).bind(id)).await?;
-        make_live(op, &mut transaction, id).await?;
     }
     transaction.commit().await.map_err(failed)?;
     Ok(Some(DedupHit { xorb, neighbours }))
@@ -259,12 +260,6 @@ pub(super) async fn execute(
 ) -> Result<u64, IndexError> {
     let result = bind(sqlx::query(sql)).execute(&mut *connection).await.map_err(|error| map(op, error))?;
     Ok(result.rows_affected())
-}
-
-/// A xorb that was mentioned to somebody is wanted again.
-async fn make_live(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<(), IndexError> {
-    let sql = "UPDATE xorbs SET state = 1 WHERE id = ? AND state = 2";
-    execute(op, connection, sql, |query| query.bind(id)).await.map(|_| ())
 }
 
 pub(super) fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash]) {

@@ -17,7 +17,7 @@ impl SqliteIndex {
     ) -> Result<bool, IndexError> {
         const KNOWN: &str = "SELECT 1 FROM xorbs WHERE hash = ?1 AND state IN (1, 2) AND \
              (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
-        const RENEW: &str = "UPDATE xorbs SET state = 1, since = ?3 WHERE hash = ?1 AND state IN (1, 2) AND \
+        const RENEW: &str = "UPDATE xorbs SET state = 1, since = max(since, ?3) WHERE hash = ?1 AND state IN (1, 2) AND \
              (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
         let op = "renew a xorb";
         let (hash, domain) = (hash.as_bytes().as_slice(), domain.as_deref());

@@ -21,7 +21,7 @@ impl SqliteIndex {
         const SQL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
              WHERE file_id = id AND repo = coalesce(?2, '*') AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
              FROM files \
-             WHERE hash > ?1 AND (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
+             WHERE hash > ?1 AND removed_at IS NULL AND (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
              ORDER BY hash LIMIT ?3";
         let op = "list files";
         let rows = sqlx::query(SQL)

@@ -5,11 +5,13 @@
 
 mod archive;
 mod claims;
+mod collect;
 mod files;
 mod grants;
 mod listing;
 mod owners;
 mod publish;
+mod remove;
 mod terms;
 
 use std::fs::File;
@@ -129,7 +131,7 @@ impl Index for SqliteIndex {
         // being deleted is not touched, so that nothing is returned.
         const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
              ON CONFLICT (hash) DO UPDATE SET \
-                 state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = excluded.since, ticket = excluded.ticket \
+                 state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket \
              WHERE state IN (0, 1, 2) RETURNING state";
         let op = "stage a xorb";
         async move {

@@ -15,7 +15,7 @@ pub(super) async fn publish(
     now: Timestamp,
 ) -> Result<(), IndexError> {
     const GO_LIVE: &str = "UPDATE xorbs \
-             SET state = 1, since = ?, serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
+             SET state = 1, since = max(since, ?), serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
              WHERE hash = ? AND state = 0 AND ticket = ? RETURNING id";
     const ADD: &str = "UPDATE totals \
              SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";

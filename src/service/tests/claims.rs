@@ -21,17 +21,17 @@ use crate::service::{Cas, RegisterError, RegisteredShard, Sha256File};
 const PAUSES: Pauses =
     Pauses { index: Duration::from_millis(1), first: Duration::from_millis(1), longest: Duration::from_millis(4) };
 
-fn writer(repo: &str) -> Claims {
+pub(super) fn writer(repo: &str) -> Claims {
     let repo = RepoScope::One(repo.parse().unwrap());
     Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
 }
 
 /// A file that is one xorb.
-struct File {
-    xorb: BuiltXorb,
+pub(super) struct File {
+    pub(super) xorb: BuiltXorb,
     /// The true one.
-    sha256: Sha256,
-    hash: FileHash,
+    pub(super) sha256: Sha256,
+    pub(super) hash: FileHash,
 }
 
 impl File {
@@ -44,13 +44,13 @@ impl File {
     }
 
     /// Stores it.
-    async fn upload(text: &str, cas: &Cas) -> Self {
+    pub(super) async fn upload(text: &str, cas: &Cas) -> Self {
         let file = Self::new(text);
         upload(cas, &file.xorb).await.unwrap();
         file
     }
 
-    fn shard(&self, sha256: Option<Sha256>) -> Vec<u8> {
+    pub(super) fn shard(&self, sha256: Option<Sha256>) -> Vec<u8> {
         let xorb = self.xorb.xorb();
         let raw_len = u32::try_from(xorb.layout().raw_len()).unwrap();
         let terms = vec![Term { xorb: xorb.hash(), raw_len, chunks: xorb.layout().whole() }];
@@ -59,11 +59,16 @@ impl File {
         write_upload(&Shard { files: vec![file], xorbs: Vec::new() }).unwrap()
     }
 
-    async fn register(&self, cas: &Cas, repo: &str, sha256: Sha256) -> Result<RegisteredShard, RegisterError> {
+    pub(super) async fn register(
+        &self,
+        cas: &Cas,
+        repo: &str,
+        sha256: Sha256,
+    ) -> Result<RegisteredShard, RegisterError> {
         cas.register(&writer(repo), self.shard(Some(sha256)).into()).await
     }
 
-    fn key(&self) -> BlobKey {
+    pub(super) fn key(&self) -> BlobKey {
         BlobKey::xorb(self.xorb.xorb().hash())
     }
 }

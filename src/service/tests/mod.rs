@@ -3,6 +3,7 @@
 mod backup;
 mod claims;
 mod faults;
+mod gc;
 mod granted;
 mod large;
 mod watched;

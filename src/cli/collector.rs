@@ -1,0 +1,104 @@
+//! Who deletes blobs of a store: one process at a time, whichever it is.
+//!
+//! The server and `zorb gc` may both collect garbage, and a start of the server clears up what the last run has left. Of
+//! two that finish the same deletion, the slower one would delete the blob of an upload that came in between. So whoever
+//! does holds the lock of `gc.lock` in the data folder; the operating system lets go of it when the process ends. It is
+//! beside `lock`, which a server holds as long as it runs.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+use crate::runtime::telemetry::chain;
+use crate::service::Cas;
+use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
+
+// The settings, which know nothing of the service, refuse what it would.
+const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
+const _: () = assert!(MIN_GC_CONDEMNED.as_secs() == MIN_CONDEMNED.as_secs());
+
+/// Pause of the server between two steps: others write about as long as it does.
+const STEP_PAUSE: Duration = Duration::from_millis(20);
+
+/// When a server looks for garbage first. Not at once: whoever has just started it has better to do.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+
+/// Pause between two looks for what other processes have made invisible, and for files that were removed.
+const REFRESH_PERIOD: Duration = Duration::from_secs(1);
+
+/// The right to delete blobs. Lasts as long as this.
+#[derive(Debug)]
+pub(super) struct DeletionLock {
+    _file: File,
+}
+
+impl DeletionLock {
+    /// Takes the lock of this data folder; `None` where another process has it.
+    pub(super) fn take(data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = data_dir.join("gc.lock");
+        let file = File::create(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
+    }
+}
+
+pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
+    Ok(Policy::new(config.grace, config.condemned)?)
+}
+
+/// Collects garbage every so often, until it is told to stop. Ends between two steps, never within one.
+pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
+    let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
+    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
+    let mut wait = interval.min(FIRST_WAIT);
+    while stop.run_until_cancelled(sleep(wait)).await.is_some() {
+        wait = interval;
+        match DeletionLock::take(&data_dir) {
+            Ok(Some(_lock)) => match cas.collect_garbage(policy, &pace).await {
+                Ok(collected) => log(&collected),
+                Err(doubt) => tracing::error!(error = %chain(&doubt), "garbage is not collected, out of doubt"),
+            },
+            Ok(None) => tracing::info!("garbage is not collected now: another process does"),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "garbage is not collected"),
+        }
+    }
+}
+
+fn log(collected: &Collected) {
+    let Collected { condemned, deleted, spared, failed, is_stopped, .. } = collected;
+    if condemned.count + deleted.count + spared + failed > 0 {
+        tracing::info!(
+            condemned = condemned.count,
+            deleted = deleted.count,
+            freed_bytes = deleted.serialized_len,
+            spared,
+            failed,
+            is_stopped,
+            "garbage was collected"
+        );
+    }
+}
+
+/// Forgets what other processes have made invisible, and clears up removed files, until it is told to stop.
+pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
+    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
+    let mut seen = None;
+    while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
+        // What fails here fails in requests as well, which say so.
+        match cas.forget_hidden(seen).await {
+            Ok(generation) => seen = Some(generation),
+            Err(error) => tracing::debug!(error = %chain(&error), "the generation of the index cannot be read"),
+        }
+        if let Err(error) = cas.sweep_removed_files(&pace).await {
+            tracing::warn!(error = %chain(&error), "removed files cannot be cleared up now");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The route that removes files.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::AppState;
+use super::auth::Caller;
+use super::error::{Code, Problem};
+use super::extract::HashPath;
+use crate::format::FileHash;
+use crate::service::RemoveError;
+use crate::service::access::RepoScope;
+
+/// `DELETE /v1/files/{file}?repo=NAME`: removes a claim, and with the last one the file.
+pub(super) async fn file(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    HashPath(file): HashPath<FileHash>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Result<Json<RemovedFileJson>, Problem> {
+    let Query(pairs) = query.map_err(|_| Problem::new(Code::InvalidRequest, "The query string is garbled."))?;
+    let mut repos = pairs.iter().filter(|(name, _)| name == "repo").map(|(_, value)| value.parse::<RepoScope>());
+    // To remove all claims because the one that was meant is misspelt, or to choose among two, would be a guess.
+    let repo = match (repos.next().transpose(), repos.next()) {
+        (Ok(repo), None) => repo,
+        (Err(error), _) => {
+            let detail = format!("The parameter repo is no name of a repository: {error}.");
+            return Err(Problem::new(Code::InvalidRequest, detail));
+        }
+        (Ok(_), Some(_)) => return Err(Problem::new(Code::InvalidRequest, "The parameter repo is given twice.")),
+    };
+    let removed = state.cas.remove_file(&claims, file, repo).await.map_err(|error| match error {
+        RemoveError::NotFound => Problem::new(Code::NotFound, format!("There is no file {file} to remove.")),
+        RemoveError::Foreign => {
+            let detail = "Claims of other repositories are removed with a token that administers all of them.";
+            Problem::new(Code::Forbidden, detail)
+        }
+        RemoveError::Store(error) => error.into(),
+    })?;
+    tracing::info!(%file, repos = removed.repos.len(), is_file_removed = removed.is_file_removed, "claims were removed");
+    Ok(Json(RemovedFileJson {
+        file: file.to_string(),
+        file_removed: removed.is_file_removed,
+        claims_removed: removed.repos,
+    }))
+}
+
+/// Answer of `DELETE /v1/files/{file}`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RemovedFileJson {
+    file: String,
+    /// Whether nobody has the file any more.
+    file_removed: bool,
+    /// The repositories that had it; `*` stands for tokens of all of them.
+    claims_removed: Vec<String>,
+}

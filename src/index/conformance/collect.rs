@@ -1,0 +1,364 @@
+//! What the contract says about garbage: what keeps a xorb, the steps in which one goes, and files that are removed.
+
+use std::collections::BTreeSet;
+
+use super::files::{file, file_hash, reader, registration, sha256, term};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::{ByteRange, ChunkHash, FileHash};
+use crate::index::{
+    KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife, XorbState,
+};
+use crate::runtime::clock::Timestamp;
+
+suite! {
+    an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted_and_not_to_be_had_again
+    a_xorb_that_a_file_refers_to_is_not_condemned_and_not_deleted
+    a_xorb_that_was_touched_in_time_or_promised_is_not_condemned
+    a_condemned_xorb_lives_again_after_every_touch
+    a_time_in_the_past_does_not_make_a_xorb_older
+    only_staged_xorbs_that_are_old_are_given_up
+    the_generation_grows_when_a_xorb_becomes_invisible_and_only_then
+    a_collection_is_noted_and_never_taken_back
+    lives_and_terms_are_listed_in_pages_without_a_gap
+    a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one
+    a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_it_is_cleared_up
+    the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_reference
+    a_sha256_that_only_one_repository_claims_goes_with_its_claim
+    a_large_file_is_cleared_up_in_steps_that_keep_what_is_left
+}
+
+const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
+
+fn after(millis: u64) -> Timestamp {
+    Timestamp::from_millis(NOW.as_millis() + millis)
+}
+
+async fn life(db: &Db, byte: u8) -> XorbLife {
+    db.find_life(hash(byte)).await.unwrap().unwrap()
+}
+
+async fn state(db: &Db, byte: u8) -> XorbState {
+    life(db, byte).await.state
+}
+
+/// A xorb that was condemned at `after(10)`.
+async fn condemned(db: &Db, byte: u8) {
+    put(db, xorb(byte, 3)).await;
+    assert_eq!(db.condemn_xorbs(vec![hash(byte)], NOW, after(10)).await.unwrap(), [hash(byte)]);
+}
+
+async fn sweep(db: &Db, now: Timestamp) {
+    while db.sweep_removed(now).await.unwrap() {}
+}
+
+async fn an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted_and_not_to_be_had_again(db: Db) {
+    put(&db, xorb(2, 5)).await;
+    let kept = db.totals().await.unwrap();
+    condemned(&db, 1).await;
+    let both = db.totals().await.unwrap();
+    assert_eq!((both.xorb_count, life(&db, 1).await.since), (2, after(10)));
+    assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "what is condemned can be read");
+    // Not before its time, and not without having been condemned.
+    assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(9), after(20)).await.unwrap(), []);
+    assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(10), after(20)).await.unwrap(), [hash(1)]);
+    assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(10), after(20)).await.unwrap(), []);
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap(), None);
+    assert_eq!(db.totals().await.unwrap(), kept);
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(1), XorbState::Deleting)]);
+    assert_eq!(db.stage_xorb(hash(1), Ticket::random(), after(20)).await.unwrap(), Staging::Deleting);
+    assert!(!db.renew_xorb(hash(1), None, after(20)).await.unwrap());
+    assert_eq!(state(&db, 1).await, XorbState::Deleting);
+    assert!(db.forget_xorb(hash(1)).await.unwrap());
+    assert_eq!(db.find_life(hash(1)).await.unwrap(), None);
+    put(&db, xorb(1, 3)).await;
+    assert_eq!(db.totals().await.unwrap(), both);
+}
+
+async fn a_xorb_that_a_file_refers_to_is_not_condemned_and_not_deleted(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.register(&registration("r", vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
+    assert!(life(&db, 1).await.is_referenced);
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], after(1000), after(2000)).await.unwrap(), []);
+    // A registration wins over a condemnation, and what came before it is no reason any more.
+    condemned(&db, 2).await;
+    db.register(&registration("r", vec![file(8, &[term(2, 0, 1)])], &[2])).await.unwrap();
+    assert_eq!(db.begin_deletions(vec![hash(2)], after(1000), after(2000)).await.unwrap(), []);
+    assert_eq!((state(&db, 1).await, state(&db, 2).await), (XorbState::Live, XorbState::Live));
+    assert_eq!(db.condemn_xorbs(vec![hash(2)], after(1000), after(2000)).await.unwrap(), []);
+}
+
+async fn a_xorb_that_was_touched_in_time_or_promised_is_not_condemned(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let before = Timestamp::from_millis(NOW.as_millis() - 1);
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], before, after(10)).await.unwrap(), []);
+
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let mut new = registration("org/a", Vec::new(), &[1]);
+    new.dedup.push((chunk, hash(1)));
+    db.register(&new).await.unwrap();
+    let lease = |until| db.find_dedup(chunk, Some("org".to_owned()), until);
+    assert!(lease(after(50)).await.unwrap().is_some());
+    assert!(lease(after(30)).await.unwrap().is_some());
+    assert_eq!(life(&db, 1).await.lease_until, after(50), "the longer promise counts");
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(49)).await.unwrap(), []);
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(50)).await.unwrap(), [hash(1)]);
+    // The promise is kept even if what gave it did not make the xorb live.
+    assert!(lease(after(100)).await.unwrap().is_some());
+    assert_eq!(state(&db, 1).await, XorbState::Live);
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], after(50), after(99)).await.unwrap(), []);
+    assert_eq!(db.condemn_xorbs(vec![hash(1)], after(50), after(100)).await.unwrap(), [hash(1)]);
+    assert_eq!(db.begin_deletions(vec![hash(1)], after(100), after(99)).await.unwrap(), []);
+    assert_eq!(db.begin_deletions(vec![hash(1)], after(100), after(100)).await.unwrap(), [hash(1)]);
+    assert_eq!(lease(after(200)).await.unwrap(), None, "what is being deleted is promised to nobody");
+}
+
+async fn a_condemned_xorb_lives_again_after_every_touch(db: Db) {
+    for touch in 0..4 {
+        let byte = touch + 1;
+        condemned(&db, byte).await;
+        match touch {
+            0 => assert_eq!(db.stage_xorb(hash(byte), Ticket::random(), after(20)).await.unwrap(), Staging::Live),
+            1 => assert!(db.renew_xorb(hash(byte), None, after(20)).await.unwrap()),
+            2 => assert!(db.renew_xorb(hash(byte), Some("org".to_owned()), after(20)).await.unwrap()),
+            _ => {
+                let named = registration("r", Vec::new(), &[byte]);
+                let named = crate::index::Registration { now: after(20), ..named };
+                assert_eq!(db.register(&named).await.unwrap(), Registered::Known);
+            }
+        }
+        let life = life(&db, byte).await;
+        assert_eq!((life.state, life.since), (XorbState::Live, after(20)), "touch {touch}");
+        assert_eq!(db.begin_deletions(vec![hash(byte)], after(1000), after(1000)).await.unwrap(), []);
+        assert_eq!(db.condemn_xorbs(vec![hash(byte)], after(19), after(1000)).await.unwrap(), []);
+    }
+}
+
+async fn a_time_in_the_past_does_not_make_a_xorb_older(db: Db) {
+    let (epoch, ticket) = (Timestamp::from_millis(0), Ticket::random());
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    db.publish_xorb(xorb(1, 3), ticket, epoch).await.unwrap();
+    db.stage_xorb(hash(1), ticket, epoch).await.unwrap();
+    db.renew_xorb(hash(1), None, epoch).await.unwrap();
+    let named = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
+    db.register(&crate::index::Registration { now: epoch, ..named }).await.unwrap();
+    db.remove_claims(file_hash(9), None, epoch).await.unwrap();
+    sweep(&db, epoch).await;
+    assert_eq!(life(&db, 1).await.since, NOW);
+    db.condemn_xorbs(vec![hash(1)], NOW, epoch).await.unwrap();
+    assert_eq!(life(&db, 1).await.since, NOW);
+    db.begin_deletions(vec![hash(1)], NOW, epoch).await.unwrap();
+    assert_eq!((state(&db, 1).await, life(&db, 1).await.since), (XorbState::Deleting, NOW));
+}
+
+async fn only_staged_xorbs_that_are_old_are_given_up(db: Db) {
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    db.stage_xorb(hash(2), ticket, after(1)).await.unwrap();
+    put(&db, xorb(3, 3)).await;
+    let all = || vec![hash(1), hash(2), hash(3), hash(4)];
+    assert_eq!(db.abandon_xorbs(all(), NOW, after(50)).await.unwrap(), [hash(1)]);
+    let states = [state(&db, 1).await, state(&db, 2).await, state(&db, 3).await];
+    assert_eq!(states, [XorbState::Deleting, XorbState::Staged, XorbState::Live]);
+    db.publish_xorb(xorb(1, 3), ticket, after(60)).await.unwrap_err();
+    db.publish_xorb(xorb(2, 3), ticket, after(60)).await.unwrap();
+    assert_eq!(db.condemn_xorbs(all(), NOW, after(60)).await.unwrap(), [hash(3)]);
+}
+
+async fn the_generation_grows_when_a_xorb_becomes_invisible_and_only_then(db: Db) {
+    let before = db.generation().await.unwrap();
+    condemned(&db, 1).await;
+    db.renew_xorb(hash(1), None, NOW).await.unwrap();
+    db.condemn_xorbs(vec![hash(1)], after(10), after(10)).await.unwrap();
+    assert_eq!(db.begin_deletions(vec![hash(1)], NOW, after(20)).await.unwrap(), []);
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    db.abandon_xorbs(vec![hash(2)], NOW, NOW).await.unwrap();
+    assert_eq!(db.generation().await.unwrap(), before);
+    assert_eq!(db.begin_deletions(vec![hash(1)], after(10), after(20)).await.unwrap(), [hash(1)]);
+    let hidden = db.generation().await.unwrap();
+    assert!(hidden > before);
+    db.forget_xorb(hash(1)).await.unwrap();
+    assert_eq!(db.generation().await.unwrap(), hidden);
+}
+
+async fn a_collection_is_noted_and_never_taken_back(db: Db) {
+    assert_eq!(db.last_collection().await.unwrap(), Timestamp::from_millis(0));
+    db.note_collection(after(5)).await.unwrap();
+    db.note_collection(NOW).await.unwrap();
+    assert_eq!(db.last_collection().await.unwrap(), after(5));
+}
+
+async fn lives_and_terms_are_listed_in_pages_without_a_gap(db: Db) {
+    for byte in [4, 1, 3] {
+        put(&db, xorb(byte, 3)).await;
+    }
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    let files = vec![file(8, &[term(1, 0, 1), term(3, 0, 1), term(1, 1, 2)]), file(9, &[term(4, 0, 1)])];
+    db.register(&registration("r", files, &[1, 3, 4])).await.unwrap();
+    for limit in 1..6 {
+        let (mut lives, mut last) = (Vec::new(), None);
+        loop {
+            let page = db.xorb_lives(last, limit).await.unwrap();
+            assert!(page.len() <= limit as usize);
+            let Some(end) = page.last() else { break };
+            last = Some(end.hash);
+            lives.extend(page);
+        }
+        let seen: Vec<_> = lives.iter().map(|life| (life.hash, life.state, life.is_referenced)).collect();
+        let (live, staged) = (XorbState::Live, XorbState::Staged);
+        assert_eq!(
+            seen,
+            [(hash(1), live, true), (hash(2), staged, false), (hash(3), live, true), (hash(4), live, true)]
+        );
+        assert_eq!((lives[0].serialized_len, lives[1].serialized_len), (xorb(1, 3).layout.serialized_len(), 0));
+
+        let (mut runs, mut next) = (Vec::new(), Some(0));
+        while let Some(after) = next {
+            let page = db.term_runs(after, limit).await.unwrap();
+            runs.extend(page.runs.into_iter().map(|run| (run.file, run.xorbs)));
+            next = page.next;
+        }
+        assert_eq!(runs, [(file_hash(8), vec![hash(1), hash(3)]), (file_hash(9), vec![hash(4)])], "limit {limit}");
+    }
+}
+
+async fn a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    for repo in ["a", "b", "c"] {
+        db.register(&registration(repo, vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
+    }
+    let remove = |byte, repo: Option<&str>| db.remove_claims(file_hash(byte), repo.map(str::to_owned), after(1));
+    assert_eq!(remove(8, Some("a")).await.unwrap(), RemovedClaims::default());
+    assert_eq!(remove(8, None).await.unwrap(), RemovedClaims::default());
+    assert_eq!(remove(9, Some("nobody")).await.unwrap(), RemovedClaims::default());
+    let one = RemovedClaims { repos: vec!["a".to_owned()], is_file_removed: false };
+    assert_eq!(remove(9, Some("a")).await.unwrap(), one);
+    assert_eq!(remove(9, Some("a")).await.unwrap(), RemovedClaims::default());
+    assert_eq!(db.find_file(file_hash(9), reader("a"), WHOLE).await.unwrap(), None);
+    assert_eq!(db.find_file(file_hash(9), reader("b"), WHOLE).await.unwrap().unwrap().terms.len(), 1);
+    assert!(!db.sweep_removed(after(1)).await.unwrap());
+    let rest = RemovedClaims { repos: vec!["b".to_owned(), "c".to_owned()], is_file_removed: true };
+    assert_eq!(remove(9, None).await.unwrap(), rest);
+    assert_eq!(remove(9, None).await.unwrap(), RemovedClaims::default());
+    sweep(&db, after(1)).await;
+    assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "removing a file removes no xorb");
+}
+
+async fn a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_it_is_cleared_up(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let claimed = || NewFile { sha256: Some(sha256(1)), ..file(9, &[term(1, 0, 1)]) };
+    db.register(&registration("a", vec![claimed()], &[1])).await.unwrap();
+    let removed = db.remove_claims(file_hash(9), Some("a".to_owned()), after(1)).await.unwrap();
+    assert!(removed.is_file_removed);
+
+    let gone = async || {
+        for all in [Reader::All, reader("a")] {
+            assert_eq!(db.find_file(file_hash(9), all.clone(), WHOLE).await.unwrap(), None);
+            assert_eq!(db.files_after(all.clone(), None, 10).await.unwrap(), []);
+            assert_eq!(db.find_sha256(sha256(1), all).await.unwrap(), None);
+        }
+        assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+        assert_eq!(db.file_records(None).await.unwrap(), []);
+        assert_eq!(db.term_runs(0, 10).await.unwrap().runs, []);
+    };
+    gone().await;
+    assert!(life(&db, 1).await.is_referenced, "its xorb is kept until it is cleared up");
+    // The same file comes back as a new one, with another sha256 even: nothing of the old one counts.
+    let again = NewFile { sha256: Some(sha256(2)), ..claimed() };
+    assert_eq!(db.register(&registration("a", vec![again], &[1])).await.unwrap(), Registered::New);
+    sweep(&db, after(1)).await;
+    assert!(life(&db, 1).await.is_referenced);
+    assert_eq!(db.find_file(file_hash(9), reader("a"), WHOLE).await.unwrap().unwrap().terms.len(), 1);
+    let known = KnownSha256 { file: file_hash(9), is_verified: false };
+    assert_eq!(db.find_sha256(sha256(2), reader("a")).await.unwrap(), Some(known));
+    db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
+    sweep(&db, after(1)).await;
+    gone().await;
+    assert!(!life(&db, 1).await.is_referenced);
+}
+
+async fn the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_reference(db: Db) {
+    for byte in [1, 2, 3] {
+        put(&db, xorb(byte, 3)).await;
+    }
+    let files = vec![file(8, &[term(1, 0, 1), term(2, 0, 1)]), file(9, &[term(2, 0, 1)])];
+    db.register(&registration("r", files, &[1, 2])).await.unwrap();
+    db.remove_claims(file_hash(8), None, after(5)).await.unwrap();
+    sweep(&db, after(7)).await;
+    let lives = [life(&db, 1).await, life(&db, 2).await, life(&db, 3).await];
+    assert_eq!(lives.map(|life| life.since), [after(7), NOW, NOW]);
+    assert_eq!(lives.map(|life| life.is_referenced), [false, true, false]);
+    assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(6), after(50)).await.unwrap(), [hash(3)]);
+}
+
+async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let claimed = |sha256| NewFile { sha256, ..file(9, &[term(1, 0, 1)]) };
+    let register = async |repo: &str, sha256| {
+        db.register(&registration(repo, vec![claimed(sha256)], &[1])).await.unwrap();
+    };
+    let remove = async |repo: &str| {
+        let removed = db.remove_claims(file_hash(9), Some(repo.to_owned()), NOW).await.unwrap();
+        assert_eq!((removed.repos.len(), removed.is_file_removed), (1, false));
+    };
+    let claim_count = async || db.unverified_claims(None, 10).await.unwrap().len();
+    register("silent", None).await;
+    register("a", Some(sha256(1))).await;
+    register("b", Some(sha256(1))).await;
+    remove("a").await;
+    assert_eq!(claim_count().await, 1, "b has claimed it, too");
+    remove("b").await;
+    assert_eq!(claim_count().await, 0);
+    // What nobody claims any more is in nobody's way.
+    register("c", Some(sha256(2))).await;
+    assert_eq!(claim_count().await, 1);
+    // One that was verified is a fact about the file, and stays.
+    let claim = db.unverified_claims(None, 1).await.unwrap()[0];
+    db.settle_claim(claim, crate::index::ClaimState::Verified).await.unwrap();
+    remove("c").await;
+    let known = KnownSha256 { file: file_hash(9), is_verified: true };
+    assert_eq!(db.find_sha256(sha256(2), reader("silent")).await.unwrap(), Some(known));
+}
+
+async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
+    const COUNT: u16 = 300;
+    let xorb_hash = |number: u16| {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        crate::format::XorbHash::from_bytes(bytes)
+    };
+    for number in 0..COUNT {
+        put(&db, crate::index::NewXorb { hash: xorb_hash(number), ..xorb(1, 3) }).await;
+    }
+    // 66 runs of 512 terms, with all of the xorbs.
+    let terms: Vec<_> = (0..33_500)
+        .map(|index| crate::format::shard::Term { xorb: xorb_hash(index % COUNT), ..term(1, 0, 1) })
+        .collect();
+    let mut new = registration("r", vec![file(9, &terms)], &[]);
+    new.xorbs = (0..COUNT).map(xorb_hash).collect();
+    db.register(&new).await.unwrap();
+    db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
+    let referenced = async || {
+        let lives = db.xorb_lives(None, 1000).await.unwrap();
+        let counted: BTreeSet<_> = lives.iter().map(|life| (life.is_referenced, life.since.as_millis())).collect();
+        (lives.iter().filter(|life| life.is_referenced).count(), counted)
+    };
+    let (fresh, touched) = ((true, NOW.as_millis()), (false, after(3).as_millis()));
+    assert_eq!(referenced().await, (300, BTreeSet::from([fresh])));
+    assert!(db.sweep_removed(after(3)).await.unwrap());
+    assert_eq!(referenced().await, (300, BTreeSet::from([fresh])), "terms go first");
+    assert!(db.sweep_removed(after(3)).await.unwrap());
+    let (left, seen) = referenced().await;
+    assert!((1..300).contains(&left), "{left} references are left");
+    assert_eq!(seen, BTreeSet::from([fresh, touched]));
+    assert!(db.sweep_removed(after(3)).await.unwrap());
+    assert_eq!(referenced().await, (0, BTreeSet::from([touched])));
+    assert!(!db.sweep_removed(after(3)).await.unwrap());
+    let all: Vec<_> = (0..COUNT).map(xorb_hash).collect();
+    assert_eq!(db.condemn_xorbs(all.clone(), after(3), after(3)).await.unwrap().len(), 300);
+    assert_eq!(db.begin_deletions(all.clone(), after(3), after(3)).await.unwrap().len(), 300);
+    for xorb in all {
+        assert!(db.forget_xorb(xorb).await.unwrap());
+    }
+    assert_eq!(db.totals().await.unwrap(), Totals::default());
+    assert_eq!(db.find_file(FileHash::from_bytes([9; 32]), Reader::All, WHOLE).await.unwrap(), None);
+}

@@ -1,0 +1,252 @@
+//! The collection of garbage in SQLite: what keeps xorbs, and the steps in which they go.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
+
+use super::files::{execute, file_hash, push_hashes, release};
+use super::{SqliteIndex, get, map, millis};
+use crate::format::{FileHash, XorbHash};
+use crate::index::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
+use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::parse_terms;
+use crate::index::rows;
+use crate::runtime::clock::Timestamp;
+
+/// Selects what [`parse_life`] reads. By the index that has all of it: the table would be read at some kilobytes a row.
+const SELECT_LIFE: &str = "SELECT hash, state, since, lease_until, coalesce(serialized_len, 0), \
+     EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) FROM xorbs INDEXED BY xorbs_life ";
+
+/// What a step takes to be allowed: nothing refers to the xorb, and it is promised to nobody. Every step checks it in its
+/// own statement.
+const UNKEPT: &str = " AND lease_until <= ";
+const UNREFERENCED: &str = " AND NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) AND hash IN (";
+
+impl Collect for SqliteIndex {
+    fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>> {
+        let op = "list what keeps xorbs";
+        async move {
+            // Every blob comes after the empty one.
+            let mut query = QueryBuilder::<Sqlite>::new(SELECT_LIFE);
+            query.push("WHERE hash > ").push_bind(after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec()));
+            query.push(" ORDER BY hash LIMIT ").push_bind(limit);
+            let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| parse_life(op, row)).collect()
+        }
+        .boxed()
+    }
+
+    fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>> {
+        let op = "find what keeps a xorb";
+        async move {
+            let mut query = QueryBuilder::<Sqlite>::new(SELECT_LIFE);
+            query.push("WHERE hash = ").push_bind(hash.as_bytes().to_vec());
+            let row = query.build().fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+            row.map(|row| parse_life(op, &row)).transpose()
+        }
+        .boxed()
+    }
+
+    fn term_runs(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermPage, IndexError>> {
+        self.read_term_runs(after, limit).boxed()
+    }
+
+    fn condemn_xorbs(
+        &self,
+        xorbs: Vec<XorbHash>,
+        idle_since: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let op = "condemn xorbs";
+        async move {
+            let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 2, since = max(since, ");
+            query.push_bind(millis(now)).push(") WHERE state = 1 AND since <= ").push_bind(millis(idle_since));
+            query.push(UNKEPT).push_bind(millis(now)).push(UNREFERENCED);
+            push_hashes(&mut query, &xorbs);
+            query.push(" RETURNING hash");
+            let rows = query.build().fetch_all(&self.writer).await.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| parse_hash(op, row)).collect()
+        }
+        .boxed()
+    }
+
+    fn begin_deletions(
+        &self,
+        xorbs: Vec<XorbHash>,
+        condemned_since: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let op = "begin to delete xorbs";
+        async move {
+            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+            let begun = begin_deletions(op, &mut connection, &xorbs, condemned_since, now).await;
+            release(connection, begun.is_ok()).await;
+            begun
+        }
+        .boxed()
+    }
+
+    fn abandon_xorbs(
+        &self,
+        xorbs: Vec<XorbHash>,
+        staged_since: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let op = "give up staged xorbs";
+        async move {
+            let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 3, since = max(since, ");
+            query.push_bind(millis(now)).push(") WHERE state = 0 AND since <= ").push_bind(millis(staged_since));
+            query.push(" AND hash IN (");
+            push_hashes(&mut query, &xorbs);
+            query.push(" RETURNING hash");
+            let rows = query.build().fetch_all(&self.writer).await.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| parse_hash(op, row)).collect()
+        }
+        .boxed()
+    }
+
+    fn remove_claims(
+        &self,
+        file: FileHash,
+        repo: Option<String>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>> {
+        self.delete_claims(file, repo, now).boxed()
+    }
+
+    fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.delete_removed(now).boxed()
+    }
+
+    fn generation(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
+        async move {
+            let value = self.read_visibility("read the generation", "SELECT generation FROM visibility").await?;
+            Ok(value.cast_unsigned())
+        }
+        .boxed()
+    }
+
+    fn last_collection(&self) -> BoxFuture<'_, Result<Timestamp, IndexError>> {
+        async move {
+            let (op, sql) = ("read when garbage was collected", "SELECT collected_at FROM visibility");
+            Ok(Timestamp::from_millis(self.read_visibility(op, sql).await?.cast_unsigned()))
+        }
+        .boxed()
+    }
+
+    fn note_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        async move {
+            sqlx::query("UPDATE visibility SET collected_at = max(collected_at, ?)")
+                .bind(millis(now))
+                .execute(&self.writer)
+                .await
+                .map_err(|error| map("note a collection of garbage", error))?;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl SqliteIndex {
+    async fn read_term_runs(&self, after: u64, limit: u32) -> Result<TermPage, IndexError> {
+        // In the order in which the rows were made. What is being removed refers to nothing any more.
+        const SQL: &str = "SELECT file_terms.rowid, hash, removed_at, terms FROM file_terms \
+             LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT ?";
+        let op = "list the terms of files";
+        let rows = sqlx::query(SQL)
+            .bind(after.cast_signed())
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        let (mut runs, mut last) = (Vec::with_capacity(rows.len()), None);
+        for row in &rows {
+            let id: i64 = get(op, row, 0)?;
+            last = Some(id.cast_unsigned());
+            if get::<Option<i64>>(op, row, 2)?.is_some() {
+                continue;
+            }
+            let invalid = |reason: &str| {
+                let (key, reason) = (format!("row {id}"), reason.to_owned());
+                IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
+            };
+            let file = get::<Option<&[u8]>>(op, row, 1)?.ok_or_else(|| invalid("it belongs to no file"))?;
+            let terms = parse_terms(get(op, row, 3)?).ok_or_else(|| invalid("no packed terms"))?;
+            let mut xorbs: Vec<XorbHash> = terms.iter().map(|term| term.xorb).collect();
+            xorbs.sort_unstable_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+            xorbs.dedup();
+            runs.push(TermRun { file: file_hash(op, file)?, xorbs });
+        }
+        Ok(TermPage { runs, next: last.filter(|_| rows.len() == limit as usize) })
+    }
+
+    async fn read_visibility(&self, op: &'static str, sql: &'static str) -> Result<i64, IndexError> {
+        let row = sqlx::query(sql).fetch_one(&self.readers).await.map_err(|error| map(op, error))?;
+        get(op, &row, 0)
+    }
+}
+
+async fn begin_deletions(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    xorbs: &[XorbHash],
+    condemned_since: Timestamp,
+    now: Timestamp,
+) -> Result<Vec<XorbHash>, IndexError> {
+    const SUBTRACT: &str = "UPDATE totals SET xorb_count = xorb_count - ?, \
+         serialized_len = serialized_len - ?, raw_len = raw_len - ?";
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 3, since = max(since, ");
+    query.push_bind(millis(now)).push(") WHERE state = 2 AND since <= ").push_bind(millis(condemned_since));
+    query.push(UNKEPT).push_bind(millis(now)).push(UNREFERENCED);
+    push_hashes(&mut query, xorbs);
+    query.push(" RETURNING hash, serialized_len, raw_len");
+    let rows = query.build().fetch_all(&mut *transaction).await.map_err(failed)?;
+    let (mut begun, mut serialized_len, mut raw_len) = (Vec::with_capacity(rows.len()), 0_i64, 0_i64);
+    for row in &rows {
+        begun.push(parse_hash(op, row)?);
+        serialized_len = serialized_len.saturating_add(get(op, row, 1)?);
+        raw_len = raw_len.saturating_add(get(op, row, 2)?);
+    }
+    if begun.is_empty() {
+        transaction.rollback().await.map_err(failed)?;
+        return Ok(begun);
+    }
+    let count = i64::try_from(begun.len()).unwrap_or(i64::MAX);
+    execute(op, &mut transaction, SUBTRACT, |query| query.bind(count).bind(serialized_len).bind(raw_len)).await?;
+    hide(op, &mut transaction).await?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(begun)
+}
+
+/// Says, in the transaction that makes something visible invisible, that it does.
+pub(super) async fn hide(op: &'static str, connection: &mut SqliteConnection) -> Result<(), IndexError> {
+    let sql = "UPDATE visibility SET generation = generation + 1";
+    execute(op, connection, sql, |query| query).await.map(drop)
+}
+
+fn parse_hash(op: &'static str, row: &SqliteRow) -> Result<XorbHash, IndexError> {
+    rows::xorb_hash(get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))
+}
+
+fn parse_life(op: &'static str, row: &SqliteRow) -> Result<XorbLife, IndexError> {
+    let hash = parse_hash(op, row)?;
+    let moment = |index: usize, column| {
+        let value: i64 = get(op, row, index)?;
+        // Taken for unsigned, a time before 1970 would be one in the far future, and the other way round.
+        u64::try_from(value).map(Timestamp::from_millis).map_err(|_| {
+            let (key, reason) = (format!("xorb {hash}"), format!("{value} is no time"));
+            IndexError::inconsistent(op, Inconsistent { table: "xorbs", column, key, reason })
+        })
+    };
+    Ok(XorbLife {
+        hash,
+        state: rows::state(&hash, get(op, row, 1)?).map_err(|error| IndexError::inconsistent(op, error))?,
+        since: moment(2, "since")?,
+        lease_until: moment(3, "lease_until")?,
+        serialized_len: row.try_get::<i64, _>(4).map_err(|error| map(op, error))?.cast_unsigned(),
+        is_referenced: get(op, row, 5)?,
+    })
+}

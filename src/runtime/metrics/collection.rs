@@ -1,0 +1,38 @@
+//! What is counted of collections of garbage.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Metrics of collections of garbage, by this process.
+#[derive(Debug, Default)]
+pub struct CollectionMetrics {
+    /// Collections begun.
+    pub runs: Counter,
+    /// Collections that did nothing because something was not understood.
+    pub doubts: Counter,
+    /// Xorbs condemned.
+    pub condemned: Counter,
+    /// Xorbs deleted.
+    pub deleted: Counter,
+    /// Bytes of their blobs.
+    pub freed_bytes: Counter,
+    /// Xorbs that could not be condemned or deleted; each failure counts.
+    pub failed: Counter,
+    /// When a collection last did all that it had planned, in seconds since 1970.
+    pub last_success: Gauge,
+}
+
+impl CollectionMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("gc_runs", "Collections of garbage begun", self.runs.clone());
+        registry.register("gc_doubts", "Collections that did nothing, out of doubt", self.doubts.clone());
+        registry.register("gc_condemned_xorbs", "Xorbs condemned", self.condemned.clone());
+        registry.register("gc_deleted_xorbs", "Xorbs deleted", self.deleted.clone());
+        let help = "Serialized bytes of deleted xorbs";
+        registry.register_with_unit("gc_freed", help, Unit::Bytes, self.freed_bytes.clone());
+        registry.register("gc_failures", "Xorbs that could not be condemned or deleted", self.failed.clone());
+        let help = "When a collection last did all that it had planned, since 1970";
+        registry.register_with_unit("gc_last_success_timestamp", help, Unit::Seconds, self.last_success.clone());
+    }
+}

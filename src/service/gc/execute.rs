@@ -1,0 +1,138 @@
+//! Does what a plan says: in small steps, each of which checks again that nothing keeps its xorbs.
+
+use super::plan::{Action, CollectionPlan, PlannedXorb, Tally};
+use super::{Pace, STEP_COUNT};
+use crate::blob::BlobKey;
+use crate::format::XorbHash;
+use crate::index::IndexError;
+use crate::runtime::telemetry::chain;
+use crate::service::Cas;
+use crate::service::error::StoreError;
+
+/// What a collection has done.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Xorbs condemned.
+    pub condemned: Tally,
+    /// Xorbs whose blobs and rows are gone.
+    pub deleted: Tally,
+    /// Xorbs that were planned, and that somebody has come for since.
+    pub spared: u64,
+    /// Xorbs that something failed for; the next run tries again.
+    pub failed: u64,
+    /// The first of those failures.
+    pub failure: Option<StoreError>,
+    /// Whether it was stopped before its end.
+    pub is_stopped: bool,
+}
+
+impl Collected {
+    fn fail(&mut self, count: usize, what: &str, error: StoreError) {
+        tracing::warn!(xorbs = count, error = %chain(&error), "{what}; the next collection tries again");
+        self.failed += count as u64;
+        self.failure.get_or_insert(error);
+    }
+}
+
+impl Cas {
+    /// Executes a plan. Failures are counted and logged, and change nothing but that their xorbs stay for the next run.
+    /// Only one process at a time may do this to a store, and nobody may drop it midway.
+    pub async fn collect(&self, plan: CollectionPlan, pace: &Pace) -> Collected {
+        let mut collected = Collected::default();
+        self.collect_into(&mut collected, &plan, pace).await;
+        self.count(&collected);
+        collected
+    }
+
+    async fn collect_into(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
+        if let Err(error) = self.index.note_collection(plan.made).await {
+            collected.fail(plan.xorbs.len(), "a collection cannot be noted", error.into());
+            return;
+        }
+        match self.sweep_removed_files(pace).await {
+            Ok(true) => {}
+            Ok(false) => collected.is_stopped = true,
+            Err(error) => collected.fail(0, "removed files cannot be cleared up", error),
+        }
+        // What is half gone first, what has only begun last: room comes back as soon as it can.
+        type Kind = fn(Action) -> bool;
+        let kinds: [Kind; 4] = [
+            |action| matches!(action, Action::Finish { .. }),
+            |action| matches!(action, Action::Abandon { .. }),
+            |action| matches!(action, Action::Delete { .. }),
+            |action| matches!(action, Action::Condemn { .. }),
+        ];
+        for kind in kinds {
+            let planned: Vec<PlannedXorb> = plan.xorbs.iter().filter(|xorb| kind(xorb.action)).copied().collect();
+            for step in planned.chunks(STEP_COUNT) {
+                // A clock that has gone back since the plan was made would make young what the step writes.
+                if self.clock.now() < plan.made || collected.is_stopped || !pace.next().await {
+                    collected.is_stopped = true;
+                    return;
+                }
+                self.step(collected, plan, step, pace).await;
+            }
+        }
+    }
+
+    /// Does one thing to some xorbs.
+    async fn step(&self, collected: &mut Collected, plan: &CollectionPlan, step: &[PlannedXorb], pace: &Pace) {
+        let Some(first) = step.first() else { return };
+        let hashes: Vec<XorbHash> = step.iter().map(|xorb| xorb.hash).collect();
+        let now = self.clock.now();
+        let (changed, what): (Result<Vec<XorbHash>, IndexError>, _) = match first.action {
+            Action::Condemn { .. } => {
+                (self.index.condemn_xorbs(hashes, plan.idle_since(), now).await, "xorbs cannot be condemned")
+            }
+            Action::Delete { .. } => {
+                let begun = self.index.begin_deletions(hashes, plan.condemned_since(), now).await;
+                (begun, "xorbs cannot be marked as being deleted")
+            }
+            Action::Abandon { .. } => {
+                let abandoned = self.index.abandon_xorbs(hashes, plan.staged_since(), now).await;
+                (abandoned, "staged xorbs cannot be given up")
+            }
+            Action::Finish { .. } => (Ok(hashes), ""),
+        };
+        let changed = match changed {
+            Ok(changed) => changed,
+            Err(error) => return collected.fail(step.len(), what, error.into()),
+        };
+        collected.spared += (step.len() - changed.len()) as u64;
+        let changed = step.iter().filter(|xorb| changed.contains(&xorb.hash));
+        if matches!(first.action, Action::Condemn { .. }) {
+            changed.for_each(|xorb| collected.condemned.add(xorb.serialized_len));
+            return;
+        }
+        for xorb in changed {
+            self.xorbs.invalidate(&xorb.hash);
+            if pace.stop.is_cancelled() {
+                collected.is_stopped = true;
+                return;
+            }
+            self.finish_deletion(collected, xorb).await;
+        }
+    }
+
+    /// Removes the blob of a row that says so, and then the row.
+    async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
+        if let Err(error) = self.blobs.delete(BlobKey::xorb(xorb.hash)).await {
+            return collected.fail(1, "a blob cannot be deleted", error.into());
+        }
+        match self.index.forget_xorb(xorb.hash).await {
+            Ok(_) => collected.deleted.add(xorb.serialized_len),
+            Err(error) => collected.fail(1, "a deleted xorb cannot be forgotten", error.into()),
+        }
+    }
+
+    fn count(&self, collected: &Collected) {
+        let metrics = &self.metrics.collection;
+        metrics.condemned.inc_by(collected.condemned.count);
+        metrics.deleted.inc_by(collected.deleted.count);
+        metrics.freed_bytes.inc_by(collected.deleted.serialized_len);
+        metrics.failed.inc_by(collected.failed);
+        if collected.failure.is_none() && !collected.is_stopped {
+            metrics.last_success.set(i64::try_from(self.clock.now().as_secs()).unwrap_or(i64::MAX));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Files are removed: by those who registered them, or by whoever runs the store.
+//!
+//! After `Ok` the claims are gone, durably, and with the last one the file: no reader finds it. Its xorbs are not touched
+//! but in their rows, so whoever fetches their bytes at this moment gets them; what no other file needs is garbage from
+//! then on. The references of a large file go in steps after that. A crash leaves them, which keeps their xorbs, until a
+//! collection of garbage clears them up.
+
+use thiserror::Error;
+
+use super::Cas;
+use super::access::{Claims, RepoScope, Scope};
+use super::error::StoreError;
+use crate::format::FileHash;
+use crate::index::RemovedClaims;
+use crate::runtime::telemetry::chain;
+
+/// Steps at clearing up that are taken before the answer, so that of most files nothing is left by then.
+const STEP_COUNT: usize = 4;
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovedFile {
+    /// Whose claims to it were removed; `*` for those of tokens for all repositories.
+    pub repos: Vec<String>,
+    /// Whether the file went with them, because nobody else has it.
+    pub is_file_removed: bool,
+}
+
+/// Why a file was not removed.
+#[derive(Debug, Error)]
+pub enum RemoveError {
+    /// Nobody whom this is about has such a file.
+    #[error("there is no such file")]
+    NotFound,
+    /// These claims are about another repository.
+    #[error("this is somebody else's claim")]
+    Foreign,
+    /// The store failed.
+    #[error("the file could not be removed")]
+    Store(#[from] StoreError),
+}
+
+impl Cas {
+    /// Removes a claim to a file: that of this repository, or what these claims stand for by themselves. For whoever
+    /// administers all repositories those are all there are, for everybody else their own.
+    ///
+    /// # Errors
+    ///
+    /// See [`RemoveError`].
+    pub async fn remove_file(
+        &self,
+        claims: &Claims,
+        file: FileHash,
+        repo: Option<RepoScope>,
+    ) -> Result<RemovedFile, RemoveError> {
+        let repo = match (&claims.repo, claims.scope, repo) {
+            (RepoScope::All, Scope::Admin, repo) => repo,
+            (own, _, Some(other)) if *own != other => return Err(RemoveError::Foreign),
+            (own, ..) => Some(own.clone()),
+        };
+        let repo = repo.map(|repo| repo.to_string());
+        let removed = self.uninterrupted(|cas| async move { cas.remove_claims(file, repo).await }).await?;
+        if removed.repos.is_empty() && !removed.is_file_removed {
+            return Err(RemoveError::NotFound);
+        }
+        Ok(RemovedFile { repos: removed.repos, is_file_removed: removed.is_file_removed })
+    }
+
+    async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
+        let removed = self.index.remove_claims(file, repo, self.clock.now()).await?;
+        for _ in 0..STEP_COUNT {
+            match self.index.sweep_removed(self.clock.now()).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "a removed file is cleared up later");
+                    break;
+                }
+            }
+        }
+        Ok(removed)
+    }
+}

@@ -15,6 +15,7 @@ mod pull;
 mod push;
 mod put;
 mod rca;
+mod reload;
 mod remote;
 mod restore;
 mod rm;

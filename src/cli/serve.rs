@@ -15,17 +15,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::collector::{self, DeletionLock};
 use super::keys;
+use super::reload::{self, Reloaded};
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
-use crate::config::{AuthMode, Config, RawConfig};
+use crate::config::{AuditMode, AuthMode, Config, RawConfig};
+use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
+use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
 use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
+use crate::runtime::journal::Journal;
 use crate::runtime::metrics::Metrics;
+use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
@@ -103,7 +108,10 @@ pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
 async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
+    let reload = ReloadSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
+    let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
+    let audit = audit(&config, &metrics)?;
     let (cas, index) = open_store(&config, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
     let recovered = recover(&cas, &config.data_dir).await?;
@@ -111,7 +119,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
-    announce(&listener)?;
+    announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     tracing::info!(
         drafts_removed = recovered.drafts,
         rows_removed = recovered.rows,
@@ -121,32 +129,28 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let auth = auth(&config);
-    let address =
-        PublicAddress { url: config.public_url.map(Arc::from), trusted_proxies: config.trusted_proxies.into() };
+    let (address, limits) = (address(&config), limits(&config));
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     background.spawn(sweep(cas.clone(), watching.clone()));
+    let (site_tls, journal) =
+        (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
+    background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
     background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
     background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
-        auth,
+        auth: auth(&config),
         keys,
         clock: Arc::new(SystemClock),
         address,
         grants: config.grants,
+        audit,
     });
-    let limits = ConnectionLimits {
-        max_count: config.max_connections,
-        idle: config.idle_timeout,
-        send_stall: config.send_timeout,
-        drain: config.drain_timeout,
-    };
     let stopped = async move {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
@@ -164,8 +168,11 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
             let _ = until.run_until_cancelled(scrubbing).await;
         });
     }
-    serve(listener, Site { router, prefix }, metrics, limits, stopped).await;
+    serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
     watching.cancel();
+    if let Some(journal) = journal {
+        journal.close().await;
+    }
     background.join().await;
     cas.finish().await;
     index.close().await;
@@ -178,13 +185,8 @@ async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &records).await?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
     let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget(config))
         .keep_free(config.min_free_len);
     Ok((cas, index))
 }
@@ -214,6 +216,43 @@ async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
     recovered.context("cannot clear up after the last run")
 }
 
+const fn budget(config: &Config) -> Budget {
+    Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    }
+}
+
+fn address(config: &Config) -> PublicAddress {
+    PublicAddress {
+        url: config.public_url.as_deref().map(Arc::from),
+        trusted_proxies: config.trusted_proxies.as_slice().into(),
+        is_encrypted: config.tls.is_some(),
+    }
+}
+
+const fn limits(config: &Config) -> ConnectionLimits {
+    ConnectionLimits {
+        max_count: config.max_connections,
+        idle: config.idle_timeout,
+        send_stall: config.send_timeout,
+        drain: config.drain_timeout,
+    }
+}
+
+/// The audit log, where there is to be one.
+fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
+    let Some(target) = config.audit_log.clone() else { return Ok(None) };
+    let shown = format!("cannot append to the audit log ({target:?})");
+    let journal = Journal::open(target, metrics.audit.clone()).context(shown)?;
+    let scope = match config.audit {
+        AuditMode::Writes => AuditScope::Writes,
+        AuditMode::All => AuditScope::All,
+    };
+    Ok(Some(Audit { journal, scope }))
+}
+
 fn auth(config: &Config) -> Auth {
     match config.auth {
         AuthMode::Token => Auth::Tokens,
@@ -239,10 +278,10 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
 }
 
 /// The line that scripts wait for.
-fn announce(listener: &TcpListener) -> anyhow::Result<()> {
+fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<()> {
     let address = listener.local_addr().context("cannot tell which port was picked")?;
     let mut stdout = stdout().lock();
-    writeln!(stdout, "zorb listening on http://{address}")
+    writeln!(stdout, "zorb listening on {scheme}://{address}")
         .and_then(|()| stdout.flush())
         .context("cannot write to stdout")
 }

@@ -8,7 +8,7 @@ mod raw;
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 pub use self::raw::RawConfig;
+use crate::runtime::journal::Target;
 use crate::runtime::telemetry::LogFormat;
 
 /// Everything that `zorb serve` can be told.
@@ -31,6 +32,12 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Proxies whose forwarded headers are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// What connections are encrypted with; plain HTTP if not set.
+    pub tls: Option<TlsFiles>,
+    /// Where requests are noted; nowhere if not set.
+    pub audit_log: Option<Target>,
+    /// Which requests are noted.
+    pub audit: AuditMode,
     /// Whether requests carry tokens.
     pub auth: AuthMode,
     /// Whether requests without authentication are meant to be taken from other machines.
@@ -69,6 +76,24 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
     pub log: String,
+}
+
+/// PEM files that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and its chain.
+    pub certificates: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Which requests are in the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditMode {
+    /// What changes something, and what is refused.
+    Writes,
+    /// All but signs of life.
+    All,
 }
 
 /// Whether requests carry tokens.
@@ -142,6 +167,9 @@ impl Config {
             data_dir: Self::data_dir_of(raw.data_dir),
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
+            tls: tls_files(raw.tls_cert, raw.tls_key)?,
+            audit_log: audit_log(raw.audit_log),
+            audit: audit_mode(raw.audit)?,
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
@@ -200,6 +228,39 @@ fn proxies(text: Option<String>) -> Result<Vec<IpNet>, ConfigError> {
         })
     });
     nets.collect()
+}
+
+fn tls_files(certificates: Option<String>, key: Option<String>) -> Result<Option<TlsFiles>, ConfigError> {
+    let path = |text: Option<String>| text.filter(|text| !text.is_empty()).map(PathBuf::from);
+    let half = |key: &'static str, value: &Path, missing: &str| ConfigError::Value {
+        key,
+        value: value.display().to_string(),
+        reason: format!("it is of no use without {missing}"),
+    };
+    match (path(certificates), path(key)) {
+        (Some(certificates), Some(key)) => Ok(Some(TlsFiles { certificates, key })),
+        (Some(certificates), None) => Err(half("tls_cert", &certificates, "tls_key")),
+        (None, Some(key)) => Err(half("tls_key", &key, "tls_cert")),
+        (None, None) => Ok(None),
+    }
+}
+
+fn audit_log(text: Option<String>) -> Option<Target> {
+    match text.filter(|text| !text.is_empty())?.as_str() {
+        "stdout" => Some(Target::Stdout),
+        path => Some(Target::File(PathBuf::from(path))),
+    }
+}
+
+fn audit_mode(text: Option<String>) -> Result<AuditMode, ConfigError> {
+    match text.as_deref() {
+        None | Some("writes") => Ok(AuditMode::Writes),
+        Some("all") => Ok(AuditMode::All),
+        Some(value) => {
+            let reason = "it is writes or all".to_owned();
+            Err(ConfigError::Value { key: "audit", value: value.to_owned(), reason })
+        }
+    }
 }
 
 fn auth_mode(text: Option<String>) -> Result<AuthMode, ConfigError> {

@@ -53,6 +53,14 @@ keys! {
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are believed.
     trusted_proxies: String, "addresses and networks";
+    /// File with certificates.
+    tls_cert: String, "a file";
+    /// File with the key of the certificate.
+    tls_key: String, "a file";
+    /// Where the audit log goes.
+    audit_log: String, "a file, or stdout";
+    /// `writes` or `all`.
+    audit: String, "writes or all";
     /// `token` or `off`.
     auth: String, "token or off";
     /// Serve other machines without authentication.

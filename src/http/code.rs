@@ -29,6 +29,8 @@ pub enum Code {
     Sha256Conflict,
     /// The body or the query of a request is not of its form.
     InvalidRequest,
+    /// Plain HTTP was sent to a port that speaks TLS.
+    HttpsRequired,
     /// There is no valid token.
     Unauthorized,
     /// The request is not allowed.
@@ -80,6 +82,7 @@ impl Code {
         Self::FileHashMismatch,
         Self::Sha256Conflict,
         Self::InvalidRequest,
+        Self::HttpsRequired,
         Self::Unauthorized,
         Self::Forbidden,
         Self::HashMismatch,
@@ -115,6 +118,7 @@ impl Code {
             Self::FileHashMismatch => "file_hash_mismatch",
             Self::Sha256Conflict => "sha256_conflict",
             Self::InvalidRequest => "invalid_request",
+            Self::HttpsRequired => "https_required",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::HashMismatch => "hash_mismatch",
@@ -141,6 +145,7 @@ impl Code {
         match self {
             Self::InvalidHash
             | Self::InvalidRequest
+            | Self::HttpsRequired
             | Self::InvalidRange
             | Self::MalformedXorb
             | Self::UnsupportedVersion

@@ -7,15 +7,20 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::Router;
+use axum::http::header::{CONNECTION, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::audit::Outcome;
 pub use super::code::Code;
+use super::security;
 use crate::format::xorb::XorbErrorClass;
 use crate::format::{ParseHashError, XorbHash};
 use crate::runtime::telemetry::chain;
+use crate::service::access::{Reason, Refused};
 use crate::service::{
     ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
@@ -39,13 +44,15 @@ pub struct Problem {
     retry_after: Option<Duration>,
     /// For 416: how many bytes there are.
     unsatisfied_len: Option<u64>,
+    /// Why, for the audit log and nobody else.
+    reason: Option<Reason>,
 }
 
 impl Problem {
     /// A failure of this kind, and one sentence that says what to do about it.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None }
+        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None, reason: None }
     }
 
     /// Adds a field for programs.
@@ -58,6 +65,12 @@ impl Problem {
     /// Says how many bytes there are to ask for, in `Content-Range` (RFC 9110, section 15.5.17).
     pub(super) fn unsatisfied(mut self, len: u64) -> Self {
         self.unsatisfied_len = Some(len);
+        self
+    }
+
+    /// Says why to the audit log; the client is not told.
+    pub(super) fn because(mut self, refused: Refused) -> Self {
+        self.reason = Some(refused.reason());
         self
     }
 
@@ -94,6 +107,7 @@ impl IntoResponse for Problem {
         problem.insert("detail".to_owned(), json!(self.detail));
         problem.extend(self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let mut response = (status, Value::Object(problem).to_string()).into_response();
+        response.extensions_mut().insert(Outcome { code: self.code.as_str(), reason: self.reason.map(Reason::name) });
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code == Code::Unauthorized {
@@ -287,6 +301,16 @@ pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
     // A path may be as long as a request's head; the beginning tells which it was.
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(Code::NotFound, format!("There is no {method} {path}; docs/http-api.md lists what there is."))
+}
+
+/// What is said to whoever speaks plain HTTP where TLS is spoken: one answer, whatever was asked, then the end.
+pub(super) fn wrong_scheme() -> Router {
+    let refuse = async || {
+        let problem = Problem::new(Code::HttpsRequired, "This port speaks https only; mend the scheme of the URL.");
+        ([(CONNECTION, HeaderValue::from_static("close"))], problem)
+    };
+    // Not over TLS, so browsers would not believe what is said of TLS.
+    Router::new().fallback(refuse).layer(map_response_with_state(false, security::protect))
 }
 
 /// The answer when a handler panicked.

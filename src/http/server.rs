@@ -18,9 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
+use tokio_util::sync::CancellationToken;
 
+use super::error;
 use super::linger::{Lingering, answer};
 use super::origin::Peer;
+use super::tls::{self, Opened, Tls};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -38,6 +41,8 @@ pub struct Site {
     pub router: Router,
     /// A path before all of them, like `/cas`, that may be there or not; empty for none.
     pub prefix: Arc<str>,
+    /// What connections are encrypted with; `None` for plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 /// How connections are treated.
@@ -64,8 +69,11 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     // A client may say that it sends no more, and still wait for its answer.
     http.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
+    let http = Arc::new(http);
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
+    // The first ends handshakes, the second ends everything.
+    let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
         let accepted = async {
@@ -85,36 +93,47 @@ pub async fn serve(
                 continue;
             }
         };
-        let (unread, site) = (Arc::new(AtomicBool::new(false)), site.clone());
-        let stream = TokioIo::new(Lingering::new(Box::pin(stream), Arc::clone(&unread)));
-        let service = service_fn(move |request| {
-            let mut request = normalise(request, &site.prefix);
-            request.extensions_mut().insert(peer);
-            answer(site.router.clone(), Arc::clone(&unread), request)
-        });
-        let connection = watch(&graceful, http.serve_connection(stream, service));
-        let metrics = Arc::clone(&metrics);
+        let (site, http, watcher, metrics) =
+            (site.clone(), Arc::clone(&http), graceful.watcher(), Arc::clone(&metrics));
+        let (stopping, cutting_off) = (stopping.clone(), cutting_off.clone());
         tasks.spawn(async move {
             metrics.connections.inc();
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke");
-            }
+            let connection = async {
+                let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
+                match opened {
+                    Some(Ok(opened)) => converse(&http, opened, peer, site, watcher).await,
+                    Some(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                    None => {}
+                }
+            };
+            // What is dropped here holds no promise; that it ended is still noted, wherever requests are noted.
+            let _ = cutting_off.run_until_cancelled(connection).await;
             metrics.connections.dec();
             drop(slot);
         });
     }
     drop(listener);
+    stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("the time for requests in flight is over; what is left is cut off");
+        cutting_off.cancel();
     }
+    tasks.join().await;
 }
 
-fn watch<C>(graceful: &GracefulShutdown, connection: C) -> impl Future<Output = C::Output> + Send + use<C>
-where
-    C: hyper_util::server::graceful::GracefulConnection + Send,
-{
-    let watcher: Watcher = graceful.watcher();
-    watcher.watch(connection)
+/// Answers the requests of one connection until it ends.
+async fn converse(http: &http1::Builder, opened: Opened, peer: Peer, site: Site, watcher: Watcher) {
+    let unread = Arc::new(AtomicBool::new(false));
+    let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
+    let stream = TokioIo::new(Lingering::new(opened.stream, Arc::clone(&unread)));
+    let service = service_fn(move |request| {
+        let mut request = normalise(request, &site.prefix);
+        request.extensions_mut().insert(peer);
+        answer(router.clone(), Arc::clone(&unread), request)
+    });
+    if let Err(error) = watcher.watch(http.serve_connection(stream, service)).await {
+        tracing::debug!(%error, "a connection broke");
+    }
 }
 
 fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<TcpStream>> {

@@ -12,7 +12,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
-use super::extract::{PartQuery, XorbPath};
+use super::extract::{HashPath, PartQuery, XorbPath};
 use super::representation::Representation;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
@@ -24,7 +24,7 @@ use crate::service::{StoredXorb, Upload, Uploaded};
 pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
     let uploaded = receive(&state, &claims, hash, MAX_XORB_SERIALIZED_LEN, body).await?;
@@ -36,7 +36,7 @@ pub(super) async fn upload(
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
     let uploaded = receive(&state, &claims, hash, MAX_XORB_BODY_LEN, body).await?;
@@ -47,7 +47,7 @@ pub(super) async fn upload_xet(
 pub(super) async fn download(
     State(state): State<AppState>,
     caller: Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     query: PartQuery,
     method: Method,
     headers: HeaderMap,
@@ -66,7 +66,7 @@ pub(super) async fn download(
 pub(super) async fn list_chunks(
     State(state): State<AppState>,
     caller: Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
 ) -> Result<Json<ChunksJson>, Problem> {
     let xorb = find(&state, &caller, hash).await?;
     let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;

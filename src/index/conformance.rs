@@ -35,8 +35,8 @@ mod files;
 mod grants;
 mod health;
 mod listing;
-mod repair;
 mod records;
+mod repair;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 pub use self::collection::CollectionMetrics;
+use super::journal::JournalCounts;
 
 /// Every metric of the process.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub struct Metrics {
     pub healed: Counter,
     /// Damaged xorbs in the store, as of the last scrape.
     pub store_damaged_xorbs: Gauge,
+    /// Lines of the audit log.
+    pub audit: JournalCounts,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
@@ -114,6 +117,7 @@ impl Metrics {
             scrub_oldest: Gauge::default(),
             healed: Counter::default(),
             store_damaged_xorbs: Gauge::default(),
+            audit: JournalCounts::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
@@ -163,6 +167,9 @@ impl Metrics {
         registry.register("store_healed_xorbs", "Damaged xorbs that came back", self.healed.clone());
         let help = "Xorbs whose blob is known to be damaged";
         registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
+        registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
+        let help = "Lines that the audit log should have and has not";
+        registry.register("audit_lines_lost", help, self.audit.lost.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
         let help = "Bytes free for the store";

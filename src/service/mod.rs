@@ -20,9 +20,9 @@ pub mod reconstruct;
 mod recover;
 mod register;
 mod remove;
+mod room;
 mod scrub;
 mod shard_records;
-mod room;
 mod upload;
 mod windows;
 

@@ -225,7 +225,7 @@ class Server:
         environment = dict(os.environ, ZORB_LOG="error")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         line = self.process.stdout.readline()
-        match = re.match(r"zorb listening on (http://\S+)", line)
+        match = re.match(r"zorb listening on (https?://\S+)", line)
         if not match:
             sys.exit(f"the server says {line!r}")
         self.url = match.group(1)
@@ -238,6 +238,9 @@ class Server:
 
     def received(self):
         return int(re.search(r"^zorb_received_bytes_total (\d+)", self.metrics(), re.MULTILINE).group(1))
+
+    def metric(self, name):
+        return float(re.search(rf"^{name} (\S+)", self.metrics(), re.MULTILINE).group(1))
 
     def answered(self, route):
         """Number of requests to routes that begin so."""

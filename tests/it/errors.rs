@@ -6,8 +6,8 @@ use zorb::http::Code;
 
 use crate::outages::Shimmed;
 use crate::support::{
-    Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of,
-    upload_shard,
+    Answer, Certificates, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng,
+    sha256_of, upload_shard,
 };
 
 /// Fields that every problem has.
@@ -55,7 +55,7 @@ async fn every_code_of_the_table_is_what_its_cause_gets() {
         assert!(row.fields.is_empty() || !extra.is_empty(), "{problem} has none of the fields of {row:?}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with('.')), "no sentence: {problem}");
         assert_eq!(answer.headers.contains_key("retry-after"), row.code == "overloaded");
-        assert!(answer.headers.contains_key("x-request-id"));
+        assert_eq!(answer.headers.contains_key("x-request-id"), row.code != "https_required");
     }
 }
 
@@ -66,6 +66,7 @@ async fn provoke(code: &str) -> Answer {
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
     let start = Start::default();
     let server = match code {
+        "https_required" => return plain_to_tls().await,
         "overloaded" => start.with("max_uploads", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
         "out_of_space" => return out_of_space().await,
@@ -134,6 +135,14 @@ async fn provoke(code: &str) -> Answer {
         }
         code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
     }
+}
+
+/// Plain HTTP where TLS is spoken. No layer but one has seen it, so it has no id.
+async fn plain_to_tls() -> Answer {
+    let server = Certificates::new().start().start();
+    let mut connection = Raw::connect(&server).await;
+    connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
+    connection.answer().await
 }
 
 /// Other bytes than the grant is for.

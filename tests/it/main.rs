@@ -7,6 +7,7 @@
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
 
+mod audit;
 mod auth;
 mod backup;
 mod chunk_hashes;
@@ -15,6 +16,7 @@ mod conditions;
 mod corrupt;
 mod crash;
 mod crash_files;
+mod dashboard;
 mod download;
 mod errors;
 mod files;
@@ -27,14 +29,16 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
-mod scrub;
-mod rebuild;
 mod outages;
+mod rebuild;
+mod scrub;
+mod security;
 mod sha256;
 mod shutdown;
 mod smoke;
 mod startup;
 mod support;
 mod tidy;
+mod tls;
 mod traps;
 mod upload;

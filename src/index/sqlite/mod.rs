@@ -28,8 +28,8 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
-pub use self::replace::Replacement;
 use self::failure::{can_write, map};
+pub use self::replace::Replacement;
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{

@@ -115,14 +115,14 @@ impl TestServer {
         Client::new(&self.url)
     }
 
-    /// `http://ADDR:PORT`.
+    /// `http://ADDR:PORT`, or with `https`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// `ADDR:PORT`.
     pub fn address(&self) -> &str {
-        self.url.strip_prefix("http://").expect("the server speaks http")
+        self.url.split_once("://").expect("the server says where it is").1
     }
 
     /// Where it keeps everything.
@@ -178,6 +178,11 @@ impl TestServer {
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// Waits for its end, and hands out its log as well.

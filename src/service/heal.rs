@@ -59,7 +59,11 @@ impl Cas {
         match self.index.find_xorb(hash).await.map_err(StoreError::from)? {
             Some(row) if row.is_damaged => Err(ReadError::Quarantined { hash }),
             Some(row) if row.crc64 == xorb.crc64() => Ok(()),
-            _ => Err(ReadError::Replaced { hash }),
+            Some(_) => Err(ReadError::Replaced { hash }),
+            None => {
+                self.xorbs.invalidate(&hash);
+                Err(ReadError::Deleted { hash })
+            }
         }
     }
 

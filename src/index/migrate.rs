@@ -14,6 +14,7 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (3, "grants", include_str!("../../migrations/sqlite/0003_grants.sql")),
     (4, "file_terms", include_str!("../../migrations/sqlite/0004_file_terms.sql")),
     (5, "file_xorbs", include_str!("../../migrations/sqlite/0005_file_xorbs.sql")),
+    (10, "true_sha256", include_str!("../../migrations/sqlite/0010_true_sha256.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

@@ -48,6 +48,7 @@ suite! {
     totals_count_what_readers_see
 }
 
+const ANY_LEN: std::ops::Range<u64> = 0..u64::MAX;
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
 fn xorb(byte: u8, chunk_count: u8) -> NewXorb {

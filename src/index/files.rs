@@ -121,8 +121,11 @@ pub struct Claim {
 pub enum ClaimState {
     /// The file has this sha256.
     Verified,
-    /// It does not.
-    Void,
+    /// It has another one, which is as good as verified from then on.
+    False {
+        /// The one that it has.
+        actual: Sha256,
+    },
 }
 
 /// Bytes of one packed term.

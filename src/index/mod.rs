@@ -24,6 +24,7 @@ mod rows;
 pub mod sqlite;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use futures_util::future::BoxFuture;
 
@@ -241,12 +242,16 @@ pub trait Index: Collect + HealthIndex + Recorded + RepairIndex + Debug + Send +
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 
-    /// Claims of a sha256 that nobody has verified, in the order in which their files were registered: the first ones,
-    /// or those after this file.
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+    /// Claims of a sha256 that nobody has verified, of files that have a length within `lens`, in the order in which they
+    /// were registered: the first ones, or those after this file.
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
 
-    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on. The sha256 of a void
-    /// claim is left out.
+    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on.
     fn files_after(
         &self,
         reader: Reader,

@@ -132,7 +132,7 @@ impl Cas {
             shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
             small_shard_room: Arc::new(Semaphore::new(register::SMALL_SHARD_ROOM_KIB as usize)),
             walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
-            unsettled: Arc::default(),
+            unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             waiting: Arc::new(Waiting::new(budget)),

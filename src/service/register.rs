@@ -210,7 +210,7 @@ impl Cas {
                 }
             };
             match self.settle_before(Claim { file, sha256 }, deadline).await {
-                Some(ClaimState::Void) => {}
+                Some(ClaimState::False { .. }) => {}
                 settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
             }
         }

@@ -20,6 +20,7 @@ mod replace;
 mod terms;
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -337,8 +338,13 @@ impl Index for SqliteIndex {
         self.lease_dedup(chunk, domain, lease_until).boxed()
     }
 
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.read_claims(after, limit).boxed()
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(lens, after, limit).boxed()
     }
 
     fn files_after(

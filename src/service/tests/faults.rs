@@ -3,6 +3,7 @@
 mod collect;
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -330,8 +331,13 @@ impl Index for FaultyIndex {
         self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
     }
 
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("unverified_claims", self.inner.unverified_claims(after, limit), index_error).boxed()
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(lens, after, limit), index_error).boxed()
     }
 
     fn files_after(

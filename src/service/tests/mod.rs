@@ -61,7 +61,7 @@ impl Setup {
 
     /// Claims that nobody has verified.
     async fn index_claims(&self) -> usize {
-        self.index.unverified_claims(None, u32::MAX).await.unwrap().len()
+        self.index.unverified_claims(0..u64::MAX, None, u32::MAX).await.unwrap().len()
     }
 
     /// A process over the stores; a second one is what a restart gives.

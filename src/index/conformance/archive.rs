@@ -1,7 +1,7 @@
 //! What the contract says about backups and restores.
 
 use super::files::{file, registration, sha256, term};
-use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ChunkHash, FileHash};
 use crate::index::{Claim, ClaimState, FileRecord, Index, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State};
 use crate::runtime::clock::Timestamp;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
-use super::{Db, NOW, SQLITE, SqliteIndex, hash, migrator, put, xorb};
+use super::{ANY_LEN, Db, NOW, SQLITE, SqliteIndex, hash, migrator, put, xorb};
 use crate::format::{ByteRange, ChunkHash, FileHash};
 use crate::index::{
     Collect, Index, KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife,
@@ -257,7 +257,7 @@ async fn a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_i
             assert_eq!(db.files_after(all.clone(), None, 10).await.unwrap(), []);
             assert_eq!(db.find_sha256(sha256(1), all).await.unwrap(), None);
         }
-        assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+        assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
         assert_eq!(db.file_records(None).await.unwrap(), []);
         assert_eq!(db.term_runs(0, 10).await.unwrap().runs, []);
     };
@@ -301,7 +301,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
         let removed = db.remove_claims(file_hash(9), Some(repo.to_owned()), NOW).await.unwrap();
         assert_eq!((removed.repos.len(), removed.is_file_removed), (1, false));
     };
-    let claim_count = async || db.unverified_claims(None, 10).await.unwrap().len();
+    let claim_count = async || db.unverified_claims(ANY_LEN, None, 10).await.unwrap().len();
     register("silent", None).await;
     register("a", Some(sha256(1))).await;
     register("b", Some(sha256(1))).await;
@@ -313,7 +313,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     register("c", Some(sha256(2))).await;
     assert_eq!(claim_count().await, 1);
     // One that was verified is a fact about the file, and stays.
-    let claim = db.unverified_claims(None, 1).await.unwrap()[0];
+    let claim = db.unverified_claims(ANY_LEN, None, 1).await.unwrap()[0];
     db.settle_claim(claim, crate::index::ClaimState::Verified).await.unwrap();
     remove("c").await;
     let known = KnownSha256 { file: file_hash(9), is_verified: true };

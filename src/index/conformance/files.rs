@@ -1,6 +1,6 @@
 //! What the contract says about files.
 
-use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{

@@ -112,7 +112,7 @@ impl Cas {
                 let names = |readers: Vec<(String, bool)>| readers.into_iter().map(|(repo, _)| repo).collect();
                 vec![(names(claimants), Some(sha256)), (names(others), None)]
             }
-            Some((_, Sha256State::Void)) | None => vec![(file.repos.clone(), None)],
+            None => vec![(file.repos.clone(), None)],
         };
         Ok(readers.into_iter().filter(|(repos, _)| !repos.is_empty()).collect())
     }

@@ -339,7 +339,7 @@ impl<'a> Replay<'a> {
                             Some(sha256) => self.cas.settle_before(Claim { file, sha256 }, deadline).await,
                             None => None,
                         };
-                        if settled != Some(ClaimState::Void) {
+                        if !matches!(settled, Some(ClaimState::False { .. })) {
                             tracing::warn!(%file, repo = registration.repo, "a sha256 is left out: another one is known");
                             let same = registration.files.iter_mut().filter(|other| other.hash == file);
                             same.for_each(|other| other.sha256 = None);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::support::{Noted, SharedFile, Store, assert_same, brimful, mixed, rng};
 use crate::format::FileHash;
-use crate::format::shard::Sha256;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
+use crate::format::shard::Sha256;
 use crate::index::{ClaimState, Index, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::KeyRing;

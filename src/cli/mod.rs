@@ -21,6 +21,7 @@ mod stop;
 mod store;
 mod token;
 mod units;
+mod usage;
 mod xorb;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ enum Command {
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Usage(usage::UsageArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -82,6 +84,7 @@ impl Cli {
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
             Command::Rm(args) => rm::run(args),
+            Command::Usage(args) => usage::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),

@@ -1,5 +1,6 @@
 //! `zorb serve`: assembles the store and serves it until it is told to stop.
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::collector::{self, DeletionLock};
 use super::keys;
 use crate::blob::fs::FsBlobStore;
-use crate::config::{AuthMode, Config, RawConfig};
+use crate::config::{AuthMode, Config, QuotaConfig, QuotaLimits, RawConfig};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
 use crate::index::sqlite::SqliteIndex;
@@ -27,7 +28,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas};
+use crate::service::{Budget, Cas, Limits, Quotas};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -111,6 +112,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         layout_cache_len: config.layout_cache,
     };
     let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
+    let cas = cas.with_quotas(quotas(&config.quota));
     // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
     let deletion = DeletionLock::take(&config.data_dir)?;
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
@@ -170,6 +172,17 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn quotas(config: &QuotaConfig) -> Quotas {
+    let limits = |limits: &QuotaLimits| Limits {
+        file_count: limits.files,
+        logical_len: limits.logical_bytes,
+        physical_len: limits.physical_bytes,
+    };
+    let named =
+        |quotas: &BTreeMap<String, QuotaLimits>| quotas.iter().map(|(name, own)| (name.clone(), limits(own))).collect();
+    Quotas::new(limits(&config.each), named(&config.repos), named(&config.owners))
 }
 
 fn auth(config: &Config) -> Auth {

@@ -45,6 +45,8 @@ pub enum Code {
     IncompleteBody,
     /// The body makes no progress.
     BodyTimeout,
+    /// There would be more than the quota of the repository, or of its owner, allows.
+    QuotaExceeded,
     /// There is nothing in the range.
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
@@ -84,6 +86,7 @@ impl Code {
         Self::TooManyChunks,
         Self::IncompleteBody,
         Self::BodyTimeout,
+        Self::QuotaExceeded,
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
         Self::NotFound,
@@ -117,6 +120,7 @@ impl Code {
             Self::TooManyChunks => "too_many_chunks",
             Self::IncompleteBody => "incomplete_body",
             Self::BodyTimeout => "body_timeout",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
@@ -152,7 +156,8 @@ impl Code {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            // Final for stock clients, unlike 507, and unlike 403 it sends nobody to look at the token.
+            Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,

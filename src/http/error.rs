@@ -17,7 +17,7 @@ use crate::format::ParseHashError;
 use crate::format::xorb::XorbErrorClass;
 use crate::runtime::telemetry::chain;
 use crate::service::{
-    ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
+    Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
 
 /// How long a client is asked to wait when the index does not answer in time.
@@ -194,6 +194,16 @@ impl From<RegisterError> for Problem {
                 let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
+            RegisterError::OverQuota(over) => {
+                let detail =
+                    format!("Nothing was registered: {over}. Remove files, or ask whoever runs the server for more.");
+                Self::new(Code::QuotaExceeded, detail)
+                    .with("holder", over.holder)
+                    .with("quantity", quantity_name(over.quantity))
+                    .with("limit", over.limit)
+                    .with("used", over.used)
+                    .with("added", over.added)
+            }
             RegisterError::Overloaded { retry_after } => {
                 Self::new(Code::Overloaded, "Too many shards are under way; try again in a moment.")
                     .retry_after(retry_after)
@@ -256,6 +266,15 @@ impl From<StoreError> for Problem {
             }
             StoreErrorKind::Broken => internal(&error),
         }
+    }
+}
+
+/// As in the configuration and in `GET /v1/usage`.
+const fn quantity_name(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::Files => "files",
+        Quantity::LogicalBytes => "logical_bytes",
+        Quantity::PhysicalBytes => "physical_bytes",
     }
 }
 

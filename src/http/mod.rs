@@ -29,6 +29,7 @@ pub mod server;
 mod sha256;
 mod shards;
 mod transfer;
+mod usage;
 mod wire;
 mod xorbs;
 

@@ -34,6 +34,7 @@ mod collect;
 mod files;
 mod grants;
 mod listing;
+mod usage;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

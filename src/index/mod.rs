@@ -20,6 +20,7 @@ mod listing;
 mod migrate;
 mod rows;
 pub mod sqlite;
+mod usage;
 
 use std::fmt::Debug;
 
@@ -32,6 +33,7 @@ pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
 pub use self::listing::{FileEntry, XorbEntry};
+pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -141,7 +143,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + Debug + Send + Sync + 'static {
+pub trait Index: Collect + Measure + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -204,7 +206,8 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
-    /// is live afterwards: updating its row is what orders this against its deletion.
+    /// is live afterwards: updating its row is what orders this against its deletion. What it leads to is compared with
+    /// its allowance in the same transaction, so that of two registrations that exceed it together one is refused.
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
     /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part

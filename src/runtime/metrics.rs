@@ -46,6 +46,8 @@ pub struct Metrics {
     pub sha256_void: Counter,
     /// Files whose sha256 could not be verified at the last try.
     pub sha256_unreadable: Gauge,
+    /// Registrations refused because there would be more than a quota allows.
+    pub quota_refused: Counter,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
@@ -91,6 +93,7 @@ impl Metrics {
             sha256_verified: Counter::default(),
             sha256_void: Counter::default(),
             sha256_unreadable: Gauge::default(),
+            quota_refused: Counter::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
@@ -129,6 +132,8 @@ impl Metrics {
         registry.register("sha256_void", "Claims of a sha256 found false", self.sha256_void.clone());
         let help = "Files whose sha256 could not be verified at the last try";
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
+        let help = "Registrations refused because of a quota";
+        registry.register("quota_refused_registrations", help, self.quota_refused.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
         self.collection.register(registry);

@@ -8,6 +8,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
 use super::terms::insert_terms;
+use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
@@ -101,7 +102,9 @@ async fn register(
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
         Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_) | Registered::OtherSha256 { .. } => transaction.rollback().await.map_err(failed)?,
+        Registered::MissingXorb(_) | Registered::OtherSha256 { .. } | Registered::OverQuota(_) => {
+            transaction.rollback().await.map_err(failed)?;
+        }
     }
     Ok(outcome)
 }
@@ -168,6 +171,7 @@ async fn write_registration(
         let id: i64 = get(op, &row, 0)?;
         ids.insert(*hash, id);
     }
+    let meter = Meter::read(op, connection, registration).await?;
     let mut outcome = Registered::Known;
     for file in &registration.files {
         match write_file(op, connection, registration, file, &ids).await? {
@@ -175,6 +179,12 @@ async fn write_registration(
             Registered::New => outcome = Registered::New,
             refused => return Ok(refused),
         }
+    }
+    if let Some(meter) = &meter
+        && outcome == Registered::New
+        && let Some(excess) = meter.excess(op, connection).await?
+    {
+        return Ok(Registered::OverQuota(excess));
     }
     for (chunk, xorb) in &registration.dedup {
         let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
@@ -213,7 +223,8 @@ async fn write_file(
     if let Some(Made::Other(unverified)) = made {
         return Ok(Registered::OtherSha256 { file: file.hash, unverified });
     }
-    let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
+    // Not OR IGNORE: what is ignored would be ignored in the triggers as well, which count this.
+    let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
     let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
     if made == Some(Made::Agreed) {
         sign_claim(op, connection, id, &registration.repo).await?;

@@ -13,6 +13,7 @@ mod owners;
 mod publish;
 mod remove;
 mod terms;
+mod usage;
 
 use std::fs::File;
 use std::path::Path;

@@ -6,6 +6,7 @@ mod faults;
 mod gc;
 mod granted;
 mod large;
+mod quota;
 mod watched;
 
 use std::sync::Arc;

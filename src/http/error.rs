@@ -195,8 +195,9 @@ impl From<RegisterError> for Problem {
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
             RegisterError::OverQuota(over) => {
-                let detail =
-                    format!("Nothing was registered: {over}. Remove files, or ask whoever runs the server for more.");
+                let detail = format!(
+                    "Nothing was registered, because of a quota: {over}. Remove files, or ask whoever runs the server for more."
+                );
                 Self::new(Code::QuotaExceeded, detail)
                     .with("holder", over.holder)
                     .with("quantity", quantity_name(over.quantity))

@@ -88,7 +88,7 @@ impl fmt::Display for OverQuota {
             Quantity::PhysicalBytes => "stored bytes",
         };
         let Self { holder, limit, used, added, .. } = self;
-        write!(f, "the quota of {holder} is {limit} {what}: {used} are used, and this would add {added}")
+        write!(f, "{holder} has {used} of {limit} {what}, and this would add {added}")
     }
 }
 

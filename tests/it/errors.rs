@@ -5,7 +5,7 @@ use std::fs;
 use zorb::http::Code;
 
 use crate::support::{
-    Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of,
+    Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue, random_bytes, rng, sha256_of,
     upload_shard,
 };
 
@@ -67,6 +67,7 @@ async fn provoke(code: &str) -> Answer {
     let server = match code {
         "overloaded" => start.with("max_uploads", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
+        "quota_exceeded" => return quota_exceeded(&xorb).await,
         "out_of_space" => return out_of_space().await,
         _ => start.start(),
     };
@@ -121,6 +122,15 @@ async fn provoke(code: &str) -> Answer {
         }
         code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
     }
+}
+
+/// A second file of a repository that may have one.
+async fn quota_exceeded(xorb: &Xorb) -> Answer {
+    let server = Start::default().with("auth", "token").with("quota_files", 1).start();
+    let client = server.client().bearing(&issue(&server, "write", "acme/bert", &[]));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    assert_eq!(client.post("/v1/shards", upload_shard(xorb, 0, 3).bytes()).await.status, 200);
+    client.post("/v1/shards", upload_shard(xorb, 0, 2).bytes()).await
 }
 
 /// Other bytes than the grant is for.

@@ -24,6 +24,7 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod quota;
 mod sha256;
 mod shutdown;
 mod smoke;

@@ -18,6 +18,6 @@ pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;
 pub use self::raw::Raw;
 pub use self::server::{Start, TestServer};
-pub use self::shards::{sha256_of, shard_of, upload_shard};
+pub use self::shards::{UploadShard, sha256_of, shard_of, upload_shard};
 pub use self::tokens::{guarded, issue, send, token_command};
 pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -114,7 +114,10 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
     let cas = cas.with_quotas(quotas(&config.quota));
     // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
-    let deletion = DeletionLock::take(&config.data_dir)?;
+    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        None
+    });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     let recovered = recovered.context("cannot clear up after the last run")?;
     drop(deletion);

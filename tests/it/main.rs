@@ -18,6 +18,7 @@ mod download;
 mod errors;
 mod files;
 mod full_disk;
+mod gc;
 mod grants;
 mod interrupted;
 mod limits;

@@ -53,6 +53,8 @@ impl SqliteIndex {
         let failed = |error| map(op, error);
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
         let mut connection = self.readers.acquire().await.map_err(failed)?;
+        // All of a page at one moment: a file that is removed between two statements would be recorded without terms.
+        let mut connection = connection.begin().await.map_err(failed)?;
         let (mut ids, mut files, mut terms_len): (Vec<i64>, Vec<FileRecord>, _) = (Vec::new(), Vec::new(), 0_usize);
         {
             let mut rows = sqlx::query(SQL).bind(after).bind(PAGE_COUNT).fetch(&mut *connection);

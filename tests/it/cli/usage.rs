@@ -81,10 +81,12 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
         &["push"],
         &["pull"],
         &["ls"],
+        &["rm"],
         &["put"],
         &["get"],
         &["backup"],
         &["restore"],
+        &["gc"],
         &["healthcheck"],
         &["completions"],
     ] {

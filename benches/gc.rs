@@ -1,0 +1,180 @@
+//! The collection of garbage at 100 000 xorbs and 1 000 000 references: how long a plan takes, and for how long each step
+//! of a collection, and of the removal of a very large file, keeps others from writing.
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a bench fails where it panics, and prints")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::runtime::Builder;
+use zorb::blob::memory::MemoryBlobStore;
+use zorb::format::compression::Scheme;
+use zorb::format::shard::Term;
+use zorb::format::xorb::LayoutBuilder;
+use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
+use zorb::index::sqlite::SqliteIndex;
+use zorb::index::{Collect, Index, NewFile, NewXorb, Registration, SpentGrant, Ticket};
+use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
+use zorb::runtime::metrics::Metrics;
+use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
+use zorb::service::{Budget, Cas};
+
+/// Xorbs of the store; one in ten is garbage.
+const XORB_COUNT: usize = 100_000;
+
+/// References of files to them.
+const REFERENCE_COUNT: usize = 1_000_000;
+
+/// Xorbs of a file.
+const FILE_XORB_COUNT: usize = 100;
+
+/// Terms of the file that is removed: as many as a shard takes.
+const LARGE_TERM_COUNT: usize = 819_200;
+
+/// Chunks of a xorb: those of a full one.
+const CHUNK_COUNT: u32 = 1024;
+
+/// What a step may take, in milliseconds.
+const LOCK_LIMIT: f64 = 50.0;
+
+fn xorbs() -> Vec<NewXorb> {
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut layout = LayoutBuilder::new();
+    (0..CHUNK_COUNT).for_each(|_| layout.push(60_008, 65_536).unwrap());
+    let layout = layout.finish().unwrap();
+    let xorb = |_| NewXorb {
+        hash: XorbHash::from_bytes(rng.random()),
+        crc64: rng.random(),
+        layout: layout.clone(),
+        // Nothing here reads them, and they would be 3 GiB.
+        chunk_hashes: vec![ChunkHash::from_bytes([0; 32]); 1],
+        schemes: vec![Scheme::None; 1],
+        domain: None,
+        grant: None,
+    };
+    (0..XORB_COUNT).map(xorb).collect()
+}
+
+fn file(rng: &mut StdRng, terms: Vec<Term>) -> NewFile {
+    let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
+    NewFile { hash: FileHash::from_bytes(rng.random()), raw_len, terms, sha256: None }
+}
+
+fn term(xorb: XorbHash) -> Term {
+    Term { xorb, raw_len: 65_536, chunks: ChunkRange::new(0, 1).unwrap() }
+}
+
+/// Writes a row now and then, as a request would; returns the longest and the median wait, in milliseconds.
+async fn write_beside(index: SqliteIndex, stop: Arc<AtomicBool>) -> (f64, f64) {
+    let mut waits = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let grant = SpentGrant { nonce: rand::random(), expires: Timestamp::from_millis(0) };
+        let begin = Instant::now();
+        index.spend_grant(grant).await.unwrap();
+        waits.push(begin.elapsed().as_secs_f64() * 1e3);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    waits.sort_by(f64::total_cmp);
+    (waits.last().copied().unwrap_or_default(), waits.get(waits.len() / 2).copied().unwrap_or_default())
+}
+
+/// Does something beside a writer, and prints how long the writer waited; returns the longest wait.
+async fn beside<T>(what: &str, other: &SqliteIndex, work: impl Future<Output = T>) -> (T, f64) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = tokio::task::LocalSet::new();
+    let waits = writer.spawn_local(write_beside(other.clone(), Arc::clone(&stop)));
+    let (done, secs) = writer
+        .run_until(async {
+            let begin = Instant::now();
+            let done = work.await;
+            let secs = begin.elapsed().as_secs_f64();
+            stop.store(true, Ordering::Relaxed);
+            (done, secs)
+        })
+        .await;
+    let (longest, median) = writer.run_until(waits).await.unwrap();
+    eprintln!("{what}: {secs:.2} s; another writer waited {longest:.1} ms at most, {median:.2} ms in the median");
+    (done, longest)
+}
+
+async fn run() -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let index = SqliteIndex::open(&path).await.unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+    let mut rng = StdRng::seed_from_u64(2);
+    let begin = Instant::now();
+    let xorbs = xorbs();
+    for xorb in &xorbs {
+        let ticket = Ticket::random();
+        index.stage_xorb(xorb.hash, ticket, clock.now()).await.unwrap();
+        index.publish_xorb(xorb.clone(), ticket, clock.now()).await.unwrap();
+    }
+    let needed = &xorbs[..XORB_COUNT / 10 * 9];
+    let register = async |files: Vec<NewFile>| {
+        let mut named: Vec<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
+        named.sort_by_key(|hash| *hash.as_bytes());
+        named.dedup();
+        let repo = "bench".to_owned();
+        let registration = Registration { repo, files, xorbs: named, dedup: Vec::new(), now: clock.now() };
+        index.register(&registration).await.unwrap();
+    };
+    for _ in 0..REFERENCE_COUNT / FILE_XORB_COUNT {
+        let first = rng.random_range(0..needed.len());
+        // Neighbours, as files that were pushed together have them, and each once.
+        let terms = (0..FILE_XORB_COUNT).map(|at| term(needed[(first + at * 7) % needed.len()].hash)).collect();
+        register(vec![file(&mut rng, terms)]).await;
+    }
+    let large: Vec<Term> = (0..LARGE_TERM_COUNT).map(|at| term(needed[at * 11 % needed.len()].hash)).collect();
+    let large = file(&mut rng, large);
+    let large_hash = large.hash;
+    register(vec![large]).await;
+    eprintln!(
+        "{XORB_COUNT} xorbs, {REFERENCE_COUNT} references and a file of {LARGE_TERM_COUNT} terms: {:.0} s",
+        begin.elapsed().as_secs_f64()
+    );
+
+    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
+    let blobs = Arc::new(MemoryBlobStore::new());
+    let cas = Cas::new(blobs, Arc::new(index.clone()), Arc::clone(&clock) as _, Arc::new(Metrics::new()), budget);
+    let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
+    // As another process has it: its waits are those for the lock of the file, not for our one writer.
+    let other = SqliteIndex::open(&path).await.unwrap();
+    let mut longest: f64 = 0.0;
+    clock.advance(MIN_GRACE);
+    for name in ["condemn", "delete"] {
+        let plan = beside(&format!("plan to {name}"), &other, cas.plan_collection(policy)).await.0.unwrap();
+        eprintln!("  {} xorbs planned, {} kept", plan.xorbs().len(), plan.kept().referenced.count);
+        let (done, wait) = beside(name, &other, cas.collect(plan, &Pace::default())).await;
+        assert!(done.failure.is_none(), "{done:?}");
+        eprintln!("  {} condemned, {} deleted", done.condemned.count, done.deleted.count);
+        longest = longest.max(wait);
+        clock.advance(MIN_CONDEMNED);
+    }
+    let removal = async {
+        index.remove_claims(large_hash, None, clock.now()).await.unwrap();
+        let (mut steps, mut longest) = (0, 0.0_f64);
+        loop {
+            let begin = Instant::now();
+            if !index.sweep_removed(clock.now()).await.unwrap() {
+                return (steps, longest);
+            }
+            longest = longest.max(begin.elapsed().as_secs_f64() * 1e3);
+            steps += 1;
+        }
+    };
+    let ((steps, step), wait) = beside("remove the large file", &other, removal).await;
+    eprintln!("  {steps} steps, {step:.1} ms the longest");
+    longest = longest.max(wait).max(step);
+    eprintln!("longest lock: {longest:.1} ms of {LOCK_LIMIT} ms");
+    longest <= LOCK_LIMIT
+}
+
+fn main() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if !runtime.block_on(run()) {
+        std::process::exit(1);
+    }
+}

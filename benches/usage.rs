@@ -124,7 +124,7 @@ fn compare(runtime: &Runtime, name: &str, xorbs: &[XorbHash], file_count: usize,
         });
     }
     let usage = runtime.block_on(counted.index.repo_usage("acme/bert".to_owned())).unwrap();
-    assert_eq!(usage.file_count as usize, ROUND_COUNT * (file_count - 1), "one file of each was removed");
+    assert_eq!(usage.file_count, (ROUND_COUNT * (file_count - 1)) as u64, "one file of each was removed");
     let [plain, counted, plain_removal, counted_removal, read] = times.map(median);
     eprintln!("{name}: registered in {plain:.1} ms without, {counted:.1} ms with usage: {:.2} times", counted / plain);
     eprintln!("{name}: one file removed in {plain_removal:.1} ms without, {counted_removal:.1} ms with");

@@ -106,13 +106,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
     let keys = keys::open(&config.data_dir)?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
-    let cas = cas.with_quotas(quotas(&config.quota));
+    let cas = store(&config, blobs, index.clone(), Arc::clone(&metrics));
     // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
     let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
         tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
@@ -175,6 +169,16 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn store(config: &Config, blobs: FsBlobStore, index: SqliteIndex, metrics: Arc<Metrics>) -> Cas {
+    let budget = Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    };
+    let cas = Cas::new(Arc::new(blobs), Arc::new(index), Arc::new(SystemClock), metrics, budget);
+    cas.with_quotas(quotas(&config.quota))
 }
 
 fn quotas(config: &QuotaConfig) -> Quotas {

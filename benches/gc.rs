@@ -115,7 +115,14 @@ async fn run() -> bool {
         named.sort_by_key(|hash| *hash.as_bytes());
         named.dedup();
         let repo = "bench".to_owned();
-        let registration = Registration { repo, files, xorbs: named, dedup: Vec::new(), now: clock.now() };
+        let registration = Registration {
+            repo,
+            files,
+            xorbs: named,
+            dedup: Vec::new(),
+            now: clock.now(),
+            allowance: zorb::index::Allowance::default(),
+        };
         index.register(&registration).await.unwrap();
     };
     for _ in 0..REFERENCE_COUNT / FILE_XORB_COUNT {

@@ -1,5 +1,6 @@
 //! The command line: what was typed, and which module does it.
 
+mod assemble;
 mod backup;
 mod collector;
 mod destination;
@@ -24,6 +25,7 @@ mod stop;
 mod store;
 mod token;
 mod units;
+mod usage;
 mod xorb;
 
 use std::process::ExitCode;
@@ -53,6 +55,7 @@ enum Command {
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Usage(usage::UsageArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -88,6 +91,7 @@ impl Cli {
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
             Command::Rm(args) => rm::run(args),
+            Command::Usage(args) => usage::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),

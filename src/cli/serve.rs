@@ -1,5 +1,6 @@
 //! `zorb serve`: assembles the store and serves it until it is told to stop.
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -13,18 +14,15 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::assemble::open_store;
 use super::collector::{self, DeletionLock};
 use super::keys;
 use super::reload::{self, Reloaded};
-use crate::blob::fs::FsBlobStore;
-use crate::blob::records::RecordStore;
-use crate::blob::records::fs::FsRecordStore;
 use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
-use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
@@ -34,7 +32,7 @@ use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas, Recovered, ScrubBudget};
+use crate::service::{Cas, Recovered, ScrubBudget};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -180,31 +178,6 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store of this configuration, and its index, which is to be closed at the end.
-async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let index = open_index(&config.data_dir, &records).await?;
-    let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget(config))
-        .keep_free(config.min_free_len);
-    Ok((cas, index))
-}
-
-/// Opens the index. Where it is gone, and it was not one of an empty store, none is made in its place: the server would
-/// answer that there is nothing.
-async fn open_index(data_dir: &Path, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
-    let path = data_dir.join("index.sqlite");
-    if Replacement::of(&path).finish()? {
-        tracing::warn!("a rebuilt index was put in place, which the process that made it had no time for");
-    }
-    if !path.exists() && records.last().await?.is_some() {
-        let dir = data_dir.display();
-        bail!("the index of {dir} is gone; zorb index rebuild --data-dir {dir} makes it of what else is there");
-    }
-    Ok(SqliteIndex::open(&path).await?)
-}
-
 /// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows
 /// of unfinished uploads to a later collection.
 async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
@@ -214,14 +187,6 @@ async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
     });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     recovered.context("cannot clear up after the last run")
-}
-
-const fn budget(config: &Config) -> Budget {
-    Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    }
 }
 
 fn address(config: &Config) -> PublicAddress {

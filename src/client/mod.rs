@@ -20,6 +20,7 @@ mod remove;
 mod retry;
 mod server;
 mod token;
+mod usage;
 mod verify;
 mod wire;
 
@@ -34,4 +35,5 @@ pub use self::remove::RemovedFile;
 pub use self::retry::RetryPolicy;
 pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server, ServerUrl, Watch};
 pub use self::token::{ParseTokenError, Token};
+pub use self::usage::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 pub use self::verify::verify_reader;

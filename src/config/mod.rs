@@ -4,6 +4,7 @@
 //! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
 
 mod collection;
+mod quota;
 mod raw;
 
 use std::fmt::Display;
@@ -17,6 +18,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+pub use self::quota::{QuotaConfig, QuotaLimits, RawQuota};
 pub use self::raw::RawConfig;
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::LogFormat;
@@ -72,6 +74,8 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// When garbage goes.
     pub collection: CollectionConfig,
+    /// How much repositories may have.
+    pub quota: QuotaConfig,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
@@ -160,7 +164,7 @@ impl Config {
     /// A value makes no sense, or the server would be open to other machines without anyone having said so.
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
-        let collection = CollectionConfig::new(&raw)?;
+        let (collection, quota) = (CollectionConfig::new(&raw)?, QuotaConfig::new(&raw)?);
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
@@ -187,6 +191,7 @@ impl Config {
             scrub_rate: rate("scrub_rate", raw.scrub_rate, 8 << 20)?,
             scrub_interval: secs("scrub_interval_secs", raw.scrub_interval_secs, 30 * 24 * 3600)?,
             collection,
+            quota,
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         };

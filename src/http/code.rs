@@ -47,6 +47,8 @@ pub enum Code {
     IncompleteBody,
     /// The body makes no progress.
     BodyTimeout,
+    /// There would be more than the quota of the repository, or of its owner, allows.
+    QuotaExceeded,
     /// There is nothing in the range.
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
@@ -91,6 +93,7 @@ impl Code {
         Self::TooManyChunks,
         Self::IncompleteBody,
         Self::BodyTimeout,
+        Self::QuotaExceeded,
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
         Self::NotFound,
@@ -127,6 +130,7 @@ impl Code {
             Self::TooManyChunks => "too_many_chunks",
             Self::IncompleteBody => "incomplete_body",
             Self::BodyTimeout => "body_timeout",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
@@ -165,7 +169,8 @@ impl Code {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            // Final for stock clients, unlike 507, and unlike 403 it sends nobody to look at the token.
+            Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
             // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.

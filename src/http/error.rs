@@ -22,7 +22,7 @@ use crate::format::{ParseHashError, XorbHash};
 use crate::runtime::telemetry::chain;
 use crate::service::access::{Reason, Refused};
 use crate::service::{
-    ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
+    Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
 
 /// How long a client is asked to wait when the index does not answer in time.
@@ -219,6 +219,17 @@ impl From<RegisterError> for Problem {
                 let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
+            RegisterError::OverQuota(over) => {
+                let detail = format!(
+                    "Nothing was registered, because of a quota: {over}. Remove files, or ask whoever runs the server for more."
+                );
+                Self::new(Code::QuotaExceeded, detail)
+                    .with("holder", over.holder)
+                    .with("quantity", quantity_name(over.quantity))
+                    .with("limit", over.limit)
+                    .with("used", over.used)
+                    .with("added", over.added)
+            }
             RegisterError::Overloaded { retry_after } => {
                 Self::new(Code::Overloaded, "Too many shards are under way; try again in a moment.")
                     .retry_after(retry_after)
@@ -293,6 +304,15 @@ impl From<StoreError> for Problem {
             }
             StoreErrorKind::Broken => internal(&error),
         }
+    }
+}
+
+/// As in the configuration and in `GET /v1/usage`.
+const fn quantity_name(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::Files => "files",
+        Quantity::LogicalBytes => "logical_bytes",
+        Quantity::PhysicalBytes => "physical_bytes",
     }
 }
 

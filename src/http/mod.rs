@@ -32,6 +32,7 @@ mod sha256;
 mod shards;
 pub mod tls;
 mod transfer;
+mod usage;
 mod wire;
 mod xorbs;
 

@@ -37,6 +37,7 @@ mod health;
 mod listing;
 mod records;
 mod repair;
+mod usage;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal

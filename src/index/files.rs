@@ -1,5 +1,6 @@
 //! What the index says about files.
 
+use super::usage::{Allowance, Excess};
 use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
@@ -42,6 +43,8 @@ pub struct Registration {
     pub dedup: Vec<(ChunkHash, XorbHash)>,
     /// The present moment.
     pub now: Timestamp,
+    /// How much its repository, and its owner, may have afterwards.
+    pub allowance: Allowance,
 }
 
 /// What became of a registration.
@@ -65,6 +68,8 @@ pub enum Registered {
         /// What is known of it, where nobody has verified that yet.
         unverified: Option<Sha256>,
     },
+    /// There would be more than is allowed. Nothing was changed.
+    OverQuota(Excess),
 }
 
 /// Who asks for a file.

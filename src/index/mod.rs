@@ -22,6 +22,7 @@ mod migrate;
 mod records;
 mod rows;
 pub mod sqlite;
+mod usage;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -37,6 +38,7 @@ pub use self::files::{
 pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
 pub use self::listing::{FileEntry, XorbEntry};
 pub use self::records::Recorded;
+pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -153,7 +155,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + HealthIndex + Recorded + RepairIndex + Debug + Send + Sync + 'static {
+pub trait Index: Collect + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -217,7 +219,8 @@ pub trait Index: Collect + HealthIndex + Recorded + RepairIndex + Debug + Send +
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
-    /// is live afterwards: updating its row is what orders this against its deletion.
+    /// is live afterwards: updating its row is what orders this against its deletion. What it leads to is compared with
+    /// its allowance in the same transaction, so that of two registrations that exceed it together one is refused.
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
     /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part

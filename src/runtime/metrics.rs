@@ -63,6 +63,8 @@ pub struct Metrics {
     pub store_damaged_xorbs: Gauge,
     /// Lines of the audit log.
     pub audit: JournalCounts,
+    /// Registrations refused because there would be more than a quota allows.
+    pub quota_refused: Counter,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
@@ -118,6 +120,7 @@ impl Metrics {
             healed: Counter::default(),
             store_damaged_xorbs: Gauge::default(),
             audit: JournalCounts::default(),
+            quota_refused: Counter::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
@@ -170,6 +173,8 @@ impl Metrics {
         registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
         let help = "Lines that the audit log should have and has not";
         registry.register("audit_lines_lost", help, self.audit.lost.clone());
+        let help = "Registrations refused because of a quota";
+        registry.register("quota_refused_registrations", help, self.quota_refused.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
         let help = "Bytes free for the store";

@@ -16,6 +16,7 @@ mod granted;
 mod heal;
 mod listing;
 mod possession;
+mod quota;
 pub mod reconstruct;
 mod recover;
 mod register;
@@ -40,6 +41,7 @@ pub use self::files::{Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
+pub use self::quota::{Holding, MeteredRepo, OverQuota, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
@@ -51,7 +53,7 @@ use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
 use crate::format::XorbHash;
 use crate::index::Index;
-pub use crate::index::{HealthSums, Totals};
+pub use crate::index::{HealthSums, Limits, Quantity, Totals, Usage};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
@@ -85,6 +87,8 @@ pub struct Cas {
     walks: Arc<Semaphore>,
     /// What wakes whoever verifies claims.
     unsettled: Arc<claims::Unsettled>,
+    /// How much repositories may have.
+    quotas: Arc<Quotas>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
@@ -133,6 +137,7 @@ impl Cas {
             small_shard_room: Arc::new(Semaphore::new(register::SMALL_SHARD_ROOM_KIB as usize)),
             walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
+            quotas: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             waiting: Arc::new(Waiting::new(budget)),
@@ -144,6 +149,12 @@ impl Cas {
             epoch: heal::Epoch::default(),
             suspects: Arc::default(),
         }
+    }
+
+    /// The same store, which registers no more than these quotas allow. Without them there is no limit.
+    #[must_use]
+    pub fn with_quotas(self, quotas: Quotas) -> Self {
+        Self { quotas: Arc::new(quotas), ..self }
     }
 
     /// Proves that the store takes data and that the index answers.

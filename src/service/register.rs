@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
+use super::quota::OverQuota;
 use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse, write_upload};
@@ -110,6 +111,9 @@ pub enum RegisterError {
         /// Whether the file was read and has that one. If not, that will happen soon.
         is_verified: bool,
     },
+    /// There would be more than there may be.
+    #[error(transparent)]
+    OverQuota(OverQuota),
     /// Too many shards are being received and registered.
     #[error("too many shards are under way")]
     Overloaded {
@@ -162,6 +166,7 @@ impl Cas {
             xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
             dedup: Vec::new(),
             now: self.clock.now(),
+            allowance: self.quotas.allowance(&claims.repo),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
             registration.dedup.extend(self.prove_xorbs(batch).await?);
@@ -204,6 +209,10 @@ impl Cas {
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
                 // To acknowledge a file that nobody can read would be a lie.
                 Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
+                Registered::OverQuota(excess) => {
+                    self.metrics.quota_refused.inc();
+                    return Err(RegisterError::OverQuota(OverQuota::new(&registration, excess)));
+                }
                 Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
                 Registered::OtherSha256 { file, unverified: None } => {
                     return Err(RegisterError::OtherSha256 { file, is_verified: true });

@@ -6,7 +6,7 @@ use zorb::http::Code;
 
 use crate::outages::Shimmed;
 use crate::support::{
-    Answer, Certificates, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng,
+    Answer, Certificates, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue, random_bytes, rng,
     sha256_of, upload_shard,
 };
 
@@ -69,6 +69,7 @@ async fn provoke(code: &str) -> Answer {
         "https_required" => return plain_to_tls().await,
         "overloaded" => start.with("max_uploads", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
+        "quota_exceeded" => return quota_exceeded(&xorb).await,
         "out_of_space" => return out_of_space().await,
         "unavailable" => {
             let shimmed = Shimmed::start();
@@ -143,6 +144,15 @@ async fn plain_to_tls() -> Answer {
     let mut connection = Raw::connect(&server).await;
     connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
     connection.answer().await
+}
+
+/// A second file of a repository that may have one.
+async fn quota_exceeded(xorb: &Xorb) -> Answer {
+    let server = Start::default().with("auth", "token").with("quota_files", 1).start();
+    let client = server.client().bearing(&issue(&server, "write", "acme/bert", &[]));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    assert_eq!(client.post("/v1/shards", upload_shard(xorb, 0, 3).bytes()).await.status, 200);
+    client.post("/v1/shards", upload_shard(xorb, 0, 2).bytes()).await
 }
 
 /// Other bytes than the grant is for.

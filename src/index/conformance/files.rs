@@ -4,8 +4,8 @@ use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{
-    Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration, Ticket,
-    XorbState,
+    Allowance, Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration,
+    Ticket, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -51,6 +51,7 @@ pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Reg
         xorbs: xorbs.iter().map(|byte| hash(*byte)).collect(),
         dedup: Vec::new(),
         now: NOW,
+        allowance: Allowance::default(),
     }
 }
 

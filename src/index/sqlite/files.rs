@@ -8,6 +8,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
 use super::terms::insert_terms;
+use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
@@ -102,7 +103,10 @@ async fn register(
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
         Registered::New | Registered::Added | Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_) | Registered::DamagedXorb(_) | Registered::OtherSha256 { .. } => {
+        Registered::MissingXorb(_)
+        | Registered::DamagedXorb(_)
+        | Registered::OtherSha256 { .. }
+        | Registered::OverQuota(_) => {
             transaction.rollback().await.map_err(failed)?;
         }
     }
@@ -174,6 +178,7 @@ async fn write_registration(
         }
         ids.insert(*hash, get(op, &row, 0)?);
     }
+    let meter = Meter::read(op, connection, registration).await?;
     let mut outcome = Registered::Known;
     for file in &registration.files {
         match write_file(op, connection, registration, file, &ids).await? {
@@ -182,6 +187,12 @@ async fn write_registration(
             told @ (Registered::New | Registered::Added) => outcome = told,
             refused => return Ok(refused),
         }
+    }
+    if let Some(meter) = &meter
+        && outcome == Registered::New
+        && let Some(excess) = meter.excess(op, connection).await?
+    {
+        return Ok(Registered::OverQuota(excess));
     }
     for (chunk, xorb) in &registration.dedup {
         let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
@@ -221,7 +232,8 @@ async fn write_file(
     if let Some(Made::Other(unverified)) = made {
         return Ok(Registered::OtherSha256 { file: file.hash, unverified });
     }
-    let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
+    // Not OR IGNORE: what is ignored would be ignored in the triggers as well, which count this.
+    let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
     let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
     let has_signed = made == Some(Made::Agreed) && sign_claim(op, connection, id, &registration.repo).await?;
     Ok(match (added, has_signed) {
@@ -239,6 +251,7 @@ async fn insert_file(
     file: &NewFile,
     ids: &HashMap<XorbHash, i64>,
 ) -> Result<Result<i64, XorbHash>, IndexError> {
+    const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ? FROM json_each(?)";
     let row = sqlx::query("INSERT INTO files (hash, raw_len, since) VALUES (?, ?, ?) RETURNING id")
         .bind(file.hash.as_bytes().as_slice())
         .bind(file.raw_len.cast_signed())
@@ -248,15 +261,15 @@ async fn insert_file(
         .map_err(|error| map(op, error))?;
     let id: i64 = get(op, &row, 0)?;
     insert_terms(op, connection, id, &file.terms).await?;
-    // Each xorb once, however many terms name it.
+    // Each xorb once, however many terms name it; all in one statement, which costs as much as one or two of them.
     let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+    let mut named = Vec::with_capacity(xorbs.len());
     for xorb in xorbs {
         let Some(xorb_id) = ids.get(&xorb) else { return Ok(Err(xorb)) };
-        execute(op, connection, "INSERT INTO xorb_files (xorb_id, file_id) VALUES (?, ?)", |query| {
-            query.bind(*xorb_id).bind(id)
-        })
-        .await?;
+        named.push(xorb_id.to_string());
     }
+    let named = format!("[{}]", named.join(","));
+    execute(op, connection, REFER, |query| query.bind(id).bind(named)).await?;
     Ok(Ok(id))
 }
 

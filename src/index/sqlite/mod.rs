@@ -18,6 +18,7 @@ mod remove;
 mod repair;
 mod replace;
 mod terms;
+mod usage;
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! Stores of which the n-th operation fails: either nothing is done, or it is done and reported as failed.
 
 mod collect;
+mod measure;
 
 use std::io;
 use std::ops::Range;

@@ -9,6 +9,7 @@ mod gc;
 mod granted;
 mod health;
 mod large;
+mod quota;
 mod records;
 mod verbs;
 mod watched;

@@ -1,6 +1,5 @@
 //! `zorb serve`: assembles the store and serves it until it is told to stop.
 
-use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -23,7 +22,6 @@ use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
 use crate::runtime::journal::Journal;

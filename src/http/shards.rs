@@ -58,7 +58,7 @@ pub(super) async fn register_events(
     let mut registering = begin(state, claims, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
         // Stock clients show people the sentence of an event; of a status they show the number.
-        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error)),
+        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &trail)),
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
     };

@@ -272,6 +272,7 @@ impl Cas {
                     Registered::Known
                     | Registered::MissingXorb(_)
                     | Registered::DamagedXorb(_)
+                    | Registered::OverQuota(_)
                     | Registered::OtherSha256 { .. },
                 ) => noted.withdraw().await,
             }

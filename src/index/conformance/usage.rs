@@ -357,7 +357,7 @@ async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_
         "DELETE FROM files",
     ] {
         let before = index.recounted().await;
-        assert!(index.tamper(sql).await, "{sql}");
+        assert!(index.is_let(sql).await, "{sql}");
         let [kept, counted] = index.recounted().await;
         assert_eq!(kept, counted, "{sql}");
         let is_idle = sql.contains("has_claimed");
@@ -367,8 +367,8 @@ async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_
     let path = folder.path().join("index.sqlite");
     old_database(&path).await;
     let index = SqliteIndex::open(&path).await.unwrap();
-    assert!(!index.tamper("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
-    assert!(!index.tamper("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
+    assert!(!index.is_let("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
+    assert!(!index.is_let("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
     let [kept, counted] = index.recounted().await;
     assert_eq!(kept, counted);
 }

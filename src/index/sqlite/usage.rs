@@ -140,7 +140,7 @@ impl SqliteIndex {
     }
 
     /// Does something that no verb does; returns whether the database let it happen.
-    pub(in crate::index) async fn tamper(&self, sql: &'static str) -> bool {
+    pub(in crate::index) async fn is_let(&self, sql: &'static str) -> bool {
         sqlx::raw_sql(sql).execute(&self.writer).await.is_ok()
     }
 }

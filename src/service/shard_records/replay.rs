@@ -28,7 +28,7 @@ use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
 use crate::format::shard::{Shard, parse as parse_shard};
 use crate::format::{ChunkHash, FileHash, XorbHash};
-use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
+use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::clock::Timestamp;
 use crate::service::Cas;
 use crate::service::access::RepoScope;
@@ -306,7 +306,15 @@ impl<'a> Replay<'a> {
                 xorbs = distinct(xorbs.into_iter().chain(more), &[]);
             }
             let now = Timestamp::from_millis(millis);
-            self.enter(Registration { repo: repo.to_owned(), files, xorbs, dedup, now }).await?;
+            self.enter(Registration {
+                repo: repo.to_owned(),
+                files,
+                xorbs,
+                dedup,
+                now,
+                allowance: Allowance::default(),
+            })
+            .await?;
         }
         Ok(())
     }
@@ -322,6 +330,7 @@ impl<'a> Replay<'a> {
                         xorbs: distinct(file.terms.iter().map(|term| term.xorb), &[]),
                         dedup: Vec::new(),
                         now: waiting.at,
+                        allowance: Allowance::default(),
                     };
                     self.enter(first).await?;
                 }
@@ -330,6 +339,7 @@ impl<'a> Replay<'a> {
                 let registered = self.cas.index.register(&registration).await.map_err(StoreError::from)?;
                 match registered {
                     Registered::New | Registered::Added | Registered::Known => return Ok(()),
+                    Registered::OverQuota(_) => unreachable!("this registration has no limits"),
                     Registered::MissingXorb(xorb) | Registered::DamagedXorb(xorb) => {
                         self.take_out(&mut registration, xorb);
                     }

@@ -9,7 +9,7 @@ use crate::format::compression::Policy;
 use crate::format::shard::Term;
 use crate::format::xorb::BuiltXorb;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{HealthIndex, Index, NewFile, Registration, RepairIndex, Ticket};
+use crate::index::{Allowance, HealthIndex, Index, NewFile, Registration, RepairIndex, Ticket};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
@@ -59,6 +59,7 @@ async fn register(setup: &Setup, xorbs: &[&BuiltXorb], byte: u8) -> FileHash {
         files: vec![NewFile { hash, raw_len, terms, sha256: None }],
         dedup: Vec::new(),
         now: setup.clock.now(),
+        allowance: Allowance::default(),
     };
     setup.index.register(&registration).await.unwrap();
     hash

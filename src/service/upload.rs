@@ -32,7 +32,8 @@ use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
-use crate::index::{NewXorb, SpentGrant, Staging, Ticket};
+use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket};
+use crate::runtime::telemetry::chain;
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
 /// beside hashing it (about a hundred), small enough that a hundred uploads hold little.
@@ -281,9 +282,29 @@ impl Cas {
         draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
-        self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
+        if let Err(error) = self.index.publish_xorb(row, ticket, self.clock.now()).await {
+            if error.kind == IndexErrorKind::Lost {
+                self.account_for(hash).await;
+            }
+            return Err(StoreError::from(error).into());
+        }
         uploaded.was_inserted = true;
         Ok(uploaded)
+    }
+
+    /// Sees to it, under the lock, that a blob does not stay for ever whose row was given up while it was published: that
+    /// took a day, or the clock has jumped. Failures are logged; the blob is without a row then.
+    async fn account_for(&self, hash: XorbHash) {
+        let accounted = match self.index.stage_xorb(hash, Ticket::random(), self.clock.now()).await {
+            // A staged row says that there may be a blob, and is cleared up like that of any failed upload.
+            Ok(Staging::Staged | Staging::Live) => Ok(()),
+            // Whoever deletes it may be past the blob. Nobody publishes it again while we have the lock.
+            Ok(Staging::Deleting) => self.blobs.delete(BlobKey::xorb(hash)).await.map(drop).map_err(StoreError::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = accounted {
+            tracing::warn!(xorb = %hash, error = %chain(&error), "a blob may be left that no row knows of");
+        }
     }
 }
 

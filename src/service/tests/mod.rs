@@ -6,6 +6,7 @@ mod faults;
 mod gc;
 mod granted;
 mod large;
+mod late;
 mod watched;
 
 use std::sync::Arc;

@@ -13,6 +13,8 @@ mod owners;
 mod publish;
 mod remove;
 mod terms;
+#[cfg(test)]
+pub(crate) mod weakened;
 
 use std::fs::File;
 use std::path::Path;

@@ -7,6 +7,7 @@ mod gc;
 mod granted;
 mod large;
 mod late;
+mod model;
 mod watched;
 
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Setup {
 
     /// The same over blobs of another kind.
     fn process_over(&self, blobs: impl BlobStore) -> Cas {
-        let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
+        let index = FaultyIndex::new(&self.index, &self.faults);
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
         Cas::new(Arc::new(blobs), Arc::new(index), clock, Arc::new(Metrics::new()), budget)

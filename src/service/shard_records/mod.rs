@@ -2,8 +2,7 @@
 //! records alone.
 //!
 //! Every registration that told something new is a record, with the shard as it was sent; every removal is one, too. They
-//! are in [`RecordStore`](crate::blob::records::RecordStore), and nobody reads them but [`rebuild`](self::rebuild) and the
-//! pruning of those that say nothing any more.
+//! are in [`RecordStore`], and nobody reads them but [`rebuild`] and the pruning of those that say nothing any more.
 //!
 //! Order of effects: record durable → transaction of the index → answer. So whatever was acknowledged has its record. What
 //! a crash between the two leaves is the record of something that was not acknowledged, and a rebuilt index may have it:

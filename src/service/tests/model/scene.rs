@@ -1,8 +1,8 @@
 //! A scene: some verbs at once, whose operations on the stores come one after the other in an order that a seed decides.
 //!
 //! At every moment all actors but one wait at a gate, so that a seed gives the same scene again, although hashing and
-//! SQLite have threads of their own. An actor that waits for the lock of a xorb is at no gate; it is known by whom the
-//! lock is held.
+//! SQLite have threads of their own. An actor that waits for the lock of a xorb or a file is at no gate; it is known by whom
+//! the lock is held.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use rand::rngs::StdRng;
 use super::gate::Stage;
 use crate::runtime::clock::ManualClock;
 
-/// Operations that are done under the lock of a xorb.
-const LOCKED: [&str; 5] = ["stage_xorb", "publish", "publish_xorb", "share_xorb", "spend_grant"];
+/// Operations that are done under the lock of a xorb, or of a file.
+const LOCKED: [&str; 8] =
+    ["stage_xorb", "publish", "publish_xorb", "share_xorb", "spend_grant", "owned_xorbs", "register", "remove_claims"];
 
 /// Rounds after which an actor that should be waiting for a lock is taken to do so.
 const LOCK_ROUND_COUNT: usize = 3;
@@ -25,7 +26,7 @@ const LOCK_ROUND_COUNT: usize = 3;
 /// One of those who act.
 pub(super) struct Actor<T> {
     pub(super) acting: BoxFuture<'static, T>,
-    /// The xorb whose lock it takes.
+    /// The lock that it takes: that of a xorb, or of a file.
     pub(super) lock: Option<usize>,
     /// Whether it is a process of its own, beside the server.
     pub(super) is_command: bool,

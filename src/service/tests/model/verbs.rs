@@ -14,7 +14,8 @@ use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
 use crate::service::gc::{Collected, CollectionPlan, Doubt, Pace, Policy};
 use crate::service::tests::claims::writer;
 use crate::service::{
-    BodyError, Cas, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Upload, UploadError,
+    BodyError, Cas, Detail, Form, GrantedUpload, PUBLISH_LOCK_COUNT, ReconstructError, RegisterError, RemoveError,
+    Upload, UploadError,
 };
 
 /// Repositories, in two domains. Who comes after them administers all.
@@ -64,10 +65,13 @@ pub(super) enum Outcome {
 }
 
 impl Verb {
-    /// The xorb whose lock it takes.
+    /// The lock that it takes. Those of files are behind those of xorbs, of which there are fewer.
     pub(super) fn lock(&self) -> Option<usize> {
         match self {
             Self::Upload { xorb, .. } | Self::Grant { xorb, .. } => Some(PALETTE.xorbs[*xorb].lock()),
+            Self::Register { file, .. } | Self::Remove { file, .. } => {
+                Some(PUBLISH_LOCK_COUNT + usize::from(PALETTE.files[*file].hash.as_bytes()[0]))
+            }
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod collector;
+mod descriptors;
 mod destination;
 mod gc;
 mod get;

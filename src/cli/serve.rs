@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::collector::{self, DeletionLock};
-use super::keys;
+use super::{descriptors, keys};
 use crate::blob::fs::FsBlobStore;
 use crate::config::{AuthMode, Config, RawConfig};
 use crate::http::server::{ConnectionLimits, Site, serve};
@@ -27,10 +27,14 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas};
+use crate::service::{Budget, Cas, Recovered, Shares};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
+
+/// Tasks that run between two looks at the sockets while there is no end of tasks. tokio's own 61 are good for throughput;
+/// with a piece of 1 MiB each, a request that comes in the middle of them would wait for a dozen milliseconds.
+const EVENT_INTERVAL: u32 = 8;
 
 /// What can be said on the command line; the rest is in the environment or the file.
 #[derive(Debug, Args)]
@@ -60,7 +64,11 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::install(config.log_format, &config.log)?;
     // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
     let _lock = lock(&config.data_dir)?;
-    let runtime = Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = Builder::new_multi_thread()
+        .event_interval(EVENT_INTERVAL)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     let result = runtime.block_on(serve_until_stopped(config));
     // What is cut off now holds no promise: nothing of it was acknowledged.
     runtime.shutdown_background();
@@ -102,23 +110,12 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let (descriptor_count, max_connections) = descriptors::budget(&config)?;
+    metrics.descriptors_max.set(i64::try_from(descriptor_count).unwrap_or(i64::MAX));
     let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
     let keys = keys::open(&config.data_dir)?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index.clone()), Arc::new(SystemClock), Arc::clone(&metrics), budget);
-    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
-    let deletion = DeletionLock::take(&config.data_dir).unwrap_or_else(|error| {
-        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
-        None
-    });
-    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
-    let recovered = recovered.context("cannot clear up after the last run")?;
-    drop(deletion);
+    let cas = store(&config, index.clone(), Arc::clone(&metrics))?;
+    let recovered = recover(&cas, &config.data_dir).await?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
@@ -135,6 +132,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let address =
         PublicAddress { url: config.public_url.map(Arc::from), trusted_proxies: config.trusted_proxies.into() };
     let prefix = Arc::from(address.path());
+    let trusted_proxies = Arc::clone(&address.trusted_proxies);
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
@@ -145,6 +143,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
+        deadline: config.request_timeout,
+        looks: Pool::new(1),
         auth,
         keys,
         clock: Arc::new(SystemClock),
@@ -152,9 +152,10 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         grants: config.grants,
     });
     let limits = ConnectionLimits {
-        max_count: config.max_connections,
+        max_count: max_connections,
+        trusted_proxies,
         idle: config.idle_timeout,
-        send_stall: config.send_timeout,
+        send_pace: Pace { idle: config.send_timeout, min_bytes_per_sec: config.min_download_rate },
         drain: config.drain_timeout,
     };
     let stopped = async move {
@@ -173,6 +174,35 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store of the data folder, with what it may use.
+fn store(config: &Config, index: SqliteIndex, metrics: Arc<Metrics>) -> anyhow::Result<Cas> {
+    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let budget = Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    };
+    let shares = Shares {
+        upload_len: config.max_upload_len,
+        read_count: config.read_turns,
+        // So that whoever reads never waits for those who sync.
+        publish_count: config.disk_workers.div_ceil(2),
+    };
+    let cas = Cas::new(Arc::new(blobs), Arc::new(index), Arc::new(SystemClock), metrics, budget);
+    Ok(cas.sharing(shares, budget))
+}
+
+/// Clears up what the last run has left.
+async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
+    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
+    let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        None
+    });
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    recovered.context("cannot clear up after the last run")
 }
 
 fn auth(config: &Config) -> Auth {

@@ -45,6 +45,8 @@ pub enum Code {
     IncompleteBody,
     /// The body makes no progress.
     BodyTimeout,
+    /// Whoever asks has its share, and others want theirs; try again.
+    TooManyRequests,
     /// There is nothing in the range.
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
@@ -53,6 +55,8 @@ pub enum Code {
     NotFound,
     /// Too much is under way, or in the way; try again.
     Overloaded,
+    /// The request took longer than a request may; try again.
+    Deadline,
     /// The server is not ready to serve.
     NotReady,
     /// The store is full.
@@ -87,7 +91,9 @@ impl Code {
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
         Self::NotFound,
+        Self::TooManyRequests,
         Self::Overloaded,
+        Self::Deadline,
         Self::NotReady,
         Self::OutOfSpace,
         Self::Internal,
@@ -120,7 +126,9 @@ impl Code {
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
+            Self::TooManyRequests => "too_many_requests",
             Self::Overloaded => "overloaded",
+            Self::Deadline => "deadline",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
             Self::Internal => "internal",
@@ -151,11 +159,12 @@ impl Code {
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::Deadline | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

@@ -23,6 +23,12 @@ use crate::service::{
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// How long a client is asked to wait where there is too much to do. Stock clients wait longer by themselves.
+const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// What is said to who has more than its share.
+const ABOVE_SHARE: &str = "You have your share of what there is, and others want theirs; wait for some of it to end.";
+
 /// A failure on its way to the client.
 #[derive(Debug)]
 pub struct Problem {
@@ -60,6 +66,11 @@ impl Problem {
         self
     }
 
+    /// Asks the client to come back in a moment.
+    pub(super) fn retry_soon(self) -> Self {
+        self.retry_after(BUSY_RETRY_AFTER)
+    }
+
     /// The sentence.
     pub(super) fn detail(&self) -> &str {
         &self.detail
@@ -67,7 +78,7 @@ impl Problem {
 
     /// Whether the same request may succeed later.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self.code, Code::Overloaded | Code::Internal)
+        matches!(self.code, Code::Overloaded | Code::TooManyRequests | Code::Deadline | Code::Internal)
     }
 
     /// Which failure it is.
@@ -116,6 +127,9 @@ impl From<UploadError> for Problem {
             UploadError::Overloaded { retry_after } => {
                 let detail = "Too many uploads are under way; try again in a moment.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
+            UploadError::AboveShare { retry_after } => {
+                Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_after(retry_after)
             }
             UploadError::BeingDeleted { retry_after } => {
                 let detail = "This xorb is being deleted at the moment; try again.";
@@ -194,10 +208,6 @@ impl From<RegisterError> for Problem {
                 let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
-            RegisterError::Overloaded { retry_after } => {
-                Self::new(Code::Overloaded, "Too many shards are under way; try again in a moment.")
-                    .retry_after(retry_after)
-            }
             RegisterError::Store(error) => error.into(),
         }
     }
@@ -254,6 +264,10 @@ impl From<StoreError> for Problem {
                 let detail = "The store does not answer in time; try again in a moment.";
                 Self::new(Code::Overloaded, detail).retry_after(UNAVAILABLE_RETRY_AFTER)
             }
+            StoreErrorKind::Overloaded => {
+                Self::new(Code::Overloaded, "There is too much to do; try again in a moment.").retry_soon()
+            }
+            StoreErrorKind::AboveShare => Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_soon(),
             StoreErrorKind::Broken => internal(&error),
         }
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,13 +14,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 
+use super::Pace;
+use super::crowd::{Crowd, REFUSAL};
 use super::linger::{Lingering, answer};
 use super::origin::Peer;
+use super::outlet::{Outlet, Watched};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -41,14 +44,16 @@ pub struct Site {
 }
 
 /// How connections are treated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConnectionLimits {
     /// Connections held at once; further ones wait in the kernel's queue.
     pub max_count: usize,
+    /// Whose connections are those of many.
+    pub trusted_proxies: Arc<[IpNet]>,
     /// Longest time until a request's head is complete, counted from the end of the one before.
     pub idle: Duration,
-    /// Longest time for which a client may take nothing of an answer.
-    pub send_stall: Duration,
+    /// What a client has to take of an answer.
+    pub send_pace: Pace,
     /// How long answers in flight may take when the server is told to stop.
     pub drain: Duration,
 }
@@ -66,6 +71,8 @@ pub async fn serve(
     http.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
+    let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
+    let stopping = Arc::new(AtomicBool::new(false));
     let mut stop = pin!(stop);
     loop {
         let accepted = async {
@@ -76,7 +83,7 @@ pub async fn serve(
             accepted = accepted => accepted,
             () = &mut stop => break,
         };
-        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream, limits.send_stall)?, Peer(peer))));
+        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream)?, Peer(peer))));
         let (stream, peer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -85,11 +92,22 @@ pub async fn serve(
                 continue;
             }
         };
-        let (unread, site) = (Arc::new(AtomicBool::new(false)), site.clone());
-        let stream = TokioIo::new(Lingering::new(Box::pin(stream), Arc::clone(&unread)));
+        let Some(member) = crowd.admit(peer.0.ip()) else {
+            metrics.connections_refused.inc();
+            tracing::debug!(peer = %peer.0.ip(), "an address has too many connections");
+            // As far as it goes: a client that does not see it sees the end of the connection.
+            let _ = stream.try_write(REFUSAL);
+            continue;
+        };
+        let (unread, site, outlet) = (Arc::new(AtomicBool::new(false)), site.clone(), Arc::new(Outlet::default()));
+        let stream = Watched::new(stream, Arc::clone(&outlet), limits.send_pace, Arc::clone(&stopping));
+        let stream = TokioIo::new(Lingering::new(stream, Arc::clone(&unread)));
+        let seen = Arc::clone(&outlet);
         let service = service_fn(move |request| {
             let mut request = normalise(request, &site.prefix);
             request.extensions_mut().insert(peer);
+            seen.begin();
+            request.extensions_mut().insert(Arc::clone(&seen));
             answer(site.router.clone(), Arc::clone(&unread), request)
         });
         let connection = watch(&graceful, http.serve_connection(stream, service));
@@ -100,10 +118,15 @@ pub async fn serve(
                 tracing::debug!(%error, "a connection broke");
             }
             metrics.connections.dec();
-            drop(slot);
+            if outlet.is_cut_off() {
+                metrics.slow_readers.inc();
+            }
+            drop((slot, member));
         });
     }
     drop(listener);
+    // Before the connections are told: they look at it then.
+    stopping.store(true, Ordering::Relaxed);
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("the time for requests in flight is over; what is left is cut off");
     }
@@ -117,10 +140,8 @@ where
     watcher.watch(connection)
 }
 
-fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<TcpStream>> {
+fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(send_stall));
     Ok(stream)
 }
 

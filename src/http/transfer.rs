@@ -12,7 +12,9 @@ use super::error::{Code, Problem};
 use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
 use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
+use super::sending::Recipient;
 use crate::format::XorbHash;
+use crate::runtime::fair::Tenant;
 use crate::service::Form;
 use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
 use crate::service::gc::MIN_CONDEMNED;
@@ -29,13 +31,14 @@ pub(super) struct Urls {
     base: BaseUrl,
     ring: Arc<KeyRing>,
     expires_unix_secs: u64,
+    tenant: Tenant,
 }
 
 impl Urls {
-    /// URLs that begin with this.
-    pub(super) fn new(state: &AppState, base: BaseUrl) -> Self {
+    /// URLs that begin with this, for downloads of this one's share.
+    pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
-        Self { base, ring: state.keys.current(), expires_unix_secs }
+        Self { base, ring: state.keys.current(), expires_unix_secs, tenant }
     }
 
     /// A URL for these descriptors, or several where they are too many for one.
@@ -44,7 +47,8 @@ impl Urls {
         batches
             .filter_map(|batch| {
                 let ranges: Vec<_> = batch.iter().map(|part| part.bytes).collect();
-                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs: self.expires_unix_secs };
+                let expires_unix_secs = self.expires_unix_secs;
+                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs, tenant: self.tenant };
                 let signature = url.sign(&self.ring)?;
                 Some((format!("{}/v1/data/{xorb}?s={}", self.base.0, signature.expose()), batch))
             })
@@ -58,6 +62,7 @@ pub(super) async fn data(
     Path(xorb): Path<String>,
     Query(pairs): Query<Vec<(String, String)>>,
     method: Method,
+    mut recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     let xorb: XorbHash = xorb.parse()?;
@@ -67,20 +72,22 @@ pub(super) async fn data(
     let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
     let now = state.clock.now().as_secs();
     let checked = state.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
-    checked.map_err(|refused| {
+    let tenant = checked.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
         Problem::new(
             Code::Forbidden,
             "This URL does not allow that, or not any more; ask for the reconstruction again.",
         )
     })?;
+    // Who fetches need not be who was given the URL, and comes from anywhere.
+    recipient.tenant = tenant.unwrap_or(recipient.tenant);
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
     let whole = stored.layout().whole();
     // Only the range counts here: a condition that fails would turn it into the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
     let representation = Representation::new(stored, Form::Serialized, whole);
-    let mut response = representation.respond(&state, &method, &only_range).await?;
+    let mut response = representation.respond(&state, &method, &only_range, recipient).await?;
     // Who may have a part is not told more of the whole than its length, and the URL does not live for a year.
     for name in [ETAG, X_XORB_CHUNK_RANGE, X_XORB_BYTE_RANGE] {
         response.headers_mut().remove(name);

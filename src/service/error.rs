@@ -8,6 +8,7 @@ use crate::blob::{BlobError, BlobErrorKind};
 use crate::format::XorbHash;
 use crate::format::xorb::XorbError;
 use crate::index::{IndexError, IndexErrorKind};
+use crate::runtime::fair::Busy;
 
 /// Why an upload was refused. Nothing of it is visible then.
 #[derive(Debug, Error)]
@@ -15,6 +16,12 @@ pub enum UploadError {
     /// Too many uploads are under way.
     #[error("too many uploads are under way")]
     Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// Whoever sends has its share of uploads under way, and others want theirs.
+    #[error("this tenant has its share of uploads under way")]
+    AboveShare {
         /// When to try again.
         retry_after: Duration,
     },
@@ -104,6 +111,9 @@ pub enum StoreError {
     /// Of the index.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// Of nothing: there is too much to do.
+    #[error(transparent)]
+    Busy(#[from] Busy),
 }
 
 /// What to tell a client about a failure of the store.
@@ -113,6 +123,10 @@ pub enum StoreErrorKind {
     NoSpace,
     /// Trying again may help.
     Unavailable,
+    /// There is too much to do, but not for this one; trying again helps.
+    Overloaded,
+    /// This one wants more than its share; trying again helps.
+    AboveShare,
     /// Something is broken.
     Broken,
 }
@@ -126,6 +140,8 @@ impl StoreError {
                 BlobErrorKind::NoSpace => StoreErrorKind::NoSpace,
                 BlobErrorKind::Corrupt | BlobErrorKind::Other => StoreErrorKind::Broken,
             },
+            Self::Busy(Busy { is_above_share: false }) => StoreErrorKind::Overloaded,
+            Self::Busy(Busy { is_above_share: true }) => StoreErrorKind::AboveShare,
             Self::Index(error) => match error.kind {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
                 IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,

@@ -3,6 +3,7 @@
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
+mod admission;
 pub mod archive;
 mod claims;
 mod contents;
@@ -17,6 +18,7 @@ pub mod reconstruct;
 mod recover;
 mod register;
 mod remove;
+mod shares;
 mod upload;
 mod windows;
 
@@ -24,8 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
+use self::admission::Admission;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
@@ -36,6 +39,7 @@ pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
+pub use self::shares::Shares;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
@@ -44,6 +48,7 @@ use crate::index::Index;
 pub use crate::index::Totals;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
+use crate::runtime::fair::FairGate;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -62,13 +67,19 @@ pub struct Cas {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     verify_pool: Pool,
-    upload_slots: Arc<Semaphore>,
-    /// KiB of shards that may still be taken into memory.
-    shard_room: Arc<Semaphore>,
+    admission: Arc<Admission>,
+    /// Blobs that may be made durable at once.
+    publishes: FairGate,
+    /// Pieces of xorbs that may be read and sent at once.
+    reads: FairGate,
+    /// Questions to the index that may be answered at once.
+    lookups: FairGate,
+    /// KiB of shards that may be in memory.
+    shard_room: FairGate,
     /// The same for small ones.
-    small_shard_room: Arc<Semaphore>,
+    small_shard_room: FairGate,
     /// Files of which all chunks may be gone through at once.
-    walks: Arc<Semaphore>,
+    walks: FairGate,
     /// What wakes whoever verifies claims.
     unsettled: Arc<claims::Unsettled>,
     /// Publishing runs here, so that it ends even when the client has gone.
@@ -100,16 +111,20 @@ impl Cas {
         metrics: Arc<Metrics>,
         budget: Budget,
     ) -> Self {
+        let shares = Shares::default();
         Self {
             blobs,
             index,
             clock,
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
-            upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
-            shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
-            small_shard_room: Arc::new(Semaphore::new(register::SMALL_SHARD_ROOM_KIB as usize)),
-            walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
+            admission: Arc::new(shares.admission(budget)),
+            publishes: shares.publishes(),
+            reads: shares.reads(),
+            lookups: shares::lookups(),
+            shard_room: shares::shard_room(register::SHARD_ROOM_KIB),
+            small_shard_room: shares::shard_room(register::SMALL_SHARD_ROOM_KIB),
+            walks: shares::walks(windows::WALK_COUNT),
             unsettled: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),

@@ -25,6 +25,7 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod overload;
 mod sha256;
 mod shutdown;
 mod smoke;

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use zorb::blob::memory::MemoryBlobStore;
+use zorb::blob::records::memory::MemoryRecordStore;
 use zorb::format::compression::Scheme;
 use zorb::format::shard::{CasChunk, CasInfo, FileInfo, Shard, Term, write_upload};
 use zorb::format::xorb::LayoutBuilder;
@@ -127,7 +128,8 @@ impl Store {
 fn process(index: &SqliteIndex) -> Cas {
     let budget = Budget { upload_count: 4, verify_worker_count: 3, layout_cache_len: 16 << 20 };
     let blobs = Arc::new(MemoryBlobStore::new());
-    Cas::new(blobs, Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()), budget)
+    let records = Arc::new(MemoryRecordStore::new());
+    Cas::new(blobs, records, Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()), budget)
 }
 
 fn xorbs(count: usize) -> Vec<NewXorb> {

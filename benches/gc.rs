@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::runtime::Builder;
 use zorb::blob::memory::MemoryBlobStore;
+use zorb::blob::records::memory::MemoryRecordStore;
 use zorb::format::compression::Scheme;
 use zorb::format::shard::Term;
 use zorb::format::xorb::LayoutBuilder;
@@ -81,20 +83,15 @@ async fn write_beside(index: SqliteIndex, stop: Arc<AtomicBool>) -> (f64, f64) {
 }
 
 /// Does something beside a writer, and prints how long the writer waited; returns the longest wait.
-async fn beside<T>(what: &str, other: &SqliteIndex, work: impl Future<Output = T>) -> (T, f64) {
+async fn beside<T: Send>(what: &str, other: &SqliteIndex, work: impl Future<Output = T> + Send) -> (T, f64) {
     let stop = Arc::new(AtomicBool::new(false));
-    let writer = tokio::task::LocalSet::new();
-    let waits = writer.spawn_local(write_beside(other.clone(), Arc::clone(&stop)));
-    let (done, secs) = writer
-        .run_until(async {
-            let begin = Instant::now();
-            let done = work.await;
-            let secs = begin.elapsed().as_secs_f64();
-            stop.store(true, Ordering::Relaxed);
-            (done, secs)
-        })
-        .await;
-    let (longest, median) = writer.run_until(waits).await.unwrap();
+    let timed = async {
+        let begin = Instant::now();
+        let done = work.await;
+        stop.store(true, Ordering::Relaxed);
+        (done, begin.elapsed().as_secs_f64())
+    };
+    let ((done, secs), (longest, median)) = join(timed, write_beside(other.clone(), Arc::clone(&stop))).await;
     eprintln!("{what}: {secs:.2} s; another writer waited {longest:.1} ms at most, {median:.2} ms in the median");
     (done, longest)
 }
@@ -118,7 +115,14 @@ async fn run() -> bool {
         named.sort_by_key(|hash| *hash.as_bytes());
         named.dedup();
         let repo = "bench".to_owned();
-        let registration = Registration { repo, files, xorbs: named, dedup: Vec::new(), now: clock.now() };
+        let registration = Registration {
+            repo,
+            files,
+            xorbs: named,
+            dedup: Vec::new(),
+            now: clock.now(),
+            allowance: zorb::index::Allowance::default(),
+        };
         index.register(&registration).await.unwrap();
     };
     for _ in 0..REFERENCE_COUNT / FILE_XORB_COUNT {
@@ -138,7 +142,14 @@ async fn run() -> bool {
 
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let blobs = Arc::new(MemoryBlobStore::new());
-    let cas = Cas::new(blobs, Arc::new(index.clone()), Arc::clone(&clock) as _, Arc::new(Metrics::new()), budget);
+    let cas = Cas::new(
+        blobs,
+        Arc::new(MemoryRecordStore::new()),
+        Arc::new(index.clone()),
+        Arc::clone(&clock) as _,
+        Arc::new(Metrics::new()),
+        budget,
+    );
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     // As another process has it: its waits are those for the lock of the file, not for our one writer.
     let other = SqliteIndex::open(&path).await.unwrap();

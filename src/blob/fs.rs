@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
+use rustix::fs::statvfs;
 
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
@@ -90,11 +91,8 @@ impl BlobStore for FsBlobStore {
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
         let path = self.path(key);
         async move {
-            match self.pool.run(move || fs::metadata(path)).await {
-                Ok(metadata) => Ok(Some(metadata.len())),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(BlobError::io("look up", Some(key), error)),
-            }
+            let len = self.pool.run(move || blob_len(&path)).await;
+            len.map_err(|error| BlobError::io("look up", Some(key), error))
         }
         .boxed()
     }
@@ -117,6 +115,24 @@ impl BlobStore for FsBlobStore {
         .boxed()
     }
 
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        let folder = self.xorbs.join(format!("{group:02x}"));
+        async move {
+            let keys = self.pool.run(move || list_group(&folder)).await;
+            keys.map_err(|error| BlobError::io("list a folder of xorbs", None, error))
+        }
+        .boxed()
+    }
+
+    fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        let folder = self.tmp.clone();
+        async move {
+            let count = self.pool.run(move || fs::read_dir(folder).map(Iterator::count)).await;
+            count.map_err(|error| BlobError::io("list the folder tmp", None, error))
+        }
+        .boxed()
+    }
+
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         let folder = self.tmp.clone();
         async move {
@@ -131,6 +147,17 @@ impl BlobStore for FsBlobStore {
         async move {
             let probed = self.pool.run(move || TempFile::create(&folder)?.write(b"probe")).await;
             probed.map_err(|error| BlobError::io("write to the folder tmp", None, error))
+        }
+        .boxed()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        let folder = self.tmp.clone();
+        async move {
+            let asked = self.pool.run(move || statvfs(&folder)).await;
+            let space = asked.map_err(|error| BlobError::io("ask for the free space", None, error.into()))?;
+            // What this process may use: file systems keep some for root.
+            Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
         }
         .boxed()
     }
@@ -202,12 +229,27 @@ impl FsReader {
 fn list_keys(folder: &Path) -> io::Result<Vec<BlobKey>> {
     let mut keys = Vec::new();
     for group in fs::read_dir(folder)? {
-        for file in fs::read_dir(group?.path())? {
-            // A name that is no hash was not put there by us, and is none of our business.
-            if let Some(hash) = file?.file_name().to_str().and_then(|name| name.parse().ok()) {
-                keys.push(BlobKey::xorb(hash));
-            }
+        keys.extend(list_group(&group?.path())?);
+    }
+    Ok(keys)
+}
+
+fn list_group(folder: &Path) -> io::Result<Vec<BlobKey>> {
+    let mut keys = Vec::new();
+    for file in fs::read_dir(folder)? {
+        // A name that is no hash was not put there by us, and is none of our business.
+        if let Some(hash) = file?.file_name().to_str().and_then(|name| name.parse().ok()) {
+            keys.push(BlobKey::xorb(hash));
         }
     }
     Ok(keys)
+}
+
+fn blob_len(path: &Path) -> io::Result<Option<u64>> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata.len())),
+        // The folders are made when the store is opened. Without this one it is not a blob that is missing, but a disk.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

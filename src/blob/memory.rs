@@ -67,6 +67,10 @@ impl BlobStore for MemoryBlobStore {
         ready(Ok(0)).boxed()
     }
 
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        ready(Ok(None)).boxed()
+    }
+
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
         ready(Ok(())).boxed()
     }

@@ -2,7 +2,7 @@
 //!
 //! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a test suite. The
 //! store knows keys, byte ranges and durability. It does not know what is in a blob, and it keeps no list of what
-//! ought to exist: that is the index.
+//! ought to exist: that is the index. Beside it [`records`] are kept, of which the index can be made again.
 //!
 //! * A blob is either wholly there or not there. Bytes become visible under a key only in [`Draft::publish`].
 //! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not be there.
@@ -15,17 +15,20 @@
 mod conformance;
 pub mod fs;
 pub mod memory;
+pub mod records;
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use thiserror::Error;
 
 use crate::format::{ByteRange, XorbHash};
+use crate::runtime::outage::Outage;
 
 /// Where blobs are kept.
 pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
@@ -41,7 +44,8 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// A blob that ends before `range` does makes the stream end with an error of kind [`BlobErrorKind::Corrupt`].
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
 
-    /// Length of a blob in bytes; `None` where there is no such blob.
+    /// Length of a blob in bytes; `None` where there is no such blob. Where the whole place is gone in which it would be,
+    /// that is an error: it says nothing about the blob.
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 
     /// Removes a blob, durably. Returns whether there was one.
@@ -50,12 +54,31 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// Every key there is, in no order.
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>>;
 
+    /// Every key whose hash begins with this byte as text, in no order: all of them in 256 steps, so that nobody has to
+    /// hold all keys at once.
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        async move {
+            let mut keys = self.list().await?;
+            keys.retain(|key| key.group() == group);
+            Ok(keys)
+        }
+        .boxed()
+    }
+
+    /// How many drafts there are, those of running uploads included.
+    fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        async { Ok(0) }.boxed()
+    }
+
     /// Removes what drafts of a process that died have left. Only for the start, when there are no drafts.
     /// Returns how many there were.
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>>;
 
     /// Proves that the store takes data: writes a little and removes it again.
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
+
+    /// Bytes that it can take before it is full, as far as its file system says; `None` where there is no telling.
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 }
 
 /// A blob in the making. Dropped unpublished, it goes away.
@@ -85,6 +108,12 @@ impl BlobKey {
         Self(hash)
     }
 
+    /// The first byte of the hash as text.
+    fn group(&self) -> u8 {
+        let name = self.0.to_string();
+        name.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).unwrap_or_default()
+    }
+
     /// The xorb whose blob this is.
     #[must_use]
     pub const fn xorb_hash(&self) -> XorbHash {
@@ -112,6 +141,8 @@ pub struct BlobError {
 pub enum BlobErrorKind {
     /// No room: the operator has to act.
     NoSpace,
+    /// The machine cannot do it for now.
+    Outage(Outage),
     /// The stored bytes are not what they were.
     Corrupt,
     /// Anything else; trying again may help.
@@ -123,7 +154,7 @@ impl BlobError {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlobErrorKind::NoSpace,
             io::ErrorKind::UnexpectedEof => BlobErrorKind::Corrupt,
-            _ => BlobErrorKind::Other,
+            _ => Outage::of(&source).map_or(BlobErrorKind::Other, BlobErrorKind::Outage),
         };
         Self { op, key, kind, source: Box::new(source) }
     }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
+use crate::service::{Cas, Pruning, StoreError};
 
 // The settings, which know nothing of the service, refuse what it would.
 const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
@@ -24,6 +24,9 @@ const _: () = assert!(MIN_GC_CONDEMNED.as_secs() == MIN_CONDEMNED.as_secs());
 
 /// Pause of the server between two steps: others write about as long as it does.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Records that are looked at in one step: some ms of reading.
+const PRUNE_STEP_COUNT: usize = 64;
 
 /// When a server looks for garbage first. Not at once: whoever has just started it has better to do.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
@@ -63,13 +66,30 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
         wait = interval;
         match DeletionLock::take(&data_dir) {
             Ok(Some(_lock)) => match cas.collect_garbage(policy, &pace).await {
-                Ok(collected) => log(&collected),
+                Ok(collected) => {
+                    log(&collected);
+                    // Only what has lost its blobs can be forgotten. What a stop interrupts is done after the next one.
+                    if collected.deleted.count > 0
+                        && let Some(Err(error)) = stop.run_until_cancelled(prune(&cas, STEP_PAUSE)).await
+                    {
+                        tracing::warn!(error = %chain(&error), "records that say nothing any more stay for now");
+                    }
+                }
                 Err(doubt) => tracing::error!(error = %chain(&doubt), "garbage is not collected, out of doubt"),
             },
             Ok(None) => tracing::info!("garbage is not collected now: another process does"),
             Err(error) => tracing::warn!(error = format!("{error:#}"), "garbage is not collected"),
         }
     }
+}
+
+/// Removes records that say nothing any more, now that blobs are gone.
+pub(super) async fn prune(cas: &Cas, pause: Duration) -> Result<(), StoreError> {
+    let mut pruning = Pruning::default();
+    while cas.prune_records(&mut pruning, PRUNE_STEP_COUNT).await?.is_none() {
+        sleep(pause).await;
+    }
+    Ok(())
 }
 
 fn log(collected: &Collected) {

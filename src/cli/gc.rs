@@ -13,12 +13,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::collector::{DeletionLock, policy};
+use super::collector::{DeletionLock, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
 use super::store::StoreArgs;
 use super::units::{Count, Size};
 use crate::blob::fs::FsBlobStore;
+use crate::blob::records::fs::FsRecordStore;
 use crate::config::{CollectionConfig, Config};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
@@ -138,12 +139,17 @@ async fn collect(
     let blobs = FsBlobStore::open_existing(data_dir, Pool::new(1));
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index), clock, metrics, budget);
+    let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, metrics, budget);
     let plan = cas.plan_collection(policy(config)?).await.context("nothing was done, out of doubt")?;
     if is_dry {
         return print_plan(&plan, output);
     }
-    report(&cas.collect(plan, &Pace::default()).await, output)
+    let collected = cas.collect(plan, &Pace::default()).await;
+    if collected.deleted.count > 0 {
+        prune(&cas, Duration::ZERO).await.context("garbage was collected, but records of it could not be removed")?;
+    }
+    report(&collected, output)
 }
 
 fn print_plan(plan: &CollectionPlan, output: &Output) -> anyhow::Result<()> {

@@ -1,12 +1,15 @@
 //! The command line: what was typed, and which module does it.
 
+mod assemble;
 mod backup;
 mod collector;
 mod descriptors;
 mod destination;
+mod fsck;
 mod gc;
 mod get;
 mod healthcheck;
+mod index;
 mod keys;
 mod ls;
 mod output;
@@ -14,6 +17,7 @@ mod pull;
 mod push;
 mod put;
 mod rca;
+mod reload;
 mod remote;
 mod restore;
 mod rm;
@@ -22,6 +26,7 @@ mod stop;
 mod store;
 mod token;
 mod units;
+mod usage;
 mod xorb;
 
 use std::process::ExitCode;
@@ -35,7 +40,7 @@ use self::output::{OutputError, complain, write_stdout};
 /// A self-hosted content-addressed store for the Xet protocol.
 ///
 /// Exit codes of every command: 0 it did what was asked; 1 it failed, or what it looked at is damaged, and stderr says
-/// why; 2 the command line makes no sense.
+/// why; 2 the command line makes no sense. `fsck` alone also says 2 where it could not check.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 pub struct Cli {
@@ -51,6 +56,7 @@ enum Command {
     Pull(pull::PullArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Usage(usage::UsageArgs),
     /// Make, look into and check xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
@@ -60,6 +66,9 @@ enum Command {
     Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    Fsck(fsck::FsckArgs),
+    #[command(subcommand)]
+    Index(index::IndexCommand),
     Gc(gc::GcArgs),
     /// Make, extend, look into and check archives of named blobs
     #[command(subcommand)]
@@ -83,12 +92,15 @@ impl Cli {
             Command::Pull(args) => pull::run(args),
             Command::Ls(args) => ls::run(args),
             Command::Rm(args) => rm::run(args),
+            Command::Usage(args) => usage::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
+            Command::Fsck(args) => fsck::run(args),
+            Command::Index(command) => index::run(command),
             Command::Gc(args) => gc::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
@@ -99,7 +111,11 @@ impl Cli {
             Err(error) if matches!(error.downcast_ref(), Some(OutputError::Closed)) => ExitCode::FAILURE,
             Err(error) => {
                 complain(format_args!("{error:#}"));
-                if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+                if error.is::<Usage>() || error.is::<fsck::CannotCheck>() {
+                    ExitCode::from(2)
+                } else {
+                    ExitCode::FAILURE
+                }
             }
         }
     }

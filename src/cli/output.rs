@@ -3,7 +3,7 @@
 //! What a command found goes to stdout; how it is going, and what went wrong, to stderr. With `--json` stdout has one
 //! JSON object per line and nothing else.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
@@ -135,4 +135,37 @@ pub(super) fn complain(text: impl Display) {
 #[expect(clippy::print_stderr, reason = "this is the door")]
 fn to_stderr(text: impl Display) {
     eprintln!("{text}");
+}
+
+/// A name as people may be shown it: one line, and nothing that a terminal obeys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain<'a>(pub(super) &'a str);
+
+impl Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            // The separators break lines, the others turn the text around behind them.
+            let is_format = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+            if c.is_control() || is_format || c == '\\' {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_shown_on_one_line_and_without_what_a_terminal_obeys() {
+        let shown = |name: &str| Plain(name).to_string();
+        assert_eq!(shown("größe 1.txt"), "größe 1.txt");
+        assert_eq!(shown("a\nb\x1b[2J\u{9b}c"), "a\\nb\\u{1b}[2J\\u{9b}c");
+        assert_eq!(shown("gpj\u{202e}exe"), "gpj\\u{202e}exe");
+        assert_ne!(shown("\\n"), shown("\n"));
+    }
 }

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use self::walk::{Found, walk};
-use super::output::{Output, OutputArgs};
+use super::output::{Output, OutputArgs, Plain};
 use super::remote::{self, RemoteArgs};
 use super::units::{Count, Share, Size, Wait};
 use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Unread};
@@ -122,7 +122,7 @@ fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) 
     let name = path.to_string_lossy();
     match file {
         Ok(PushedFile { hash, sha256, len, new_len }) => {
-            output.line(format_args!("{hash}  {name}"))?;
+            output.line(format_args!("{hash}  {}", Plain(&name)))?;
             output.record(&Record::File {
                 hash: hash.to_string(),
                 path: &name,
@@ -133,7 +133,7 @@ fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) 
             })?;
         }
         Err(error) => {
-            output.complain(chain(error));
+            output.complain(Plain(&chain(error)));
             output.record(&Record::Failed { path: &name, error: chain(error) })?;
         }
     }

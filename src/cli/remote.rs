@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 
 use super::output::Output;
 use super::units::Wait;
-use crate::client::{RequestError, RetryPolicy, Server, ServerUrl, Token, Watch};
+use crate::client::{Authorities, RequestError, RetryPolicy, Server, ServerUrl, Token, Watch};
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::telemetry::chain;
 
@@ -25,6 +25,8 @@ pub(super) struct RemoteArgs {
     /// Address of the server
     #[arg(long, env = "ZORB_SERVER", value_name = "URL")]
     server: ServerUrl,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Token to show to the server, and to nobody else
     #[arg(long, env = "ZORB_TOKEN", value_name = "T", hide_env_values = true)]
     token: Option<Typed>,
@@ -38,7 +40,8 @@ pub(super) struct RemoteArgs {
 
 impl RemoteArgs {
     pub(super) fn server(self) -> anyhow::Result<Server> {
-        let server = Server::new(self.server, RetryPolicy { count: self.retries })?;
+        let authorities = self.trust.authorities()?;
+        let server = Server::trusting(self.server, RetryPolicy { count: self.retries }, authorities)?;
         let token = match (self.token, self.token_file) {
             (_, Some(path)) => Some(read_token(&path)?),
             (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is of no use")?),
@@ -48,6 +51,25 @@ impl RemoteArgs {
             Some(token) => server.with_token(token),
             None => server,
         })
+    }
+}
+
+/// Who is believed when a server says who it is.
+#[derive(Debug, Args)]
+pub(super) struct TrustArgs {
+    /// PEM file with the authorities that vouch for the server, instead of those of this machine
+    #[arg(long, env = "ZORB_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+impl TrustArgs {
+    pub(super) fn authorities(self) -> anyhow::Result<Authorities> {
+        // An empty variable says nothing, as with the settings of the server.
+        let Some(path) = self.ca_file.filter(|path| !path.as_os_str().is_empty()) else {
+            return Ok(Authorities::default());
+        };
+        let pem = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Authorities::parse(&pem).with_context(|| format!("{} is of no use", path.display()))
     }
 }
 

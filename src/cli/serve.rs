@@ -8,33 +8,34 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::assemble::open_store;
 use super::collector::{self, DeletionLock};
+use super::reload::{self, Reloaded};
 use super::{descriptors, keys};
-use crate::blob::fs::FsBlobStore;
-use crate::config::{AuthMode, Config, RawConfig};
+use crate::config::{AuditMode, AuthMode, Config, RawConfig};
+use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
+use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
-use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
+use crate::runtime::journal::Journal;
 use crate::runtime::metrics::Metrics;
+use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Budget, Cas, Recovered, Shares};
+use crate::service::{Cas, Recovered, ScrubBudget};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
-
-/// Tasks that run between two looks at the sockets while there is no end of tasks. tokio's own 61 are good for throughput;
-/// with a piece of 1 MiB each, a request that comes in the middle of them would wait for a dozen milliseconds.
-const EVENT_INTERVAL: u32 = 8;
 
 /// What can be said on the command line; the rest is in the environment or the file.
 #[derive(Debug, Args)]
@@ -64,11 +65,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::install(config.log_format, &config.log)?;
     // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
     let _lock = lock(&config.data_dir)?;
-    let runtime = Builder::new_multi_thread()
-        .event_interval(EVENT_INTERVAL)
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let result = runtime.block_on(serve_until_stopped(config));
     // What is cut off now holds no promise: nothing of it was acknowledged.
     runtime.shutdown_background();
@@ -90,7 +87,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
 }
 
 /// Takes the data folder for this process. The operating system lets go of it when the process ends, however it ends.
-fn lock(data_dir: &Path) -> anyhow::Result<File> {
+pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
     create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
     let path = data_dir.join("lock");
@@ -109,34 +106,39 @@ fn lock(data_dir: &Path) -> anyhow::Result<File> {
 async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
+    let reload = ReloadSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
     let (descriptor_count, max_connections) = descriptors::budget(&config)?;
     metrics.descriptors_max.set(i64::try_from(descriptor_count).unwrap_or(i64::MAX));
-    let index = SqliteIndex::open(&config.data_dir.join("index.sqlite")).await?;
+    let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
+    let audit = audit(&config, &metrics)?;
+    let (cas, index) = open_store(&config, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
-    let cas = store(&config, index.clone(), Arc::clone(&metrics))?;
     let recovered = recover(&cas, &config.data_dir).await?;
+    let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
-    announce(&listener)?;
+    announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     tracing::info!(
         drafts_removed = recovered.drafts,
         rows_removed = recovered.rows,
+        files_recorded = recorded,
         elapsed_ms = begin.elapsed().as_millis(),
         "ready"
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let auth = auth(&config);
-    let address =
-        PublicAddress { url: config.public_url.map(Arc::from), trusted_proxies: config.trusted_proxies.into() };
+    let address = address(&config);
+    let limits = limits(&config, max_connections, Arc::clone(&address.trusted_proxies));
     let prefix = Arc::from(address.path());
-    let trusted_proxies = Arc::clone(&address.trusted_proxies);
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     background.spawn(sweep(cas.clone(), watching.clone()));
+    let (site_tls, journal) =
+        (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
+    background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
     background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
     background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
@@ -145,19 +147,13 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         pace,
         deadline: config.request_timeout,
         looks: Pool::new(1),
-        auth,
+        auth: auth(&config),
         keys,
         clock: Arc::new(SystemClock),
         address,
         grants: config.grants,
+        audit,
     });
-    let limits = ConnectionLimits {
-        max_count: max_connections,
-        trusted_proxies,
-        idle: config.idle_timeout,
-        send_pace: Pace { idle: config.send_timeout, min_bytes_per_sec: config.min_download_rate },
-        drain: config.drain_timeout,
-    };
     let stopped = async move {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
@@ -167,8 +163,19 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         // It never ends by itself, so there is nothing to be got from it.
         let _ = until.run_until_cancelled(verifying).await;
     });
-    serve(listener, Site { router, prefix }, metrics, limits, stopped).await;
+    if config.scrub_rate > 0 {
+        let budget = ScrubBudget { bytes_per_sec: config.scrub_rate, interval: config.scrub_interval };
+        let (scrubbing, until) = (cas.clone().scrub(budget), watching.clone());
+        background.spawn(async move {
+            // Like the verification.
+            let _ = until.run_until_cancelled(scrubbing).await;
+        });
+    }
+    serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
     watching.cancel();
+    if let Some(journal) = journal {
+        journal.close().await;
+    }
     background.join().await;
     cas.finish().await;
     index.close().await;
@@ -176,33 +183,45 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The store of the data folder, with what it may use.
-fn store(config: &Config, index: SqliteIndex, metrics: Arc<Metrics>) -> anyhow::Result<Cas> {
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let budget = Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    };
-    let shares = Shares {
-        upload_len: config.max_upload_len,
-        read_count: config.read_turns,
-        // So that whoever reads never waits for those who sync.
-        publish_count: config.disk_workers.div_ceil(2),
-    };
-    let cas = Cas::new(Arc::new(blobs), Arc::new(index), Arc::new(SystemClock), metrics, budget);
-    Ok(cas.sharing(shares, budget))
-}
-
-/// Clears up what the last run has left.
+/// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows
+/// of unfinished uploads to a later collection.
 async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
-    // A `zorb gc` that runs at this moment finishes the rows itself, those of unfinished uploads in a later run.
     let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
-        tracing::warn!(error = format!("{error:#}"), "what the last run has left is not cleared up");
+        tracing::warn!(error = format!("{error:#}"), "deletions of the last run are not finished now");
         None
     });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     recovered.context("cannot clear up after the last run")
+}
+
+fn address(config: &Config) -> PublicAddress {
+    PublicAddress {
+        url: config.public_url.as_deref().map(Arc::from),
+        trusted_proxies: config.trusted_proxies.as_slice().into(),
+        is_encrypted: config.tls.is_some(),
+    }
+}
+
+fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> ConnectionLimits {
+    ConnectionLimits {
+        max_count,
+        trusted_proxies,
+        idle: config.idle_timeout,
+        send_pace: Pace { idle: config.send_timeout, min_bytes_per_sec: config.min_download_rate },
+        drain: config.drain_timeout,
+    }
+}
+
+/// The audit log, where there is to be one.
+fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
+    let Some(target) = config.audit_log.clone() else { return Ok(None) };
+    let shown = format!("cannot append to the audit log ({target:?})");
+    let journal = Journal::open(target, metrics.audit.clone()).context(shown)?;
+    let scope = match config.audit {
+        AuditMode::Writes => AuditScope::Writes,
+        AuditMode::All => AuditScope::All,
+    };
+    Ok(Some(Audit { journal, scope }))
 }
 
 fn auth(config: &Config) -> Auth {
@@ -230,10 +249,10 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
 }
 
 /// The line that scripts wait for.
-fn announce(listener: &TcpListener) -> anyhow::Result<()> {
+fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<()> {
     let address = listener.local_addr().context("cannot tell which port was picked")?;
     let mut stdout = stdout().lock();
-    writeln!(stdout, "zorb listening on http://{address}")
+    writeln!(stdout, "zorb listening on {scheme}://{address}")
         .and_then(|()| stdout.flush())
         .context("cannot write to stdout")
 }

@@ -1,6 +1,8 @@
 //! Which store a command works on that needs no server, and how such a command shows its progress.
 
-use std::path::PathBuf;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -34,6 +36,17 @@ impl StoreArgs {
         let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
         Ok(flags.or(environment).or(file))
+    }
+}
+
+/// Takes the data folder for this process, as a server does; `None` where one has it. The operating system lets go of it
+/// when the process ends, however it ends.
+pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
+    let file = File::create(data_dir.join("lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

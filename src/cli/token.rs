@@ -1,6 +1,6 @@
 //! `zorb token`: tokens for a server, made from the keys in its data folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,7 +9,9 @@ use serde_json::json;
 
 use super::keys;
 use super::output::{Output, OutputArgs, write_stdout};
+use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::journal::append_one;
 use crate::service::access::{Claims, RepoScope, Scope, Subject, check_token, inspect_token};
 
 /// Longest life of a token. Nobody can take a token back but by dropping the key that signed it.
@@ -31,6 +33,23 @@ struct KeyArgs {
     data_dir: PathBuf,
 }
 
+/// Where it is noted that this was done.
+#[derive(Debug, Args)]
+struct NoteArgs {
+    /// Audit log to note this in; where it cannot be noted, it is not done
+    #[arg(long, env = "ZORB_AUDIT_LOG", value_name = "FILE")]
+    audit_log: Option<String>,
+}
+
+impl NoteArgs {
+    fn note(self, line: AuditLine<'_>) -> anyhow::Result<()> {
+        // The stdout of a server is not that of this command, which may be for a token and nothing else.
+        let Some(path) = self.audit_log.filter(|path| !path.is_empty() && path != "stdout") else { return Ok(()) };
+        let line = AuditLine { time: AuditLine::time(SystemClock.now()), ..line };
+        append_one(Path::new(&path), &line.render()).with_context(|| format!("cannot append to the audit log {path}"))
+    }
+}
+
 /// Print a new token, and nothing else, on stdout
 #[derive(Debug, Args)]
 pub(super) struct IssueArgs {
@@ -48,6 +67,8 @@ pub(super) struct IssueArgs {
     /// Who it is for; shows up in logs
     #[arg(long, value_name = "NAME")]
     subject: Option<Subject>,
+    #[command(flatten)]
+    note: NoteArgs,
 }
 
 /// Show what a token says, and whether it is valid
@@ -70,6 +91,8 @@ pub(super) struct RotateArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     keep: usize,
     #[command(flatten)]
+    note: NoteArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -87,7 +110,7 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Issue(args) => issue(args),
         TokenCommand::Inspect(args) => inspect(args),
-        TokenCommand::RotateKey(args) => rotate(&args),
+        TokenCommand::RotateKey(args) => rotate(args),
     }
 }
 
@@ -105,6 +128,13 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
         issued_unix_secs: now,
         expires_unix_secs: now.saturating_add(args.ttl.as_secs()),
     };
+    args.note.note(AuditLine {
+        action: "zorb token issue",
+        repo: Some(claims.repo.to_string()),
+        subject: claims.subject.as_ref().map(ToString::to_string),
+        scope: Some(claims.scope.to_string()),
+        ..AuditLine::default()
+    })?;
     let token = claims.issue(&ring);
     Ok(write_stdout(|stdout| writeln!(stdout, "{}", token.expose()))?)
 }
@@ -143,7 +173,8 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     if is_valid { Ok(()) } else { bail!("the token has expired; issue a new one") }
 }
 
-fn rotate(args: &RotateArgs) -> anyhow::Result<()> {
+fn rotate(args: RotateArgs) -> anyhow::Result<()> {
+    args.note.note(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
     let ring = keys::change(&args.keys.data_dir, |ring| match ring {
         None => bail!("there are no keys in {} to rotate", args.keys.data_dir.display()),
         Some(ring) => {

@@ -20,6 +20,7 @@ mod remove;
 mod retry;
 mod server;
 mod token;
+mod usage;
 mod verify;
 mod wire;
 
@@ -32,6 +33,7 @@ pub use self::push::{Push, PushError, PushWatch, Pushed, PushedFile, ResumeCache
 pub use self::put::{Put, PutError};
 pub use self::remove::RemovedFile;
 pub use self::retry::RetryPolicy;
-pub use self::server::{ParseUrlError, Server, ServerUrl, Watch};
+pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server, ServerUrl, Watch};
 pub use self::token::{ParseTokenError, Token};
+pub use self::usage::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 pub use self::verify::verify_reader;

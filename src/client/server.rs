@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy as RedirectPolicy;
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Certificate, Client, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::time::timeout;
@@ -31,6 +31,29 @@ const MAX_TEXT_LEN: usize = 8 << 20;
 /// Where a server is: `http` or `https`, a host, and perhaps a path that a proxy in front has given it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl(Url);
+
+/// Who is believed when a server says who it is: whomever this machine believes, or these alone.
+#[derive(Clone, Debug, Default)]
+pub struct Authorities(Option<Arc<[Certificate]>>);
+
+/// A text has no certificates of authorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("there is no certificate in PEM, or one that is damaged")]
+pub struct ParseAuthoritiesError;
+
+impl Authorities {
+    /// These alone, from their certificates in PEM.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or one of them is damaged.
+    pub fn parse(pem: &[u8]) -> Result<Self, ParseAuthoritiesError> {
+        match Certificate::from_pem_bundle(pem) {
+            Ok(certificates) if !certificates.is_empty() => Ok(Self(Some(certificates.into()))),
+            _ => Err(ParseAuthoritiesError),
+        }
+    }
+}
 
 /// Why a text is not the address of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -65,6 +88,7 @@ pub struct Server {
     token: Option<Token>,
     /// For data behind `https` where the server itself is plain.
     tls: Arc<OnceLock<Client>>,
+    authorities: Authorities,
     pub(super) retry: RetryPolicy,
 }
 
@@ -77,8 +101,17 @@ impl Server {
     ///
     /// This machine has no certificates to check `https` with.
     pub fn new(url: ServerUrl, retry: RetryPolicy) -> Result<Self, RequestError> {
-        let http = build(url.is_plain(), url.is_loopback()).map_err(|error| url.unreachable(error))?;
-        Ok(Self { http, url, token: None, tls: Arc::default(), retry })
+        Self::trusting(url, retry, Authorities::default())
+    }
+
+    /// The same where these authorities say who a server is, for it and for whoever has its data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::new`].
+    pub fn trusting(url: ServerUrl, retry: RetryPolicy, authorities: Authorities) -> Result<Self, RequestError> {
+        let http = build(url.is_plain(), url.is_loopback(), &authorities).map_err(|error| url.unreachable(error))?;
+        Ok(Self { http, url, token: None, tls: Arc::default(), authorities, retry })
     }
 
     /// The same server, to whom this token is shown.
@@ -129,7 +162,7 @@ impl Server {
             "https" => match self.tls.get() {
                 Some(http) => http,
                 None => {
-                    let http = build(false, false).map_err(|error| self.url.unreachable(error))?;
+                    let http = build(false, false, &self.authorities).map_err(|error| self.url.unreachable(error))?;
                     self.tls.get_or_init(|| http)
                 }
             },
@@ -229,25 +262,26 @@ impl Server {
     }
 }
 
-fn build(is_plain: bool, is_loopback: bool) -> reqwest::Result<Client> {
+fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwest::Result<Client> {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
         // Whoever has installed one before us may keep it.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
     let builder = || {
-        Client::builder()
+        let builder = Client::builder()
             .user_agent(concat!("zorb/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirected upload would lose its body, and the server has none: it is a wrong address.
-            .redirect(RedirectPolicy::none())
+            .redirect(RedirectPolicy::none());
+        if is_loopback { builder.no_proxy() } else { builder }
     };
-    if is_plain {
+    match &authorities.0 {
         // A small container may have no certificates at all, and plain HTTP needs none.
-        let without_tls = builder().tls_certs_only([]);
-        return if is_loopback { without_tls.no_proxy().build() } else { without_tls.build() };
+        _ if is_plain => builder().tls_certs_only([]).build(),
+        Some(certificates) => builder().tls_certs_only(certificates.iter().cloned()).build(),
+        None => builder().build(),
     }
-    builder().build()
 }
 
 /// The `Retry-After` header, in either of its forms (RFC 9110, section 10.2.3).

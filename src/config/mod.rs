@@ -4,11 +4,12 @@
 //! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
 
 mod collection;
+mod quota;
 mod raw;
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -17,7 +18,9 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+pub use self::quota::{QuotaConfig, QuotaLimits, RawQuota};
 pub use self::raw::RawConfig;
+use crate::runtime::journal::Target;
 use crate::runtime::telemetry::LogFormat;
 
 /// Everything that `zorb serve` can be told.
@@ -31,12 +34,20 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Proxies whose forwarded headers are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// What connections are encrypted with; plain HTTP if not set.
+    pub tls: Option<TlsFiles>,
+    /// Where requests are noted; nowhere if not set.
+    pub audit_log: Option<Target>,
+    /// Which requests are noted.
+    pub audit: AuditMode,
     /// Whether requests carry tokens.
     pub auth: AuthMode,
     /// Whether requests without authentication are meant to be taken from other machines.
     pub allow_anonymous: bool,
     /// Whether upload grants are given out.
     pub grants: bool,
+    /// Bytes to keep free where everything is kept; 0 for none.
+    pub min_free_len: u64,
     /// Connections held at once.
     pub max_connections: usize,
     /// Uploads under way at once.
@@ -65,12 +76,36 @@ pub struct Config {
     pub disk_workers: usize,
     /// Bytes of layouts kept in memory.
     pub layout_cache: u64,
+    /// Bytes per second that the scrub reads; 0 for no scrub.
+    pub scrub_rate: u64,
+    /// How old the last verification of a xorb may become.
+    pub scrub_interval: Duration,
     /// When garbage goes.
     pub collection: CollectionConfig,
+    /// How much repositories may have.
+    pub quota: QuotaConfig,
     /// How log lines look.
     pub log_format: LogFormat,
     /// What is logged, in the notation of tracing.
     pub log: String,
+}
+
+/// PEM files that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and its chain.
+    pub certificates: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Which requests are in the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditMode {
+    /// What changes something, and what is refused.
+    Writes,
+    /// All but signs of life.
+    All,
 }
 
 /// Whether requests carry tokens.
@@ -137,16 +172,20 @@ impl Config {
     /// A value makes no sense, or the server would be open to other machines without anyone having said so.
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
-        let collection = CollectionConfig::new(&raw)?;
+        let (collection, quota) = (CollectionConfig::new(&raw)?, QuotaConfig::new(&raw)?);
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
             data_dir: Self::data_dir_of(raw.data_dir),
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
+            tls: tls_files(raw.tls_cert, raw.tls_key)?,
+            audit_log: audit_log(raw.audit_log),
+            audit: audit_mode(raw.audit)?,
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
+            min_free_len: non_negative("min_free_bytes", raw.min_free_bytes, 1 << 30)?,
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             max_upload_len: positive("max_upload_bytes", raw.max_upload_bytes, 8 << 30)? as u64,
@@ -161,7 +200,10 @@ impl Config {
             verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
             disk_workers: positive("disk_workers", raw.disk_workers, 32)?,
             layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
+            scrub_rate: rate("scrub_rate", raw.scrub_rate, 8 << 20)?,
+            scrub_interval: secs("scrub_interval_secs", raw.scrub_interval_secs, 30 * 24 * 3600)?,
             collection,
+            quota,
             log_format: log_format(raw.log_format)?,
             log: raw.log.unwrap_or_else(|| "info".to_owned()),
         };
@@ -205,6 +247,39 @@ fn proxies(text: Option<String>) -> Result<Vec<IpNet>, ConfigError> {
     nets.collect()
 }
 
+fn tls_files(certificates: Option<String>, key: Option<String>) -> Result<Option<TlsFiles>, ConfigError> {
+    let path = |text: Option<String>| text.filter(|text| !text.is_empty()).map(PathBuf::from);
+    let half = |key: &'static str, value: &Path, missing: &str| ConfigError::Value {
+        key,
+        value: value.display().to_string(),
+        reason: format!("it is of no use without {missing}"),
+    };
+    match (path(certificates), path(key)) {
+        (Some(certificates), Some(key)) => Ok(Some(TlsFiles { certificates, key })),
+        (Some(certificates), None) => Err(half("tls_cert", &certificates, "tls_key")),
+        (None, Some(key)) => Err(half("tls_key", &key, "tls_cert")),
+        (None, None) => Ok(None),
+    }
+}
+
+fn audit_log(text: Option<String>) -> Option<Target> {
+    match text.filter(|text| !text.is_empty())?.as_str() {
+        "stdout" => Some(Target::Stdout),
+        path => Some(Target::File(PathBuf::from(path))),
+    }
+}
+
+fn audit_mode(text: Option<String>) -> Result<AuditMode, ConfigError> {
+    match text.as_deref() {
+        None | Some("writes") => Ok(AuditMode::Writes),
+        Some("all") => Ok(AuditMode::All),
+        Some(value) => {
+            let reason = "it is writes or all".to_owned();
+            Err(ConfigError::Value { key: "audit", value: value.to_owned(), reason })
+        }
+    }
+}
+
 fn auth_mode(text: Option<String>) -> Result<AuthMode, ConfigError> {
     match text.as_deref() {
         None | Some("off") => Ok(AuthMode::Off),
@@ -228,6 +303,16 @@ fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {
     }
 }
 
+/// A number that may be 0.
+fn non_negative(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    u64::try_from(value).map_err(|_| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 0".to_owned(),
+    })
+}
+
 /// A number that must be at least 1.
 fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usize, ConfigError> {
     let Some(value) = value else { return Ok(default) };
@@ -235,6 +320,16 @@ fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usi
         key,
         value: value.to_string(),
         reason: "it must be at least 1".to_owned(),
+    })
+}
+
+/// A number that may be 0, which switches something off.
+fn rate(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    u64::try_from(value).map_err(|_| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 1, or 0 for off".to_owned(),
     })
 }
 

@@ -1,9 +1,11 @@
 //! Settings as they are written: nothing validated, nothing filled in.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
+use super::quota::RawQuota;
 use super::{ConfigError, parse};
 
 /// Declares every key once: its name, its type, and how the environment spells it.
@@ -14,10 +16,13 @@ macro_rules! keys {
         #[serde(deny_unknown_fields)]
         pub struct RawConfig {
             $($(#[$doc])* pub $key: Option<$type>,)*
+            /// Quotas by name: tables, which only the file has.
+            #[serde(default)]
+            pub quota: BTreeMap<String, RawQuota>,
         }
 
         impl RawConfig {
-            /// Every key there is.
+            /// Every key there is, but for the tables.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
 
             /// What the environment says: `ZORB_` and the key in capitals. An empty variable says nothing.
@@ -32,13 +37,15 @@ macro_rules! keys {
                         let text = lookup(&name).filter(|text| !text.is_empty());
                         text.map(|text| parse(stringify!($key), &text, $expected)).transpose()?
                     },)*
+                    quota: BTreeMap::new(),
                 })
             }
 
             /// This, and what `other` says where this says nothing.
             #[must_use]
             pub fn or(self, other: Self) -> Self {
-                Self { $($key: self.$key.or(other.$key),)* }
+                let quota = if self.quota.is_empty() { other.quota } else { self.quota };
+                Self { $($key: self.$key.or(other.$key),)* quota }
             }
         }
     };
@@ -53,6 +60,14 @@ keys! {
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are believed.
     trusted_proxies: String, "addresses and networks";
+    /// File with certificates.
+    tls_cert: String, "a file";
+    /// File with the key of the certificate.
+    tls_key: String, "a file";
+    /// Where the audit log goes.
+    audit_log: String, "a file, or stdout";
+    /// `writes` or `all`.
+    audit: String, "writes or all";
     /// `token` or `off`.
     auth: String, "token or off";
     /// Serve other machines without authentication.
@@ -61,6 +76,8 @@ keys! {
     grants: bool, "true or false";
     /// Connections held at once.
     max_connections: i64, "a whole number";
+    /// Bytes.
+    min_free_bytes: i64, "a whole number of bytes";
     /// Uploads under way at once.
     max_uploads: i64, "a whole number";
     /// Bytes of uploads under way at once.
@@ -87,12 +104,22 @@ keys! {
     disk_workers: i64, "a whole number";
     /// Bytes.
     layout_cache: i64, "a whole number of bytes";
+    /// Bytes per second.
+    scrub_rate: i64, "a whole number of bytes per second";
+    /// Seconds.
+    scrub_interval_secs: i64, "a whole number of seconds";
     /// Seconds.
     gc_interval_secs: i64, "a whole number of seconds";
     /// Days.
     gc_grace_days: i64, "a whole number of days";
     /// Hours.
     gc_condemned_hours: i64, "a whole number of hours";
+    /// Files of a repository.
+    quota_files: i64, "a whole number";
+    /// Bytes of the files of a repository.
+    quota_logical_bytes: i64, "a whole number of bytes";
+    /// Bytes of the xorbs of a repository.
+    quota_physical_bytes: i64, "a whole number of bytes";
     /// `text` or `json`.
     log_format: String, "text or json";
     /// A tracing filter.

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use super::{Config, ConfigError, RawConfig};
+use super::{AuditMode, Config, ConfigError, RawConfig, Target};
 
 fn raw(text: &str) -> RawConfig {
     RawConfig::parse(text, "a test").unwrap()
@@ -73,4 +73,27 @@ fn the_documented_file_has_every_key_at_its_default() {
     let (documented, default) = (Config::new(raw(&settings)).unwrap(), Config::new(RawConfig::default()).unwrap());
     let machine_dependent = |config: &Config| Config { verify_workers: 0, read_turns: 0, ..config.clone() };
     assert_eq!(format!("{:?}", machine_dependent(&documented)), format!("{:?}", machine_dependent(&default)));
+}
+
+#[test]
+fn tls_takes_both_files_and_does_not_open_the_server_to_everybody() {
+    let both = "tls_cert = 'c.pem'\ntls_key = 'k.pem'";
+    let files = Config::new(raw(both)).unwrap().tls.unwrap();
+    assert_eq!((files.certificates.to_str(), files.key.to_str()), (Some("c.pem"), Some("k.pem")));
+    for half in ["tls_cert = 'c.pem'", "tls_key = 'k.pem'", "tls_cert = 'c.pem'\ntls_key = ''"] {
+        assert!(Config::new(raw(half)).unwrap_err().to_string().contains("of no use without"), "{half}");
+    }
+    assert!(Config::new(raw("tls_cert = ''\ntls_key = ''")).unwrap().tls.is_none());
+    let open = Config::new(raw(&format!("{both}\nlisten = '0.0.0.0:443'")));
+    assert!(matches!(open, Err(ConfigError::Exposed { .. })), "who may do what is not a matter of encryption");
+}
+
+#[test]
+fn the_audit_log_is_nowhere_in_a_file_or_on_stdout() {
+    let target = |text: &str| Config::new(raw(&format!("audit_log = '{text}'"))).unwrap().audit_log;
+    assert_eq!(target(""), None);
+    assert_eq!(target("stdout"), Some(Target::Stdout));
+    assert_eq!(target("./stdout"), Some(Target::File("./stdout".into())));
+    assert_eq!(Config::new(raw("audit = 'all'")).unwrap().audit, AuditMode::All);
+    assert!(Config::new(raw("audit = 'none'")).is_err());
 }

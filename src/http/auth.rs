@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::AppState;
+use super::audit::Trail;
 use super::error::{Code, Problem};
 use crate::service::access::{Claims, RepoScope, Scope, check_token};
 
@@ -52,6 +53,9 @@ pub(super) async fn guard(
         Auth::Tokens => check(&state, request.headers()).await?,
     };
     if state.auth == Auth::Tokens {
+        if let Some(trail) = request.extensions().get::<Trail>() {
+            trail.belongs_to(&claims);
+        }
         let span = tracing::Span::current();
         span.record("repo", tracing::field::display(&claims.repo));
         if let Some(subject) = &claims.subject {
@@ -77,7 +81,7 @@ async fn check(state: &AppState, headers: &HeaderMap) -> Result<Claims, Problem>
     let now = state.clock.now().as_secs();
     state.keys.check(|ring| check_token(ring, token, now)).await.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "a token was refused");
-        unauthorized("The token is not valid, or not any more; get a new one.")
+        unauthorized("The token is not valid, or not any more; get a new one.").because(refused)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use super::range::parse_closed_ranges;
 use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
@@ -23,10 +24,9 @@ const HEADER: &str = "x-range-dirty";
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Path(file): Path<String>,
+    HashPath(file): HashPath<FileHash>,
     headers: HeaderMap,
 ) -> Result<Json<ChunkHashesJson>, Problem> {
-    let file: FileHash = file.parse()?;
     let changes = changes(&headers)?;
     let windows = state.cas.chunk_windows(&claims, file, &changes).await?;
     Ok(Json(windows.into()))

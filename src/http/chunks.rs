@@ -1,6 +1,6 @@
 //! The question whether a chunk is there already (spec 5.7), and the sink for telemetry (spec 5.8).
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use crate::format::ChunkHash;
 
 /// `GET /v1/chunks/{prefix}/{hash}`: a shard that says where the chunk is. Any doubt is a 404: clients take a shard that
@@ -15,9 +16,8 @@ use crate::format::ChunkHash;
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Path((_, chunk)): Path<(String, String)>,
+    HashPath(chunk): HashPath<ChunkHash>,
 ) -> Result<impl IntoResponse, Problem> {
-    let chunk: ChunkHash = chunk.parse()?;
     let not_found = || Problem::new(Code::NotFound, "This chunk is not known.");
     let answer = state.cas.dedup_answer(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "a chunk could not be looked up");

@@ -29,6 +29,8 @@ pub enum Code {
     Sha256Conflict,
     /// The body or the query of a request is not of its form.
     InvalidRequest,
+    /// Plain HTTP was sent to a port that speaks TLS.
+    HttpsRequired,
     /// There is no valid token.
     Unauthorized,
     /// The request is not allowed.
@@ -47,6 +49,8 @@ pub enum Code {
     BodyTimeout,
     /// Whoever asks has its share, and others want theirs; try again.
     TooManyRequests,
+    /// There would be more than the quota of the repository, or of its owner, allows.
+    QuotaExceeded,
     /// There is nothing in the range.
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
@@ -57,10 +61,14 @@ pub enum Code {
     Overloaded,
     /// The request took longer than a request may; try again.
     Deadline,
+    /// The machine cannot do it for now.
+    Unavailable,
     /// The server is not ready to serve.
     NotReady,
     /// The store is full.
     OutOfSpace,
+    /// The stored bytes of a xorb are damaged.
+    XorbDamaged,
     /// Something is broken here.
     Internal,
 }
@@ -80,6 +88,7 @@ impl Code {
         Self::FileHashMismatch,
         Self::Sha256Conflict,
         Self::InvalidRequest,
+        Self::HttpsRequired,
         Self::Unauthorized,
         Self::Forbidden,
         Self::HashMismatch,
@@ -88,14 +97,17 @@ impl Code {
         Self::TooManyChunks,
         Self::IncompleteBody,
         Self::BodyTimeout,
+        Self::QuotaExceeded,
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
         Self::NotFound,
         Self::TooManyRequests,
         Self::Overloaded,
         Self::Deadline,
+        Self::Unavailable,
         Self::NotReady,
         Self::OutOfSpace,
+        Self::XorbDamaged,
         Self::Internal,
     ];
 
@@ -115,6 +127,7 @@ impl Code {
             Self::FileHashMismatch => "file_hash_mismatch",
             Self::Sha256Conflict => "sha256_conflict",
             Self::InvalidRequest => "invalid_request",
+            Self::HttpsRequired => "https_required",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::HashMismatch => "hash_mismatch",
@@ -123,14 +136,17 @@ impl Code {
             Self::TooManyChunks => "too_many_chunks",
             Self::IncompleteBody => "incomplete_body",
             Self::BodyTimeout => "body_timeout",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
             Self::TooManyRequests => "too_many_requests",
             Self::Overloaded => "overloaded",
             Self::Deadline => "deadline",
+            Self::Unavailable => "unavailable",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
+            Self::XorbDamaged => "xorb_damaged",
             Self::Internal => "internal",
         }
     }
@@ -141,6 +157,7 @@ impl Code {
         match self {
             Self::InvalidHash
             | Self::InvalidRequest
+            | Self::HttpsRequired
             | Self::InvalidRange
             | Self::MalformedXorb
             | Self::UnsupportedVersion
@@ -161,10 +178,13 @@ impl Code {
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            // Final for stock clients, unlike 507, and unlike 403 it sends nobody to look at the token.
+            Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::Deadline | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
+            // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.
+            Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Overloaded | Self::Deadline | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

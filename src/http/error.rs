@@ -7,17 +7,22 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::Router;
+use axum::http::header::{CONNECTION, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::audit::Outcome;
 pub use super::code::Code;
-use crate::format::ParseHashError;
+use super::security;
 use crate::format::xorb::XorbErrorClass;
+use crate::format::{ParseHashError, XorbHash};
 use crate::runtime::telemetry::chain;
+use crate::service::access::{Reason, Refused};
 use crate::service::{
-    ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
+    Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
 
 /// How long a client is asked to wait when the index does not answer in time.
@@ -25,6 +30,11 @@ const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// How long a client is asked to wait where there is too much to do. Stock clients wait longer by themselves.
 const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How long a client is asked to wait when what it reads was replaced: it is there already.
+const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a client is asked to wait when the machine is at its end: nothing but a person may change that, or a few
+/// connections that end.
+const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// What is said to who has more than its share.
 const ABOVE_SHARE: &str = "You have your share of what there is, and others want theirs; wait for some of it to end.";
@@ -39,13 +49,15 @@ pub struct Problem {
     retry_after: Option<Duration>,
     /// For 416: how many bytes there are.
     unsatisfied_len: Option<u64>,
+    /// Why, for the audit log and nobody else.
+    reason: Option<Reason>,
 }
 
 impl Problem {
     /// A failure of this kind, and one sentence that says what to do about it.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None }
+        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None, reason: None }
     }
 
     /// Adds a field for programs.
@@ -58,6 +70,12 @@ impl Problem {
     /// Says how many bytes there are to ask for, in `Content-Range` (RFC 9110, section 15.5.17).
     pub(super) fn unsatisfied(mut self, len: u64) -> Self {
         self.unsatisfied_len = Some(len);
+        self
+    }
+
+    /// Says why to the audit log; the client is not told.
+    pub(super) fn because(mut self, refused: Refused) -> Self {
+        self.reason = Some(refused.reason());
         self
     }
 
@@ -78,7 +96,10 @@ impl Problem {
 
     /// Whether the same request may succeed later.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self.code, Code::Overloaded | Code::TooManyRequests | Code::Deadline | Code::Internal)
+        matches!(
+            self.code,
+            Code::Overloaded | Code::TooManyRequests | Code::Deadline | Code::Unavailable | Code::Internal
+        )
     }
 
     /// Which failure it is.
@@ -99,6 +120,7 @@ impl IntoResponse for Problem {
         problem.insert("detail".to_owned(), json!(self.detail));
         problem.extend(self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let mut response = (status, Value::Object(problem).to_string()).into_response();
+        response.extensions_mut().insert(Outcome { code: self.code.as_str(), reason: self.reason.map(Reason::name) });
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code == Code::Unauthorized {
@@ -133,6 +155,10 @@ impl From<UploadError> for Problem {
             }
             UploadError::BeingDeleted { retry_after } => {
                 let detail = "This xorb is being deleted at the moment; try again.";
+                Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
+            UploadError::FoundDamaged { retry_after } => {
+                let detail = "The stored xorb has turned out to be damaged; send it again, to mend it.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
             UploadError::TooLarge { limit } => {
@@ -192,6 +218,7 @@ impl From<RegisterError> for Problem {
                 let detail = format!("Xorb {xorb} is not there, or not any more; upload it first.");
                 Self::new(Code::MissingXorb, detail).with("xorb", xorb.to_string())
             }
+            RegisterError::DamagedXorb { xorb } => damaged(xorb),
             RegisterError::OtherChunks { xorb } => {
                 Self::new(Code::ShardMismatch, sentence).with("xorb", xorb.to_string())
             }
@@ -208,6 +235,17 @@ impl From<RegisterError> for Problem {
                 let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
+            RegisterError::OverQuota(over) => {
+                let detail = format!(
+                    "Nothing was registered, because of a quota: {over}. Remove files, or ask whoever runs the server for more."
+                );
+                Self::new(Code::QuotaExceeded, detail)
+                    .with("holder", over.holder)
+                    .with("quantity", quantity_name(over.quantity))
+                    .with("limit", over.limit)
+                    .with("used", over.used)
+                    .with("added", over.added)
+            }
             RegisterError::Store(error) => error.into(),
         }
     }
@@ -221,6 +259,7 @@ impl From<ReconstructError> for Problem {
                 let detail = format!("The file has {file_len} bytes; the range begins behind them.");
                 Self::new(Code::RangeNotSatisfiable, detail).unsatisfied(file_len)
             }
+            ReconstructError::DamagedXorb { xorb } => damaged(xorb),
             ReconstructError::BatchTooLarge { .. } => Self::new(
                 Code::InvalidRequest,
                 "These files have too many terms for one query; ask for fewer, or for one.",
@@ -247,6 +286,12 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
+            ReadError::Deleted { hash } => Self::new(Code::NotFound, format!("There is no xorb {hash}.")),
+            ReadError::Quarantined { hash } => damaged(hash),
+            ReadError::Replaced { .. } => {
+                let detail = "This xorb was replaced just now; ask for it, or for the reconstruction, again.";
+                Self::new(Code::Overloaded, detail).retry_after(REPLACED_RETRY_AFTER)
+            }
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
         }
     }
@@ -268,8 +313,22 @@ impl From<StoreError> for Problem {
                 Self::new(Code::Overloaded, "There is too much to do; try again in a moment.").retry_soon()
             }
             StoreErrorKind::AboveShare => Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_soon(),
+            StoreErrorKind::Outage(outage) => {
+                tracing::error!(error = %chain(&error), advice = outage.advice(), "the store cannot work for now");
+                let detail = "The store cannot do that for now; its operator has to look. Try again later.";
+                Self::new(Code::Unavailable, detail).retry_after(OUTAGE_RETRY_AFTER)
+            }
             StoreErrorKind::Broken => internal(&error),
         }
+    }
+}
+
+/// As in the configuration and in `GET /v1/usage`.
+const fn quantity_name(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::Files => "files",
+        Quantity::LogicalBytes => "logical_bytes",
+        Quantity::PhysicalBytes => "physical_bytes",
     }
 }
 
@@ -280,12 +339,30 @@ pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
     Problem::new(Code::NotFound, format!("There is no {method} {path}; docs/http-api.md lists what there is."))
 }
 
+/// What is said to whoever speaks plain HTTP where TLS is spoken: one answer, whatever was asked, then the end.
+pub(super) fn wrong_scheme() -> Router {
+    let refuse = async || {
+        let problem = Problem::new(Code::HttpsRequired, "This port speaks https only; mend the scheme of the URL.");
+        ([(CONNECTION, HeaderValue::from_static("close"))], problem)
+    };
+    // Not over TLS, so browsers would not believe what is said of TLS.
+    Router::new().fallback(refuse).layer(map_response_with_state(false, security::protect))
+}
+
 /// The answer when a handler panicked.
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no text)");
     tracing::error!(panic = text, "a request panicked");
     Problem::new(Code::Internal, INTERNAL).into_response()
+}
+
+/// Not logged as an error: whoever found the damage has done that, once.
+fn damaged(xorb: XorbHash) -> Problem {
+    tracing::info!(%xorb, "a request needs a damaged xorb");
+    let detail =
+        format!("Xorb {xorb} is damaged in the store; whoever has its bytes can mend it by uploading it again.");
+    Problem::new(Code::XorbDamaged, detail).with("xorb", xorb.to_string())
 }
 
 const INTERNAL: &str = "Something is broken in the server; its log says what, under this request's id.";

@@ -1,5 +1,7 @@
 //! What handlers take from a request.
 
+use std::str::FromStr;
+
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
@@ -9,17 +11,28 @@ use crate::format::xorb::Layout;
 use crate::format::{ChunkRange, ChunkRangeSpec, ParseRangeError, XorbHash};
 use crate::service::Form;
 
-/// The xorb that the path names: its last segment, whatever prefix comes before.
-pub(super) struct XorbPath(pub(super) XorbHash);
+/// The hash that the path names: its last parameter of a name that hashes have, whatever comes before.
+pub(super) struct HashPath<H>(pub(super) H);
 
-impl<S: Send + Sync> FromRequestParts<S> for XorbPath {
+/// The xorb that the path names.
+pub(super) type XorbPath = HashPath<XorbHash>;
+
+/// Names of parameters that are hashes.
+const HASHES: [&str; 4] = ["hash", "xorb", "file", "digest"];
+
+impl<S, H> FromRequestParts<S> for HashPath<H>
+where
+    S: Send + Sync,
+    H: FromStr,
+    Problem: From<H::Err>,
+{
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let segments = Path::<Vec<(String, String)>>::from_request_parts(parts, state).await;
         let not_text = |_| Problem::new(Code::InvalidHash, "The hash in the path is not text.");
         let Path(segments) = segments.map_err(not_text)?;
-        let hash = segments.iter().find(|(name, _)| name == "hash").map_or("", |(_, value)| value);
+        let hash = segments.iter().rfind(|(name, _)| HASHES.contains(&name.as_str())).map_or("", |(_, value)| value);
         Ok(Self(hash.parse()?))
     }
 }
@@ -34,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for CommitPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let XorbPath(xorb) = XorbPath::from_request_parts(parts, state).await?;
+        let HashPath(xorb) = XorbPath::from_request_parts(parts, state).await?;
         let not_text = |_| Problem::new(Code::Forbidden, "The id of the grant is not text.");
         let Path((_, _, id)) =
             Path::<(String, String, String)>::from_request_parts(parts, state).await.map_err(not_text)?;

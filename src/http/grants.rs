@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -12,10 +12,9 @@ use super::AppState;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
-use super::extract::{CommitPath, XorbPath};
+use super::extract::{CommitPath, HashPath, XorbPath};
 use super::origin::BaseUrl;
 use super::wire::{GrantJson, GrantRequestJson, WasInsertedJson};
-use crate::format::XorbHash;
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_granted_upload};
 use crate::service::{GrantedUpload, UploadError};
@@ -32,7 +31,7 @@ const MAX_REQUEST_LEN: u64 = 4096;
 pub(super) async fn ask(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    XorbPath(xorb): XorbPath,
+    HashPath(xorb): XorbPath,
     BaseUrl(base): BaseUrl,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -41,6 +40,7 @@ pub(super) async fn ask(
     if state.cas.renew(&claims, xorb).await? {
         return Ok(Json(WasInsertedJson { was_inserted: false }).into_response());
     }
+    state.cas.check_room(request.body_len).await?;
     let request = GrantRequest {
         claims: &claims,
         xorb,
@@ -92,11 +92,10 @@ fn parse(body: &[u8]) -> Result<Announced, Problem> {
 /// `PUT /v1/grants/{xorb}?s=…`: the bytes. Nobody can read them before the commit.
 pub(super) async fn send(
     State(state): State<AppState>,
-    Path(xorb): Path<String>,
+    HashPath(xorb): XorbPath,
     Query(pairs): Query<Vec<(String, String)>>,
     body: Body,
 ) -> Result<StatusCode, Problem> {
-    let xorb: XorbHash = xorb.parse()?;
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
     let now = state.clock.now().as_secs();
     let grant = state.keys.check(|ring| check_granted_upload(ring, signature, &xorb, now)).await;
@@ -129,4 +128,5 @@ pub(super) async fn commit(
 fn forbidden(refused: Refused) -> Problem {
     tracing::debug!(reason = refused.reason().name(), "a grant was refused");
     Problem::new(Code::Forbidden, "This grant does not allow that, or not any more; ask for a new one.")
+        .because(refused)
 }

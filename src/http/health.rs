@@ -38,6 +38,12 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     if let Ok(count) = state.looks.run(open_count).await {
         state.metrics.descriptors_open.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
+    let health = state.cas.health().await?;
+    state.metrics.store_damaged_xorbs.set(health.damaged_count.cast_signed());
+    state.metrics.scrub_oldest.set(health.oldest.map_or(0, |oldest| oldest.as_secs().cast_signed()));
+    if let Some(free_len) = state.cas.free_len().await? {
+        state.metrics.store_free_bytes.set(free_len.cast_signed());
+    }
     let text = state.metrics.render().expect("writing to memory does not fail");
     let format = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     Ok(([(CONTENT_TYPE, format)], text))

@@ -15,15 +15,20 @@ use crate::runtime::metrics::{RequestLabels, RouteLabels};
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What is counted as the status of a request whose client did not wait for one, as nginx does.
-const CLIENT_LEFT: u16 = 499;
+pub(super) const CLIENT_LEFT: u16 = 499;
 
 /// Longest request id that is taken over from a client or proxy.
 const MAX_REQUEST_ID_LEN: usize = 128;
 
+/// The id of a request, beside its headers.
+#[derive(Clone, Debug)]
+pub(super) struct RequestId(pub(super) String);
+
 /// Gives the request an id, or takes over the one it has, and counts and logs it. The query string is never logged:
 /// signed URLs carry their authority there.
-pub(super) async fn observe(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = known(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_owned();
     // Of the highest level, so that an error has its request's id whatever else is not logged.

@@ -3,6 +3,7 @@
 //! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or blob
 //! keys, and only `error` knows which status a failure has.
 
+pub mod audit;
 mod auth;
 mod body;
 mod chunk_hashes;
@@ -27,12 +28,15 @@ mod removal;
 mod representation;
 mod route;
 mod routes;
+mod security;
 mod sending;
 pub mod server;
 mod sha256;
 mod shards;
 mod tenant;
+pub mod tls;
 mod transfer;
+mod usage;
 mod wire;
 mod work;
 mod xorbs;
@@ -41,9 +45,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response_with_state};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use self::audit::{Audit, Catalog};
 pub use self::auth::Auth;
 pub use self::error::{Code, Problem};
 pub use self::keys::{KeySource, Keys};
@@ -76,6 +81,8 @@ pub struct AppState {
     pub address: PublicAddress,
     /// Whether there are upload grants. If not, there are no routes for them either.
     pub grants: bool,
+    /// Where requests are noted, if anywhere.
+    pub audit: Option<Audit>,
 }
 
 /// The least progress that an upload or a download has to make.
@@ -90,11 +97,19 @@ pub struct Pace {
 /// Everything of `routes`, each behind what it needs. What is not there is a 404 with a JSON body, whatever the method
 /// and whoever asks: a 401 or 405 on a path that a newer client probes would break its upload (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
-    let router = routes::routes(&state).into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
-    router
+    let routes = routes::routes(&state);
+    let catalog = Arc::new(Catalog::of(&routes));
+    let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
+    let router = router
         .fallback(error::unknown_route)
         .method_not_allowed_fallback(error::unknown_route)
-        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(CatchPanicLayer::custom(error::panicked));
+    let router = match state.audit.clone() {
+        Some(audit) => router.layer(from_fn_with_state((state.clone(), audit, catalog), audit::note)),
+        None => router,
+    };
+    router
         .layer(from_fn_with_state(state.clone(), layers::observe))
+        .layer(map_response_with_state(state.address.is_encrypted, security::protect))
         .with_state(state)
 }

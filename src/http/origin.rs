@@ -24,6 +24,8 @@ pub struct PublicAddress {
     /// Whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are believed. Anybody else could send data URLs astray with
     /// them, and from there whatever follows such a URL.
     pub trusted_proxies: Arc<[IpNet]>,
+    /// Whether this server itself speaks TLS.
+    pub is_encrypted: bool,
 }
 
 impl PublicAddress {
@@ -40,6 +42,17 @@ impl PublicAddress {
         self.trusted_proxies.iter().any(|net| net.contains(&peer))
     }
 
+    /// For whom a trusted proxy has sent this: of the addresses that proxies have noted, the last one that is not a proxy
+    /// itself. Those before it are whatever that client says.
+    pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+        if !self.trusts(peer) {
+            return None;
+        }
+        let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
+        let entries = lines.into_iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
+        entries.map_while(|entry| entry.trim().parse().ok()).find(|address| !self.trusts(*address))
+    }
+
     /// Where the sender of this request reaches the server.
     fn of(&self, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> String {
         if let Some(url) = &self.url {
@@ -53,7 +66,8 @@ impl PublicAddress {
         let host = host.or_else(|| headers.get(HOST)?.to_str().ok()).unwrap_or("localhost");
         let prefix = forwarded("x-forwarded-prefix").map_or("", |prefix| prefix.trim_end_matches('/'));
         let slash = if prefix.is_empty() || prefix.starts_with('/') { "" } else { "/" };
-        format!("{}://{host}{slash}{prefix}", scheme.unwrap_or("http"))
+        let own_scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{}://{host}{slash}{prefix}", scheme.unwrap_or(own_scheme))
     }
 }
 
@@ -82,7 +96,7 @@ mod tests {
 
     fn address(url: Option<&str>, proxies: &[&str]) -> PublicAddress {
         let trusted_proxies = proxies.iter().map(|net| net.parse().unwrap()).collect();
-        PublicAddress { url: url.map(Arc::from), trusted_proxies }
+        PublicAddress { url: url.map(Arc::from), trusted_proxies, is_encrypted: false }
     }
 
     fn check(address: &PublicAddress, peer: &str, headers: &[(&'static str, &str)], expected: &str) {
@@ -106,6 +120,34 @@ mod tests {
         check(&address, "::ffff:10.1.2.3", FORWARDED, "https://models.example/cas");
         check(&address, "11.1.2.3", FORWARDED, "http://inside:8080");
         check(&super::tests::address(None, &[]), "127.0.0.1", FORWARDED, "http://inside:8080");
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_that_no_trusted_proxy_has() {
+        let address = address(None, &["10.0.0.0/8"]);
+        let client = |peer: &str, lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append("x-forwarded-for", line.parse().unwrap());
+            }
+            address.client(peer.parse().unwrap(), &headers).map(|client| client.to_string())
+        };
+        assert_eq!(
+            client("10.0.0.1", &["6.6.6.6, 1.2.3.4, 10.0.0.2"]).as_deref(),
+            Some("1.2.3.4"),
+            "6.6.6.6 is a claim"
+        );
+        assert_eq!(client("10.0.0.1", &["6.6.6.6", "1.2.3.4"]).as_deref(), Some("1.2.3.4"));
+        assert_eq!(client("10.0.0.1", &["1.2.3.4, unknown"]), None, "nothing is guessed");
+        assert_eq!(client("10.0.0.1", &[]), None);
+        assert_eq!(client("9.9.9.9", &["1.2.3.4"]), None, "whoever is no proxy may say anything");
+    }
+
+    #[test]
+    fn where_the_server_speaks_tls_itself_its_urls_say_so_unless_a_proxy_that_counts_says_otherwise() {
+        let address = PublicAddress { is_encrypted: true, ..address(None, &["10.0.0.0/8"]) };
+        check(&address, "11.1.2.3", FORWARDED, "https://inside:8080");
+        check(&address, "10.1.2.3", &[("host", "inside"), ("x-forwarded-proto", "http")], "http://inside");
     }
 
     #[test]

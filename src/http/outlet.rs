@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::Pace;
 use crate::runtime::fair::Turn;
@@ -61,8 +62,8 @@ pub(super) struct Watched<S> {
     socket: S,
     outlet: Arc<Outlet>,
     pace: Pace,
-    /// Set when the server is told to stop.
-    stopping: Arc<AtomicBool>,
+    /// Cancelled when the server is told to stop.
+    stopping: CancellationToken,
     /// Of the answer that is being sent.
     answer: Answer,
     wait: Option<Wait>,
@@ -82,8 +83,12 @@ struct Wait {
 }
 
 impl<S> Watched<S> {
-    pub(super) fn new(socket: S, outlet: Arc<Outlet>, pace: Pace, stopping: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(socket: S, outlet: Arc<Outlet>, pace: Pace, stopping: CancellationToken) -> Self {
         Self { socket, outlet, pace, stopping, answer: Answer::default(), wait: None }
+    }
+
+    pub(super) const fn socket(&self) -> &S {
+        &self.socket
     }
 
     /// How much longer the client may take nothing.
@@ -125,7 +130,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.stopping.load(Ordering::Relaxed) && self.outlet.request_count.load(Ordering::Relaxed) == 0 {
+        if self.outlet.request_count.load(Ordering::Relaxed) == 0 && self.stopping.is_cancelled() {
             // The end of what the client sends, as far as the server is concerned.
             return Poll::Ready(Ok(()));
         }
@@ -186,7 +191,7 @@ mod tests {
         let outlet = Arc::new(Outlet::default());
         let pace = Pace { idle: STALL, min_bytes_per_sec };
         outlet.begin();
-        (Watched::new(socket, Arc::clone(&outlet), pace, Arc::default()), outlet, client)
+        (Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new()), outlet, client)
     }
 
     /// Sends so many bytes to a client that takes `piece` bytes every `pause`; returns how long that took, and how it
@@ -271,12 +276,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn at_the_end_a_connection_on_which_nothing_was_asked_reads_nothing_more() {
         let (socket, mut client) = duplex(100);
-        let (outlet, stopping) = (Arc::new(Outlet::default()), Arc::new(AtomicBool::new(false)));
+        let (outlet, stopping) = (Arc::new(Outlet::default()), CancellationToken::new());
         let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };
-        let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, Arc::clone(&stopping));
+        let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, stopping.clone());
         client.write_all(b"GET / HT").await.unwrap();
         socket.read_exact(&mut [0; 4]).await.unwrap();
-        stopping.store(true, Ordering::Relaxed);
+        stopping.cancel();
         assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 0);
         outlet.begin();
         assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 4, "of what was begun the rest is read");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header::{CONTENT_LENGTH, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
@@ -13,6 +13,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
 use super::tenant::Sharer;
@@ -37,11 +38,11 @@ pub(super) async fn v2(
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
     base: BaseUrl,
-    Path(file): Path<String>,
+    HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<ReconstructionV2Json>, Problem> {
-    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
+    let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let urls = Urls::new(&state, base, tenant);
     let fetch = |xorb: &XorbPlan| -> Vec<FetchJson> {
         let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
@@ -66,11 +67,11 @@ pub(super) async fn v1(
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
     base: BaseUrl,
-    Path(file): Path<String>,
+    HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<ReconstructionV1Json>, Problem> {
-    let found = reconstruct(&state, &claims, &file, detail(&query), &headers).await?;
+    let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     Ok(Json(ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -114,9 +115,8 @@ pub(super) async fn batch_post(
 pub(super) async fn file_head(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Path(file): Path<String>,
+    HashPath(file): HashPath<FileHash>,
 ) -> Result<impl IntoResponse, Problem> {
-    let file: FileHash = file.parse()?;
     let len = state.cas.file_len(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
     Ok((StatusCode::OK, [(CONTENT_LENGTH, HeaderValue::from(len))]))
 }
@@ -130,11 +130,10 @@ fn detail(query: &[(String, String)]) -> Detail {
 async fn reconstruct(
     state: &AppState,
     claims: &Claims,
-    file: &str,
+    file: FileHash,
     detail: Detail,
     headers: &HeaderMap,
 ) -> Result<Reconstruction, Problem> {
-    let file: FileHash = file.parse()?;
     let range = match headers.get(RANGE) {
         None => None,
         Some(text) => Some(file_range(state, claims, file, text).await?),

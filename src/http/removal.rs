@@ -2,13 +2,14 @@
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use crate::format::FileHash;
 use crate::service::RemoveError;
 use crate::service::access::RepoScope;
@@ -17,10 +18,9 @@ use crate::service::access::RepoScope;
 pub(super) async fn file(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Path(file): Path<String>,
+    HashPath(file): HashPath<FileHash>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<RemovedFileJson>, Problem> {
-    let file: FileHash = file.parse()?;
     let Query(pairs) = query.map_err(|_| Problem::new(Code::InvalidRequest, "The query string is garbled."))?;
     let mut repos = pairs.iter().filter(|(name, _)| name == "repo").map(|(_, value)| value.parse::<RepoScope>());
     // To remove all claims because the one that was meant is misspelt, or to choose among two, would be a guess.

@@ -184,6 +184,20 @@ impl Route {
         self
     }
 
+    /// Its method, in capitals.
+    pub(super) const fn method_name(&self) -> &'static str {
+        match self.method {
+            HttpMethod::Get => "GET",
+            HttpMethod::Post => "POST",
+            HttpMethod::Put => "PUT",
+            HttpMethod::Delete => "DELETE",
+            HttpMethod::Head => "HEAD",
+            HttpMethod::Patch => "PATCH",
+            HttpMethod::Options => "OPTIONS",
+            HttpMethod::Trace => "TRACE",
+        }
+    }
+
     /// Adds it to a router, under each of its names, behind the guard.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
         let handler = match self.work {

@@ -6,12 +6,13 @@ use super::listing::{FilesPageJson, XorbsPageJson};
 use super::removal::RemovedFileJson;
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
+use super::usage::UsagePageJson;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
 use super::work::Work::{Light, Upload};
 use super::{AppState, chunk_hashes, chunks, grants, health, listing, openapi};
-use super::{reconstructions, removal, sha256, shards, transfer, xorbs};
+use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes with these settings.
@@ -160,6 +161,12 @@ fn for_readers() -> Vec<Route> {
             .query("after", "the `next` of the page before")
             .query("limit", "entries on a page, 1000 at most")
             .answers(200, "a page", Content::json::<XorbsPageJson>()),
+        Route::get("/v1/usage", Read, usage::usage)
+            .says("What the token's repository has and may have, or, for tokens that administer all, each repository")
+            .query("repo", "this repository alone")
+            .query("after", "the `next` of the page before")
+            .query("limit", "entries on a page, 1000 at most")
+            .answers(200, "a page", Content::json::<UsagePageJson>()),
         Route::get("/v1/sha256/{digest}", Read, sha256::find).says("The file with this sha256").answers(
             200,
             "its hash, and whether the claim is verified",

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,12 +18,14 @@ use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-use super::Pace;
 use super::crowd::{Crowd, REFUSAL};
 use super::linger::{Lingering, answer};
 use super::origin::Peer;
 use super::outlet::{Outlet, Watched};
+use super::tls::{self, Opened, Tls};
+use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -41,6 +43,8 @@ pub struct Site {
     pub router: Router,
     /// A path before all of them, like `/cas`, that may be there or not; empty for none.
     pub prefix: Arc<str>,
+    /// What connections are encrypted with; `None` for plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 /// How connections are treated.
@@ -69,10 +73,12 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     // A client may say that it sends no more, and still wait for its answer.
     http.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
+    let http = Arc::new(http);
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
     let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
-    let stopping = Arc::new(AtomicBool::new(false));
+    // The first ends handshakes and what nothing was asked on, the second ends everything.
+    let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
         let accepted = async {
@@ -95,28 +101,30 @@ pub async fn serve(
         let Some(member) = crowd.admit(peer.0.ip()) else {
             metrics.connections_refused.inc();
             tracing::debug!(peer = %peer.0.ip(), "an address has too many connections");
-            // As far as it goes: a client that does not see it sees the end of the connection.
-            let _ = stream.try_write(REFUSAL);
+            // As far as it goes: a client that does not see it sees the end of the connection, which is all that one
+            // that speaks TLS can see.
+            if site.tls.is_none() {
+                let _ = stream.try_write(REFUSAL);
+            }
             continue;
         };
-        let (unread, site, outlet) = (Arc::new(AtomicBool::new(false)), site.clone(), Arc::new(Outlet::default()));
-        let stream = Watched::new(stream, Arc::clone(&outlet), limits.send_pace, Arc::clone(&stopping));
-        let stream = TokioIo::new(Lingering::new(stream, Arc::clone(&unread)));
-        let seen = Arc::clone(&outlet);
-        let service = service_fn(move |request| {
-            let mut request = normalise(request, &site.prefix);
-            request.extensions_mut().insert(peer);
-            seen.begin();
-            request.extensions_mut().insert(Arc::clone(&seen));
-            answer(site.router.clone(), Arc::clone(&unread), request)
-        });
-        let connection = watch(&graceful, http.serve_connection(stream, service));
-        let metrics = Arc::clone(&metrics);
+        let outlet = Arc::new(Outlet::default());
+        let stream = Watched::new(stream, Arc::clone(&outlet), limits.send_pace, stopping.clone());
+        let (site, http, watcher, metrics) =
+            (site.clone(), Arc::clone(&http), graceful.watcher(), Arc::clone(&metrics));
+        let (stopping, cutting_off) = (stopping.clone(), cutting_off.clone());
         tasks.spawn(async move {
             metrics.connections.inc();
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke");
-            }
+            let connection = async {
+                let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
+                match opened {
+                    Some(Ok(opened)) => converse(&http, opened, (peer, &outlet), site, watcher).await,
+                    Some(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                    None => {}
+                }
+            };
+            // What is dropped here holds no promise; that it ended is still noted, wherever requests are noted.
+            let _ = cutting_off.run_until_cancelled(connection).await;
             metrics.connections.dec();
             if outlet.is_cut_off() {
                 metrics.slow_readers.inc();
@@ -126,18 +134,36 @@ pub async fn serve(
     }
     drop(listener);
     // Before the connections are told: they look at it then.
-    stopping.store(true, Ordering::Relaxed);
+    stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("the time for requests in flight is over; what is left is cut off");
+        cutting_off.cancel();
     }
+    tasks.join().await;
 }
 
-fn watch<C>(graceful: &GracefulShutdown, connection: C) -> impl Future<Output = C::Output> + Send + use<C>
-where
-    C: hyper_util::server::graceful::GracefulConnection + Send,
-{
-    let watcher: Watcher = graceful.watcher();
-    watcher.watch(connection)
+/// Answers the requests of one connection until it ends.
+async fn converse(
+    http: &http1::Builder,
+    opened: Opened,
+    (peer, outlet): (Peer, &Arc<Outlet>),
+    site: Site,
+    watcher: Watcher,
+) {
+    let unread = Arc::new(AtomicBool::new(false));
+    let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
+    let stream = TokioIo::new(Lingering::new(opened.stream, Arc::clone(&unread)));
+    let outlet = Arc::clone(outlet);
+    let service = service_fn(move |request| {
+        let mut request = normalise(request, &site.prefix);
+        request.extensions_mut().insert(peer);
+        outlet.begin();
+        request.extensions_mut().insert(Arc::clone(&outlet));
+        answer(router.clone(), Arc::clone(&unread), request)
+    });
+    if let Err(error) = watcher.watch(http.serve_connection(stream, service)).await {
+        tracing::debug!(%error, "a connection broke");
+    }
 }
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {

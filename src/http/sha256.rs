@@ -1,22 +1,22 @@
 //! Files by their sha256, for hubs: what git and LFS know a file by.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use crate::format::shard::Sha256;
 
 /// `GET /v1/sha256/{digest}`: the file, and whether that is verified.
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Path(digest): Path<String>,
+    HashPath(sha256): HashPath<Sha256>,
 ) -> Result<Json<Sha256Json>, Problem> {
-    let sha256: Sha256 = digest.parse()?;
     let known = state.cas.find_sha256(&claims, sha256).await?;
     let known =
         known.ok_or_else(|| Problem::new(Code::NotFound, format!("No file is known by the sha256 {sha256}.")))?;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AppState;
+use super::audit::Trail;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::Problem;
@@ -55,24 +56,27 @@ pub(super) async fn register_events(
     State(state): State<AppState>,
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
+    trail: Trail,
     body: Body,
 ) -> Result<Response<Body>, Problem> {
     let mut registering = begin(state, claims, tenant, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
+        // Stock clients show people the sentence of an event; of a status they show the number.
+        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &trail)),
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
     };
-    let events = unfold(first, |progress| async {
+    let events = unfold((first, trail), |(progress, trail)| async {
         let (event, next) = match progress {
             Progress::Over => return None,
             Progress::Done(event) => (event, Progress::Over),
             Progress::Running(mut registering) => match timeout(HEARTBEAT, &mut registering).await {
                 Err(_) => (json!({ "type": "validating", "verified": 0, "total": 1 }), Progress::Running(registering)),
                 Ok(Ok(shard)) => (result_event(shard), Progress::Over),
-                Ok(Err(error)) => (error_event(error), Progress::Over),
+                Ok(Err(error)) => (error_event(error, &trail), Progress::Over),
             },
         };
-        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), next))
+        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), (next, trail)))
     });
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
@@ -108,7 +112,8 @@ fn result_event(shard: RegisteredShard) -> Value {
     json!({ "type": "result", "result": u8::from(shard.was_new) })
 }
 
-fn error_event(error: RegisterError) -> Value {
+fn error_event(error: RegisterError, trail: &Trail) -> Value {
     let problem = Problem::from(error);
+    trail.failed_late(problem.code().as_str());
     json!({ "type": "error", "message": problem.detail(), "code": problem.code().as_str(), "retryable": problem.is_retryable() })
 }

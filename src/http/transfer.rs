@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, RANGE};
 use axum::http::{HeaderMap, HeaderValue, Method, Response};
 
 use super::AppState;
 use super::error::{Code, Problem};
+use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
 use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
@@ -59,35 +60,47 @@ impl Urls {
 /// `GET /v1/data/{xorb}?s=…`: ranges that were signed, each alone or all together.
 pub(super) async fn data(
     State(state): State<AppState>,
-    Path(xorb): Path<String>,
+    HashPath(xorb): HashPath<XorbHash>,
     Query(pairs): Query<Vec<(String, String)>>,
     method: Method,
     mut recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    let xorb: XorbHash = xorb.parse()?;
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
     // Signed ranges lie within the xorb, so they read the same whatever its length is.
     let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
     let now = state.clock.now().as_secs();
     let checked = state.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
-    let tenant = checked.map_err(|refused| {
-        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+    let refusal = || {
         Problem::new(
             Code::Forbidden,
             "This URL does not allow that, or not any more; ask for the reconstruction again.",
         )
+    };
+    let permitted = checked.map_err(|refused| {
+        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+        refusal().because(refused)
     })?;
     // Who fetches need not be who was given the URL, and comes from anywhere.
-    recipient.tenant = tenant.unwrap_or(recipient.tenant);
+    recipient.tenant = permitted.tenant.unwrap_or(recipient.tenant);
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
+    if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
+        // The xorb was healed in another serialization, so these ranges are now in the middle of something. Clients take
+        // a 403 as "expired" and ask again (spec 5.10).
+        return Err(refusal());
+    }
     let whole = stored.layout().whole();
     // Only the range counts here: a condition that fails would turn it into the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
     let representation = Representation::new(stored, Form::Serialized, whole);
-    let mut response = representation.respond(&state, &method, &only_range, recipient).await?;
+    // Without its range this is nothing, so a HEAD is about the range as well, though of others it is not (RFC 9110,
+    // section 14.2).
+    let mut response = representation.respond(&state, &Method::GET, &only_range, recipient).await?;
+    if method == Method::HEAD {
+        *response.body_mut() = Body::empty();
+    }
     // Who may have a part is not told more of the whole than its length, and the URL does not live for a year.
     for name in [ETAG, X_XORB_CHUNK_RANGE, X_XORB_BYTE_RANGE] {
         response.headers_mut().remove(name);

@@ -12,7 +12,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
-use super::extract::{PartQuery, XorbPath};
+use super::extract::{HashPath, PartQuery, XorbPath};
 use super::representation::Representation;
 use super::sending::Recipient;
 use super::tenant::Sharer;
@@ -28,7 +28,7 @@ pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
     let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
@@ -41,7 +41,7 @@ pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
     let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
@@ -52,14 +52,14 @@ pub(super) async fn upload_xet(
 pub(super) async fn download(
     State(state): State<AppState>,
     caller: Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
     query: PartQuery,
     method: Method,
     recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
-    // does not know whether it can be.
+    // does not know whether it can be. What is damaged is not there, so that it comes again.
     if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }
@@ -72,7 +72,7 @@ pub(super) async fn download(
 pub(super) async fn list_chunks(
     State(state): State<AppState>,
     caller: Caller,
-    XorbPath(hash): XorbPath,
+    HashPath(hash): XorbPath,
 ) -> Result<Json<ChunksJson>, Problem> {
     let xorb = find(&state, &caller, hash).await?;
     let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;

@@ -30,8 +30,6 @@ pub enum Sha256State {
     Claimed,
     /// The file has it.
     Verified,
-    /// The file has another one.
-    Void,
 }
 
 /// A file to be put into a new index, and what follows from it.

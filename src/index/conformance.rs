@@ -33,7 +33,11 @@ mod archive;
 mod collect;
 mod files;
 mod grants;
+mod health;
 mod listing;
+mod records;
+mod repair;
+mod usage;
 
 suite! {
     a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal
@@ -45,6 +49,7 @@ suite! {
     totals_count_what_readers_see
 }
 
+const ANY_LEN: std::ops::Range<u64> = 0..u64::MAX;
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
 fn xorb(byte: u8, chunk_count: u8) -> NewXorb {

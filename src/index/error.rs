@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 
 use thiserror::Error;
 
+use crate::runtime::outage::Outage;
+
 /// An operation on the index that failed: what was being done, and why it did not work.
 #[derive(Debug, Error)]
 #[error("index: cannot {op}")]
@@ -24,6 +26,8 @@ pub enum IndexErrorKind {
     Unavailable,
     /// No room: the operator has to act.
     NoSpace,
+    /// The machine cannot do it for now.
+    Outage(Outage),
     /// The row was not in the state that the operation starts from: somebody else was faster.
     Lost,
     /// A row does not say anything valid.

@@ -1,5 +1,6 @@
 //! What the index says about files.
 
+use super::usage::{Allowance, Excess};
 use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
@@ -42,6 +43,8 @@ pub struct Registration {
     pub dedup: Vec<(ChunkHash, XorbHash)>,
     /// The present moment.
     pub now: Timestamp,
+    /// How much its repository, and its owner, may have afterwards.
+    pub allowance: Allowance,
 }
 
 /// What became of a registration.
@@ -49,10 +52,15 @@ pub struct Registration {
 pub enum Registered {
     /// The files are registered; at least one of them was not known to this repository.
     New,
+    /// The files were known to this repository. Something beside them was not: a sha256 that it claims, or a chunk that
+    /// clients may ask for.
+    Added,
     /// Everything was known.
     Known,
     /// This xorb is not there, or on its way out. Nothing was changed.
     MissingXorb(XorbHash),
+    /// The blob of this xorb is known to be damaged: nobody could read the file. Nothing was changed.
+    DamagedXorb(XorbHash),
     /// A file is known with another sha256. Nothing was changed.
     OtherSha256 {
         /// Which file.
@@ -60,6 +68,8 @@ pub enum Registered {
         /// What is known of it, where nobody has verified that yet.
         unverified: Option<Sha256>,
     },
+    /// There would be more than is allowed. Nothing was changed.
+    OverQuota(Excess),
 }
 
 /// Who asks for a file.
@@ -116,8 +126,11 @@ pub struct Claim {
 pub enum ClaimState {
     /// The file has this sha256.
     Verified,
-    /// It does not.
-    Void,
+    /// It has another one, which is as good as verified from then on.
+    False {
+        /// The one that it has.
+        actual: Sha256,
+    },
 }
 
 /// Bytes of one packed term.

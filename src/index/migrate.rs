@@ -15,6 +15,9 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (4, "file_terms", include_str!("../../migrations/sqlite/0004_file_terms.sql")),
     (5, "file_xorbs", include_str!("../../migrations/sqlite/0005_file_xorbs.sql")),
     (6, "leases", include_str!("../../migrations/sqlite/0006_leases.sql")),
+    (7, "health", include_str!("../../migrations/sqlite/0007_health.sql")),
+    (8, "true_sha256", include_str!("../../migrations/sqlite/0008_true_sha256.sql")),
+    (9, "usage", include_str!("../../migrations/sqlite/0009_usage.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

@@ -16,12 +16,16 @@ mod collect;
 mod conformance;
 mod error;
 mod files;
+mod health;
 mod listing;
 mod migrate;
+mod records;
 mod rows;
 pub mod sqlite;
+mod usage;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use futures_util::future::BoxFuture;
 
@@ -31,7 +35,10 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
+pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
 pub use self::listing::{FileEntry, XorbEntry};
+pub use self::records::Recorded;
+pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -67,6 +74,10 @@ pub struct XorbRow {
     pub crc64: u64,
     /// Where its chunks are.
     pub layout: Layout,
+    /// Whether its blob is known to be damaged: what is said here is true, but its bytes are not to be had.
+    pub is_damaged: bool,
+    /// When its blob was last replaced by another serialization, if it ever was.
+    pub replaced_at: Option<Timestamp>,
 }
 
 /// What a verified upload adds to its row when it goes live.
@@ -125,6 +136,9 @@ pub enum Staging {
     Staged,
     /// The xorb is there already. Its row is live, and fresh for the garbage collection.
     Live,
+    /// The xorb is there, but its blob is known to be damaged. The row is as fresh, and under the ticket given: replace
+    /// the blob, then [`HealthIndex::heal_xorb`].
+    Damaged,
     /// The xorb is being deleted; try again when that is over.
     Deleting,
 }
@@ -141,7 +155,7 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + Debug + Send + Sync + 'static {
+pub trait Index: Collect + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -167,8 +181,9 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
         domain: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Makes a visible xorb live, and as fresh for the garbage collection as if it had just been uploaded, provided that
-    /// this domain has it; `None` stands for all of them. A time before its last touch leaves that. Returns whether that is so.
+    /// Makes a visible and sound xorb live, and as fresh for the garbage collection as if it had just been uploaded,
+    /// provided that this domain has it; `None` stands for all of them. A time before its last touch leaves that.
+    /// Returns whether that is so.
     fn renew_xorb(
         &self,
         hash: XorbHash,
@@ -204,7 +219,8 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
-    /// is live afterwards: updating its row is what orders this against its deletion.
+    /// is live afterwards: updating its row is what orders this against its deletion. What it leads to is compared with
+    /// its allowance in the same transaction, so that of two registrations that exceed it together one is refused.
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
     /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part
@@ -220,7 +236,7 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
     /// reader's own repository has claimed it. What others claim is not told.
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
-    /// A visible xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
+    /// A visible and sound xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
     /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
     fn find_dedup(
         &self,
@@ -229,12 +245,16 @@ pub trait Index: Collect + Debug + Send + Sync + 'static {
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 
-    /// Claims of a sha256 that nobody has verified, in the order in which their files were registered: the first ones,
-    /// or those after this file.
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+    /// Claims of a sha256 that nobody has verified, of files that have a length within `lens`, in the order in which they
+    /// were registered: the first ones, or those after this file.
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
 
-    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on. The sha256 of a void
-    /// claim is left out.
+    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on.
     fn files_after(
         &self,
         reader: Reader,

@@ -37,7 +37,7 @@ pub(super) fn state(hash: &XorbHash, value: i64) -> Result<XorbState, Inconsiste
 
 pub(super) fn xorb(hash: XorbHash, crc64: i64, layout: &[u8]) -> Result<XorbRow, Inconsistent> {
     let layout = Layout::parse(layout).map_err(|error| invalid("xorbs", "layout", &hash, error.to_string()))?;
-    Ok(XorbRow { hash, crc64: crc64.cast_unsigned(), layout })
+    Ok(XorbRow { hash, crc64: crc64.cast_unsigned(), layout, is_damaged: false, replaced_at: None })
 }
 
 pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> Result<ChunkColumns, Inconsistent> {

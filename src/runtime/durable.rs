@@ -245,6 +245,21 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Gives a file another name in the same folder, durably: what was done before is durable no later. Replaces what had it.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    trace("rename");
+    sync_folder(parent(to)?)
+}
+
+/// Makes a file durable that somebody else has written.
+pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    trace("sync the file");
+    Ok(())
+}
+
 /// Removes every file in a folder; returns how many there were.
 pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
     let mut count = 0;

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 pub use self::collection::CollectionMetrics;
+use super::journal::JournalCounts;
 
 /// Every metric of the process.
 #[derive(Debug)]
@@ -56,10 +57,30 @@ pub struct Metrics {
     pub sha256_void: Counter,
     /// Files whose sha256 could not be verified at the last try.
     pub sha256_unreadable: Gauge,
+    /// Xorbs that a check of their blob found sound.
+    pub scrub_verified: Counter,
+    /// Bytes that checks have read.
+    pub scrub_bytes: Counter,
+    /// Xorbs that a check found damaged.
+    pub scrub_damaged: Counter,
+    /// Checks that failed for another reason than the blob.
+    pub scrub_failures: Counter,
+    /// When the sound xorb that has waited for longest was verified, in seconds since 1970, as of the last scrape.
+    pub scrub_oldest: Gauge,
+    /// Damaged xorbs that came back.
+    pub healed: Counter,
+    /// Damaged xorbs in the store, as of the last scrape.
+    pub store_damaged_xorbs: Gauge,
+    /// Lines of the audit log.
+    pub audit: JournalCounts,
+    /// Registrations refused because there would be more than a quota allows.
+    pub quota_refused: Counter,
     /// Xorbs in the store, as of the last scrape.
     pub store_xorbs: Gauge,
     /// Serialized bytes in the store, as of the last scrape.
     pub store_bytes: Gauge,
+    /// Bytes free for the store, as of the last scrape.
+    pub store_free_bytes: Gauge,
     /// Of collections of garbage.
     pub collection: CollectionMetrics,
 }
@@ -106,8 +127,18 @@ impl Metrics {
             sha256_verified: Counter::default(),
             sha256_void: Counter::default(),
             sha256_unreadable: Gauge::default(),
+            scrub_verified: Counter::default(),
+            scrub_bytes: Counter::default(),
+            scrub_damaged: Counter::default(),
+            scrub_failures: Counter::default(),
+            scrub_oldest: Gauge::default(),
+            healed: Counter::default(),
+            store_damaged_xorbs: Gauge::default(),
+            audit: JournalCounts::default(),
+            quota_refused: Counter::default(),
             store_xorbs: Gauge::default(),
             store_bytes: Gauge::default(),
+            store_free_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
         };
         metrics.register();
@@ -151,8 +182,25 @@ impl Metrics {
         registry.register("sha256_void", "Claims of a sha256 found false", self.sha256_void.clone());
         let help = "Files whose sha256 could not be verified at the last try";
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
+        registry.register("scrub_verified", "Xorbs found sound by a check", self.scrub_verified.clone());
+        registry.register_with_unit("scrub_read", "Bytes read by checks", Unit::Bytes, self.scrub_bytes.clone());
+        registry.register("scrub_damaged", "Xorbs found damaged by a check", self.scrub_damaged.clone());
+        let help = "Checks that failed for another reason than the blob";
+        registry.register("scrub_failures", help, self.scrub_failures.clone());
+        let help = "When the xorb that has waited for longest was verified, 0 where one never was";
+        registry.register_with_unit("scrub_oldest_timestamp", help, Unit::Seconds, self.scrub_oldest.clone());
+        registry.register("store_healed_xorbs", "Damaged xorbs that came back", self.healed.clone());
+        let help = "Xorbs whose blob is known to be damaged";
+        registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
+        registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
+        let help = "Lines that the audit log should have and has not";
+        registry.register("audit_lines_lost", help, self.audit.lost.clone());
+        let help = "Registrations refused because of a quota";
+        registry.register("quota_refused_registrations", help, self.quota_refused.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
+        let help = "Bytes free for the store";
+        registry.register_with_unit("store_free", help, Unit::Bytes, self.store_free_bytes.clone());
         self.collection.register(registry);
     }
 }

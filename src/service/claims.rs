@@ -2,16 +2,21 @@
 //!
 //! The file hash does not prove it, so the file is read: after its registration, by a task that takes one claim after
 //! the other, the oldest first, and one piece of a file after the other, so that requests hardly notice. Until then the
-//! claim is told only to the repository that made it; one that turns out false is as if it had never been made.
+//! claim is told only to the repository that made it. In the place of one that turns out false comes what the file
+//! really has, so a lie about a file can be told once.
+//!
+//! Files that take long to read have a lane of their own, and do not hold up the others.
 //!
 //! A file that cannot be read settles nothing. It is tried again, after a pause that grows, and the others go on.
 //! Nothing here needs to survive a crash: a claim is unverified until its state says otherwise.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use futures_util::future::join;
 use sha2::{Digest, Sha256 as Hasher};
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -32,6 +37,9 @@ use crate::runtime::telemetry::chain;
 
 /// Claims that are listed at once.
 const PAGE_COUNT: u32 = 100;
+
+/// Bytes of the smallest file that counts as a giant: reading it takes a worker about half a minute.
+pub(super) const GIANT_LEN: u64 = 16 << 30;
 
 /// Claims that contradict a later registration and are kept to be taken first. What is too many waits like the others.
 const MAX_URGENT_COUNT: usize = 64;
@@ -62,26 +70,48 @@ impl Pauses {
 }
 
 /// That there are claims to be verified.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unsettled {
+    /// Bytes of the smallest file that has to go on the lane of giants.
+    giant_len: u64,
+    common: Lane,
+    giants: Lane,
+}
+
+impl Unsettled {
+    /// None so far.
+    pub(super) fn new(giant_len: u64) -> Self {
+        Self { giant_len, common: Lane::default(), giants: Lane::default() }
+    }
+
+    /// There may be new claims.
+    pub(super) fn ring(&self) {
+        self.common.bell.notify_one();
+        self.giants.bell.notify_one();
+    }
+
+    /// The lane of files of this length, or of more.
+    fn lane(&self, least_len: u64) -> &Lane {
+        if least_len < self.giant_len { &self.common } else { &self.giants }
+    }
+}
+
+/// Claims that are verified one after the other.
+#[derive(Debug, Default)]
+struct Lane {
     bell: Notify,
     /// To be taken before the others.
     urgent: Mutex<VecDeque<Claim>>,
 }
 
-impl Unsettled {
-    /// There may be new claims.
-    pub(super) fn ring(&self) {
-        self.bell.notify_one();
-    }
-
+impl Lane {
     fn push(&self, claim: Claim) {
         let mut urgent = self.urgent.lock().unwrap_or_else(PoisonError::into_inner);
         if urgent.len() < MAX_URGENT_COUNT && !urgent.contains(&claim) {
             urgent.push_back(claim);
         }
         drop(urgent);
-        self.ring();
+        self.bell.notify_one();
     }
 
     fn pop(&self) -> Option<Claim> {
@@ -123,15 +153,23 @@ impl Cas {
     }
 
     pub(super) async fn verify_claims_with(self, pauses: Pauses) {
-        let mut unreadable = HashMap::new();
+        let giant_len = self.unsettled.giant_len;
+        join(self.verify_lane(0..giant_len, pauses), self.verify_lane(giant_len..u64::MAX, pauses)).await;
+    }
+
+    async fn verify_lane(&self, lens: Range<u64>, pauses: Pauses) {
+        let (mut unreadable, mut counted) = (HashMap::new(), 0);
+        let lane = self.unsettled.lane(lens.start);
         loop {
-            if let Err(error) = self.settle_all(&mut unreadable, pauses).await {
+            if let Err(error) = self.settle_all(&lens, &mut unreadable, pauses).await {
                 tracing::warn!(error = %chain(&error), "claims of a sha256 wait: the index does not answer");
                 sleep(pauses.index).await;
                 continue;
             }
-            self.metrics.sha256_unreadable.set(i64::try_from(unreadable.len()).unwrap_or(i64::MAX));
-            let rung = self.unsettled.bell.notified();
+            let count = i64::try_from(unreadable.len()).unwrap_or(i64::MAX);
+            self.metrics.sha256_unreadable.inc_by(count - counted);
+            counted = count;
+            let rung = lane.bell.notified();
             match unreadable.values().map(|file: &Unreadable| file.next_try).min() {
                 None => rung.await,
                 Some(next_try) => drop(timeout_at(next_try, rung).await),
@@ -142,15 +180,16 @@ impl Cas {
     /// Goes through all claims once, except for files whose pause is not over.
     async fn settle_all(
         &self,
+        lens: &Range<u64>,
         unreadable: &mut HashMap<FileHash, Unreadable>,
         pauses: Pauses,
     ) -> Result<(), StoreError> {
         let (mut after, mut listed) = (None, HashSet::new());
         loop {
-            let page = self.index.unverified_claims(after, PAGE_COUNT).await?;
+            let page = self.index.unverified_claims(lens.clone(), after, PAGE_COUNT).await?;
             after = page.last().map(|claim| claim.file);
             for claim in &page {
-                while let Some(urgent) = self.unsettled.pop() {
+                while let Some(urgent) = self.unsettled.lane(lens.start).pop() {
                     self.try_settle(urgent, unreadable, pauses).await;
                 }
                 if unreadable.contains_key(&claim.file) {
@@ -204,7 +243,8 @@ impl Cas {
                 None
             }
             Err(_) => {
-                self.unsettled.push(claim);
+                let known = self.index.find_file(claim.file, Reader::All, None).await.ok().flatten();
+                self.unsettled.lane(known.map_or(0, |file| file.raw_len)).push(claim);
                 None
             }
         }
@@ -213,7 +253,7 @@ impl Cas {
     /// Reads the file and says in the index what became of the claim. `None` where there is no such file any more.
     async fn settle(&self, claim: Claim) -> Result<Option<ClaimState>, CheckError> {
         let Some(actual) = self.sha256_of(claim.file).await? else { return Ok(None) };
-        let state = if actual == claim.sha256 { ClaimState::Verified } else { ClaimState::Void };
+        let state = if actual == claim.sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
         if !self.index.settle_claim(claim, state).await.map_err(|error| ReadError::Store(error.into()))? {
             // Somebody else was faster, and has read the same bytes.
             return Ok(Some(state));
@@ -223,7 +263,7 @@ impl Cas {
         } else {
             self.metrics.sha256_void.inc();
             let (file, claimed) = (claim.file, claim.sha256);
-            tracing::warn!(%file, %claimed, %actual, "a client has claimed a false sha256; the claim is void");
+            tracing::warn!(%file, %claimed, %actual, "a client has claimed a false sha256; the true one takes its place");
         }
         Ok(Some(state))
     }

@@ -37,6 +37,8 @@ pub enum Form {
 #[derive(Debug)]
 pub struct StoredXorb {
     row: XorbRow,
+    /// When the row was read: see [`heal`](super::heal).
+    pub(super) epoch: u64,
 }
 
 /// What is known of one chunk.
@@ -63,6 +65,18 @@ impl StoredXorb {
         self.row.crc64
     }
 
+    /// Whether its blob is known to be damaged: reading it is refused.
+    #[must_use]
+    pub const fn is_damaged(&self) -> bool {
+        self.row.is_damaged
+    }
+
+    /// Whether its chunks were elsewhere at this time, in seconds since 1970, or may have been.
+    #[must_use]
+    pub fn has_moved_since(&self, unix_secs: u64) -> bool {
+        self.row.replaced_at.is_some_and(|replaced| replaced.as_secs() >= unix_secs)
+    }
+
     /// Where its chunks are.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
@@ -87,9 +101,14 @@ impl Cas {
             return Ok(Some(xorb));
         }
         self.metrics.layout_misses.inc();
+        let epoch = self.epoch.now();
         let Some(row) = self.index.find_xorb(hash).await? else { return Ok(None) };
-        let xorb = Arc::new(StoredXorb { row });
+        let xorb = Arc::new(StoredXorb { row, epoch });
         self.xorbs.insert(hash, Arc::clone(&xorb));
+        if self.epoch.now() != epoch {
+            // It may have been replaced after it was read, and forgotten before it was kept.
+            self.xorbs.invalidate(&hash);
+        }
         Ok(Some(xorb))
     }
 
@@ -111,13 +130,16 @@ impl Cas {
     ///
     /// The blob cannot be opened; later failures end the stream.
     pub async fn read(&self, xorb: &StoredXorb, form: Form, bytes: ByteRange) -> Result<ReadStream, ReadError> {
-        match form {
+        let (hash, suspects) = (xorb.hash(), Arc::clone(&self.suspects));
+        let opened = match form {
             Form::Serialized => {
-                let blob = self.open(xorb.hash(), bytes).await?;
-                Ok(blob.map_err(|error| ReadError::Store(error.into())).boxed())
+                let blob = self.open(xorb, bytes).await;
+                blob.map(|blob| blob.map_err(|error| ReadError::Store(error.into())).boxed())
             }
             Form::Raw => self.read_raw(xorb, bytes).await,
-        }
+        };
+        let stream = opened.inspect_err(|error| suspects.report(hash, error))?;
+        Ok(stream.inspect_err(move |error| suspects.report(hash, error)).boxed())
     }
 
     async fn read_raw(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
@@ -127,13 +149,13 @@ impl Cas {
         let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
         // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
         let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
-        let ChunkColumns { mut hashes, .. } = columns.ok_or_else(|| self.missing(xorb.hash()))?;
+        let Some(ChunkColumns { mut hashes, .. }) = columns else { return Err(self.missing(xorb.hash()).await) };
         hashes.truncate(chunks.end() as usize);
         let decoding = Decoding {
             hash: xorb.hash(),
             first_chunk: chunks.start(),
             chunk_hashes: hashes.split_off(chunks.start() as usize),
-            blob: self.open(xorb.hash(), serialized).await?,
+            blob: self.open(xorb, serialized).await?,
             input: Bytes::new(),
             splitter: Splitter::new(serialized.byte_len()),
             decoder: Decoder::new(),
@@ -143,15 +165,28 @@ impl Cas {
         Ok(decoding.stream(self.verify_pool.clone()))
     }
 
-    async fn open(&self, hash: XorbHash, bytes: ByteRange) -> Result<BlobStream, ReadError> {
+    async fn open(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<BlobStream, ReadError> {
+        let hash = xorb.hash();
+        if xorb.is_damaged() {
+            return Err(ReadError::Quarantined { hash });
+        }
         let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
-        blob.ok_or_else(|| self.missing(hash))
+        // After it was opened: what replaces it from now on is another file.
+        self.check_current(xorb).await?;
+        match blob {
+            Some(blob) => Ok(blob),
+            None => Err(self.missing(hash).await),
+        }
     }
 
-    /// What was deleted since its layout came into memory is not there for the next reader, and missing no more.
-    fn missing(&self, hash: XorbHash) -> ReadError {
+    /// Tells what was deleted since its layout came into memory, maybe by another process, from what is missing.
+    async fn missing(&self, hash: XorbHash) -> ReadError {
         self.xorbs.invalidate(&hash);
-        ReadError::Missing { hash }
+        match self.index.find_xorb(hash).await {
+            Ok(Some(_)) => ReadError::Missing { hash },
+            Ok(None) => ReadError::Deleted { hash },
+            Err(error) => StoreError::from(error).into(),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::format::XorbHash;
 use crate::format::xorb::XorbError;
 use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::fair::Busy;
+use crate::runtime::outage::Outage;
 
 /// Why an upload was refused. Nothing of it is visible then.
 #[derive(Debug, Error)]
@@ -66,6 +67,12 @@ pub enum UploadError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The xorb was there when this upload began, so nothing was written, and its blob was found damaged meanwhile.
+    #[error("the stored xorb has turned out to be damaged")]
+    FoundDamaged {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The store failed.
     #[error("the upload could not be stored")]
     Store(#[from] StoreError),
@@ -77,6 +84,12 @@ pub enum ReadError {
     /// The index has a xorb whose blob is not there.
     #[error("xorb {hash} is in the index, but its blob is not in the store")]
     Missing {
+        /// Which xorb.
+        hash: XorbHash,
+    },
+    /// It was deleted while the reader was on the way to it.
+    #[error("xorb {hash} is not there any more")]
+    Deleted {
         /// Which xorb.
         hash: XorbHash,
     },
@@ -97,6 +110,18 @@ pub enum ReadError {
         /// Index of the chunk.
         chunk: u32,
     },
+    /// The blob is known to be damaged, and is not opened.
+    #[error("the blob of xorb {hash} is known to be damaged")]
+    Quarantined {
+        /// Which xorb.
+        hash: XorbHash,
+    },
+    /// The blob was replaced by another serialization just now, or is gone; ask again.
+    #[error("the blob of xorb {hash} was replaced")]
+    Replaced {
+        /// Which xorb.
+        hash: XorbHash,
+    },
     /// The store failed.
     #[error("the xorb could not be read")]
     Store(#[from] StoreError),
@@ -114,6 +139,14 @@ pub enum StoreError {
     /// Of nothing: there is too much to do.
     #[error(transparent)]
     Busy(#[from] Busy),
+    /// There is room, but less than is to be kept free.
+    #[error("{free_len} bytes are free, and min_free_bytes is {min_free_len}")]
+    LowSpace {
+        /// Bytes that are free.
+        free_len: u64,
+        /// Bytes to keep free.
+        min_free_len: u64,
+    },
 }
 
 /// What to tell a client about a failure of the store.
@@ -127,6 +160,8 @@ pub enum StoreErrorKind {
     Overloaded,
     /// This one wants more than its share; trying again helps.
     AboveShare,
+    /// The machine cannot do it for now.
+    Outage(Outage),
     /// Something is broken.
     Broken,
 }
@@ -136,14 +171,17 @@ impl StoreError {
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         match self {
+            Self::LowSpace { .. } => StoreErrorKind::NoSpace,
             Self::Blob(error) => match error.kind {
                 BlobErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                BlobErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 BlobErrorKind::Corrupt | BlobErrorKind::Other => StoreErrorKind::Broken,
             },
             Self::Busy(Busy { is_above_share: false }) => StoreErrorKind::Overloaded,
             Self::Busy(Busy { is_above_share: true }) => StoreErrorKind::AboveShare,
             Self::Index(error) => match error.kind {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
+                IndexErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,
                 IndexErrorKind::Inconsistent | IndexErrorKind::Other => StoreErrorKind::Broken,
             },

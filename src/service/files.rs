@@ -71,6 +71,12 @@ pub enum ReconstructError {
         /// Bytes of the file.
         file_len: u64,
     },
+    /// Bytes of the range are in a xorb whose blob is known to be damaged.
+    #[error("xorb {xorb} is damaged, and the range needs it")]
+    DamagedXorb {
+        /// Which xorb.
+        xorb: XorbHash,
+    },
     /// The files of a query are made of too much to be planned at once.
     #[error("the files have more than {limit} terms together")]
     BatchTooLarge {
@@ -202,10 +208,15 @@ impl Cas {
         row.ok_or(ReconstructError::NotFound)
     }
 
-    async fn layouts(&self, xorbs: Vec<XorbHash>) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, StoreError> {
+    /// What is known of these xorbs, of which those that are not there are left out. None of them may be damaged: a plan
+    /// that leads there would only fail later.
+    async fn layouts(&self, xorbs: Vec<XorbHash>) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, ReconstructError> {
         let mut layouts = HashMap::with_capacity(xorbs.len());
         for hash in xorbs {
             if let Some(xorb) = self.find(hash).await? {
+                if xorb.is_damaged() {
+                    return Err(ReconstructError::DamagedXorb { xorb: hash });
+                }
                 layouts.insert(hash, xorb);
             }
         }

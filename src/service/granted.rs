@@ -74,6 +74,7 @@ impl Cas {
             return Err(UploadError::NotAsGranted { len: grant.body_len });
         }
         let _slot = self.upload_slot(grant.tenant(), grant.body_len)?;
+        self.check_room(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
         let expected = Expected { tenant: grant.tenant(), hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
         expected.check_len(declared_len)?;
@@ -111,7 +112,8 @@ impl Cas {
         }
         let is_spent = self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
         // It may have been deleted since.
-        let is_there = is_spent && self.index.find_xorb(xorb).await.map_err(StoreError::from)?.is_some();
+        let found = if is_spent { self.index.find_xorb(xorb).await.map_err(StoreError::from)? } else { None };
+        let is_there = found.is_some_and(|xorb| !xorb.is_damaged);
         if is_there { Ok(()) } else { Err(UploadError::NothingSent) }
     }
 

@@ -9,15 +9,22 @@ mod claims;
 mod contents;
 mod download;
 mod error;
+mod examine;
 mod files;
+pub mod fsck;
 pub mod gc;
 mod granted;
+mod heal;
 mod listing;
 mod possession;
+mod quota;
 pub mod reconstruct;
 mod recover;
 mod register;
 mod remove;
+mod room;
+mod scrub;
+mod shard_records;
 mod shares;
 mod upload;
 mod windows;
@@ -32,20 +39,25 @@ use self::admission::Admission;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
+pub use self::examine::Damage;
 pub use self::files::{Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
+pub use self::quota::{Holding, MeteredRepo, OverQuota, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
+pub use self::scrub::ScrubBudget;
+pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
 pub use self::shares::Shares;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
+use crate::blob::records::RecordStore;
 use crate::format::XorbHash;
 use crate::index::Index;
-pub use crate::index::Totals;
+pub use crate::index::{HealthSums, Limits, Quantity, Totals, Usage};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::fair::FairGate;
@@ -63,6 +75,10 @@ const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Cas {
     blobs: Arc<dyn BlobStore>,
+    /// What was registered and removed.
+    records: Arc<dyn RecordStore>,
+    /// What keeps records in the order of what they tell of.
+    turns: shard_records::Turns,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -82,12 +98,19 @@ pub struct Cas {
     walks: FairGate,
     /// What wakes whoever verifies claims.
     unsettled: Arc<claims::Unsettled>,
+    /// How much repositories may have.
+    quotas: Arc<Quotas>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
     publish_locks: Arc<[Mutex<()>]>,
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
+    room: Arc<room::Room>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
+    /// When what is in there was true.
+    epoch: heal::Epoch,
+    /// What reads have found fault with.
+    suspects: Arc<scrub::Suspects>,
 }
 
 /// How much of the machine the store may use.
@@ -106,6 +129,7 @@ impl Cas {
     #[must_use]
     pub fn new(
         blobs: Arc<dyn BlobStore>,
+        records: Arc<dyn RecordStore>,
         index: Arc<dyn Index>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
@@ -114,6 +138,8 @@ impl Cas {
         let shares = Shares::default();
         Self {
             blobs,
+            records,
+            turns: shard_records::turns(),
             index,
             clock,
             metrics,
@@ -125,15 +151,25 @@ impl Cas {
             shard_room: shares::shard_room(register::SHARD_ROOM_KIB),
             small_shard_room: shares::shard_room(register::SMALL_SHARD_ROOM_KIB),
             walks: shares::walks(windows::WALK_COUNT),
-            unsettled: Arc::default(),
+            unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
+            quotas: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
             waiting: Arc::new(Waiting::new(budget)),
+            room: Arc::default(),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)
                 .build(),
+            epoch: heal::Epoch::default(),
+            suspects: Arc::default(),
         }
+    }
+
+    /// The same store, which registers no more than these quotas allow. Without them there is no limit.
+    #[must_use]
+    pub fn with_quotas(self, quotas: Quotas) -> Self {
+        Self { quotas: Arc::new(quotas), ..self }
     }
 
     /// Proves that the store takes data and that the index answers.
@@ -165,7 +201,7 @@ impl Cas {
     pub async fn forget_hidden(&self, seen: Option<u64>) -> Result<u64, StoreError> {
         let generation = self.index.generation().await?;
         if seen != Some(generation) {
-            self.xorbs.invalidate_all();
+            self.forget_layouts();
         }
         Ok(generation)
     }

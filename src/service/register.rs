@@ -11,16 +11,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
+use super::quota::OverQuota;
 use crate::format::merkle::Aggregator;
-use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse};
+use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::fair::{Tenant, Turn};
@@ -56,6 +57,12 @@ pub enum RegisterError {
     /// A xorb that it names is not there.
     #[error("xorb {xorb} is not there")]
     MissingXorb {
+        /// Which xorb.
+        xorb: XorbHash,
+    },
+    /// The blob of a xorb that it names is known to be damaged.
+    #[error("xorb {xorb} is damaged")]
+    DamagedXorb {
         /// Which xorb.
         xorb: XorbHash,
     },
@@ -101,6 +108,9 @@ pub enum RegisterError {
         /// Whether the file was read and has that one. If not, that will happen soon.
         is_verified: bool,
     },
+    /// There would be more than there may be.
+    #[error(transparent)]
+    OverQuota(OverQuota),
     /// The store failed.
     #[error("the shard could not be registered")]
     Store(#[from] StoreError),
@@ -113,8 +123,10 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// There is none in time.
+    /// There is none in time, or none in the store.
     pub async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Turn, RegisterError> {
+        // What it takes in the index is less than itself.
+        self.check_room(0).await?;
         let room = if len <= SMALL_SHARD_LEN { &self.small_shard_room } else { &self.shard_room };
         let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX);
         Ok(room.enter(tenant, kib).await.map_err(StoreError::from)?)
@@ -125,22 +137,25 @@ impl Cas {
     /// # Errors
     ///
     /// See [`RegisterError`].
-    pub async fn register(&self, claims: &Claims, shard: bytes::Bytes) -> Result<RegisteredShard, RegisterError> {
+    pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
         let tenant = claims.tenant();
-        let shard = self.verify_pool.run_for(tenant, move || parse(&shard)).await?;
-        let Shard { files, xorbs } = shard;
+        let read = move || {
+            let parsed = parse(&shard)?;
+            // What is kept of it has neither footer nor lookup tables, which nobody has proven.
+            let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
+            Ok::<_, ParseError>((parsed, Bytes::from(kept)))
+        };
+        let (Shard { files, xorbs }, kept) = self.verify_pool.run_for(tenant, read).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
             xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
             dedup: Vec::new(),
             now: self.clock.now(),
+            allowance: self.quotas.allowance(&claims.repo),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
-            let contents = self.contents(Contents::default(), batch.iter().map(|xorb| xorb.hash)).await?;
-            let batch = batch.to_vec();
-            let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
-            registration.dedup.extend(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten());
+            registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
         }
         // Small files share xorbs: what is known of those is not read again for each.
         let mut contents = Contents::default();
@@ -153,32 +168,55 @@ impl Cas {
         if claims.repo != RepoScope::All {
             self.prove_possession(tenant, &registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
         }
-        self.enter(registration).await
+        self.enter(registration, &domain(&claims.repo), kept).await
+    }
+
+    /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
+    pub(super) async fn prove_xorbs(
+        &self,
+        tenant: Tenant,
+        xorbs: &[CasInfo],
+    ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+        let contents = self.contents(Contents::default(), xorbs.iter().map(|xorb| xorb.hash)).await?;
+        let batch = xorbs.to_vec();
+        let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
+        Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
 
     /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
     /// refused, the file is read.
-    async fn enter(&self, registration: Registration) -> Result<RegisteredShard, RegisterError> {
+    async fn enter(
+        &self,
+        registration: Registration,
+        domain: &str,
+        shard: Bytes,
+    ) -> Result<RegisteredShard, RegisterError> {
         let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
         loop {
-            let (file, sha256) = match self.enter_once(&registration).await? {
+            let (file, sha256) = match self.enter_once(&registration, domain.to_owned(), shard.clone()).await? {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
-                Registered::Known => return Ok(RegisteredShard { was_new: false }),
+                Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
+                // To acknowledge a file that nobody can read would be a lie.
+                Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
+                Registered::OverQuota(excess) => {
+                    self.metrics.quota_refused.inc();
+                    return Err(RegisterError::OverQuota(OverQuota::new(&registration, excess)));
+                }
                 Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
                 Registered::OtherSha256 { file, unverified: None } => {
                     return Err(RegisterError::OtherSha256 { file, is_verified: true });
                 }
             };
             match self.settle_before(Claim { file, sha256 }, deadline).await {
-                Some(ClaimState::Void) => {}
+                Some(ClaimState::False { .. }) => {}
                 settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
             }
         }
     }
 
     /// Proves one file; returns it, its first chunk with the xorb that has it, and what is known of its last xorbs.
-    async fn prove_file(
+    pub(super) async fn prove_file(
         &self,
         tenant: Tenant,
         file: FileInfo,
@@ -204,24 +242,34 @@ impl Cas {
         Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first, contents))
     }
 
-    /// One transaction, in a task that nobody can interrupt.
-    async fn enter_once(&self, registration: &Arc<Registration>) -> Result<Registered, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let (index, registration) = (Arc::clone(&self.index), Arc::clone(registration));
-        let unsettled = Arc::clone(&self.unsettled);
-        self.publishing.spawn(async move {
-            let registered = index.register(&registration).await;
+    /// The record, and one transaction, in a task that nobody can interrupt.
+    async fn enter_once(
+        &self,
+        registration: &Arc<Registration>,
+        domain: String,
+        shard: Bytes,
+    ) -> Result<Registered, StoreError> {
+        let registration = Arc::clone(registration);
+        self.uninterrupted(|cas| async move {
+            let noted = cas.note_registration(&registration, domain, shard).await?;
+            let registered = cas.index.register(&registration).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Also where that failed: it may have been done all the same.
-                unsettled.ring();
+                cas.unsettled.ring();
             }
-            if answer.send(registered).is_err() {
-                tracing::debug!("the client left before its shard was registered");
+            match &registered {
+                Ok(Registered::New | Registered::Added) | Err(_) => noted.keep(),
+                Ok(
+                    Registered::Known
+                    | Registered::MissingXorb(_)
+                    | Registered::DamagedXorb(_)
+                    | Registered::OverQuota(_)
+                    | Registered::OtherSha256 { .. },
+                ) => noted.withdraw().await,
             }
-        });
-        let registered =
-            answered.await.expect("the task answers unless it panics, and then this request fails with it");
-        Ok(registered?)
+            Ok(registered?)
+        })
+        .await
     }
 }
 
@@ -240,7 +288,7 @@ pub(super) fn walls(repo: &RepoScope) -> Option<String> {
     (*repo != RepoScope::All).then(|| domain(repo))
 }
 
-fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
+pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()
 }

@@ -67,7 +67,14 @@ impl Cas {
     }
 
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
-        let removed = self.index.remove_claims(file, repo, self.clock.now()).await?;
+        let noted = self.note_removal(file, repo.clone()).await?;
+        let removed = self.index.remove_claims(file, repo, self.clock.now()).await;
+        match &removed {
+            Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => noted.withdraw().await,
+            // Also where that failed: it may have been done all the same.
+            Ok(_) | Err(_) => noted.keep(),
+        }
+        let removed = removed?;
         for _ in 0..STEP_COUNT {
             match self.index.sweep_removed(self.clock.now()).await {
                 Ok(true) => {}

@@ -115,6 +115,17 @@ pub(super) struct Verified {
     draft: DraftSlot,
 }
 
+/// What is there of a xorb that is about to be published.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Staged {
+    /// Nothing: its row is claimed under this ticket.
+    New(Ticket),
+    /// All of it.
+    There,
+    /// A damaged blob, whose row is claimed under this ticket.
+    Damaged(Ticket),
+}
+
 impl Cas {
     /// Takes an upload; returns when the xorb is durable and readable.
     ///
@@ -142,6 +153,7 @@ impl Cas {
         let expected = Expected { tenant, hash: claimed, max_len, granted: None };
         expected.check_len(declared_len)?;
         let _slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
+        self.check_room(declared_len.unwrap_or(0)).await?;
         let verified = self.verify(expected, body).await?;
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
@@ -153,7 +165,7 @@ impl Cas {
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
         // What is there already is verified all the same, but need not be written.
-        let is_stored = self.find(expected.hash).await?.is_some();
+        let is_stored = self.find(expected.hash).await?.is_some_and(|xorb| !xorb.is_damaged());
         let ingest = self.receive(Ingest::new(self, &expected, is_stored), body).await?;
         let (verified, sum) = self.verify_pool.run_for(expected.tenant, move || ingest.finish()).await?;
         let (claimed, actual) = (expected.hash, verified.xorb.hash());
@@ -235,13 +247,14 @@ impl Cas {
         self.publish_locks[index].lock().await
     }
 
-    /// Claims the row, under the lock; `None` where the xorb is there already. What is staged and not published then is
-    /// invisible, and free for the next upload of this xorb.
-    pub(super) async fn stage(&self, hash: XorbHash) -> Result<Option<Ticket>, UploadError> {
+    /// Claims the row, under the lock. What is staged and not published then is invisible, and free for the next upload
+    /// of this xorb.
+    pub(super) async fn stage(&self, hash: XorbHash) -> Result<Staged, UploadError> {
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
-            Staging::Staged => Ok(Some(ticket)),
-            Staging::Live => Ok(None),
+            Staging::Staged => Ok(Staged::New(ticket)),
+            Staging::Live => Ok(Staged::There),
+            Staging::Damaged => Ok(Staged::Damaged(ticket)),
             Staging::Deleting => Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
         }
     }
@@ -249,7 +262,7 @@ impl Cas {
     /// Publishes what was staged, under the same lock. A grant is spent by that.
     pub(super) async fn publish_staged(
         &self,
-        staged: Option<Ticket>,
+        staged: Staged,
         verified: Verified,
         domain: String,
         grant: Option<SpentGrant>,
@@ -263,7 +276,11 @@ impl Cas {
             serialized_len: xorb.layout().serialized_len(),
             raw_len: xorb.layout().raw_len(),
         };
-        let Some(ticket) = staged else {
+        let ticket = match staged {
+            Staged::New(ticket) | Staged::Damaged(ticket) => Some(ticket),
+            Staged::There => None,
+        };
+        let Some(ticket) = ticket else {
             draft.discard().await;
             self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
             if let Some(grant) = grant {
@@ -271,20 +288,31 @@ impl Cas {
             }
             return Ok(uploaded);
         };
+        let is_heal = matches!(staged, Staged::Damaged(_));
         let Some(draft) = draft.into_draft() else {
-            // It was there when the upload began, and was deleted since. Nothing was written, so it must come again;
-            // the staged row is cleared up like that of any failed upload. What memory still has of it would make
-            // the next upload end here as well.
-            self.xorbs.invalidate(&hash);
-            return Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER });
+            // It was there when the upload began, and was deleted since, or found damaged. Nothing was written, so it
+            // must come again; a staged row is cleared up like that of any failed upload. What memory still
+            // has of it would make the next upload end here as well.
+            self.forget_layout(hash);
+            let retry_after = DELETION_RETRY_AFTER;
+            return Err(if is_heal {
+                UploadError::FoundDamaged { retry_after }
+            } else {
+                UploadError::BeingDeleted { retry_after }
+            });
         };
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
-        let turn = self.publishes.wait(tenant, 1).await;
-        draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
-        drop(turn);
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
-        self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
+        let turn = self.publishes.wait(tenant, 1).await;
+        if is_heal {
+            // What fails leaves the xorb damaged, and free for the next upload.
+            self.replace_blob(draft, row, ticket).await?;
+        } else {
+            draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
+            drop(turn);
+            self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
+        }
         uploaded.was_inserted = true;
         Ok(uploaded)
     }

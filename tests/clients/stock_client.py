@@ -48,6 +48,7 @@ def main(binary):
         finally:
             server.stop()
         check_addresses(binary, folder, rng)
+        check_quota(binary, folder, rng)
 
 
 def say(text):
@@ -210,11 +211,31 @@ def check_addresses(binary, folder, rng):
     say("a trailing slash and a prefix change nothing")
 
 
+def check_quota(binary, folder, rng):
+    """Whoever is refused is told why, in words and without further tries."""
+    server = Server(binary, folder / "limited", ZORB_QUOTA_FILES="1")
+    try:
+        files = list(write_files(folder / "limited-files", {name: rng.randbytes(300_000) for name in ("one", "two")}))
+        push(server, files[:1])
+        before = server.answered("/v[12]/shards")
+        process = start(server, "push", "models/acme/one", "write", {"paths": files[1:]})
+        _, err = process.communicate(timeout=600)
+        process.cache.cleanup()
+        tries = server.answered("/v[12]/shards") - before
+        say(f"beyond a quota, after {tries} tries: {err.strip().splitlines()[-1]}")
+        # Versions before 1.6 know no events, and show the status.
+        if process.returncode == 0 or tries != 1 or not re.search("models/acme/one has 1 of 1 files|413", err):
+            sys.exit("that is not what a quota should look like")
+    finally:
+        server.stop()
+
+
 class Server:
     """A server process that asks for tokens."""
 
-    def __init__(self, binary, folder, listen="127.0.0.1:0", public_url=None):
+    def __init__(self, binary, folder, listen="127.0.0.1:0", public_url=None, **settings):
         self.binary, self.folder, self.listen, self.public_url = binary, folder, listen, public_url
+        self.settings = settings
         self.tokens = {}
         self.begin()
 
@@ -222,10 +243,10 @@ class Server:
         command = [self.binary, "serve", "--listen", self.listen, "--data-dir", str(self.folder), "--auth", "token"]
         if self.public_url:
             command += ["--public-url", self.public_url]
-        environment = dict(os.environ, ZORB_LOG="error")
+        environment = dict(os.environ, ZORB_LOG="error", **self.settings)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         line = self.process.stdout.readline()
-        match = re.match(r"zorb listening on (http://\S+)", line)
+        match = re.match(r"zorb listening on (https?://\S+)", line)
         if not match:
             sys.exit(f"the server says {line!r}")
         self.url = match.group(1)
@@ -238,6 +259,9 @@ class Server:
 
     def received(self):
         return int(re.search(r"^zorb_received_bytes_total (\d+)", self.metrics(), re.MULTILINE).group(1))
+
+    def metric(self, name):
+        return float(re.search(rf"^{name} (\S+)", self.metrics(), re.MULTILINE).group(1))
 
     def answered(self, route):
         """Number of requests to routes that begin so."""

@@ -9,8 +9,9 @@ use crate::support::{Answer, Raw, Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with one xorb, and the file of its blob.
 async fn stocked(xorb: &Xorb) -> (TestServer, PathBuf) {
-    // Errors only: whatever else is not logged, an error says which request it belongs to.
-    let server = Start::default().with("log", "error").start();
+    // Errors only: whatever else is not logged, an error says which request it belongs to. And nobody who finds out what
+    // they come from, and takes it out of service: tests/it/scrub.rs has that.
+    let server = Start::default().with("log", "error").with("scrub_rate", 0).start();
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let hash = xorb.hash();
     let blob = server.data_dir().join("xorbs").join(&hash[..2]).join(&hash);

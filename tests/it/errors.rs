@@ -4,9 +4,10 @@ use std::fs;
 
 use zorb::http::Code;
 
+use crate::outages::Shimmed;
 use crate::support::{
-    Answer, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, random_bytes, rng, sha256_of,
-    upload_shard,
+    Answer, Certificates, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue, random_bytes, rng,
+    sha256_of, upload_shard,
 };
 
 /// Fields that every problem has.
@@ -53,9 +54,9 @@ async fn every_code_of_the_table_is_what_its_cause_gets() {
         assert!(extra.iter().all(|name| row.fields.contains(name)), "{problem} has other fields than {row:?}");
         assert!(row.fields.is_empty() || !extra.is_empty(), "{problem} has none of the fields of {row:?}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with('.')), "no sentence: {problem}");
-        let comes_back = ["overloaded", "too_many_requests", "deadline"].contains(&row.code.as_str());
+        let comes_back = ["overloaded", "too_many_requests", "deadline", "unavailable"].contains(&row.code.as_str());
         assert_eq!(answer.headers.contains_key("retry-after"), comes_back);
-        assert!(answer.headers.contains_key("x-request-id"));
+        assert_eq!(answer.headers.contains_key("x-request-id"), row.code != "https_required");
     }
 }
 
@@ -66,16 +67,23 @@ async fn provoke(code: &str) -> Answer {
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
     let start = Start::default();
     let server = match code {
+        "https_required" => return plain_to_tls().await,
         "overloaded" => start.with("max_uploads", 1).start(),
         "too_many_requests" => start.with("max_uploads", 8).start(),
         "deadline" => start.with("request_timeout_secs", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
+        "quota_exceeded" => return quota_exceeded(&xorb).await,
         "out_of_space" => return out_of_space().await,
+        "unavailable" => {
+            let shimmed = Shimmed::start();
+            shimmed.set("r");
+            return shimmed.server.client().post(&path, xorb.bytes.clone()).await;
+        }
         _ => start.start(),
     };
     let client = server.client();
     let needs_xorb = ["range_not_satisfiable", "invalid_range", "precondition_failed", "internal", "shard_mismatch"];
-    let needs_xorb = [&needs_xorb[..], &["no_proof", "file_hash_mismatch", "sha256_conflict"]].concat();
+    let needs_xorb = [&needs_xorb[..], &["xorb_damaged", "no_proof", "file_hash_mismatch", "sha256_conflict"]].concat();
     if needs_xorb.contains(&code) {
         assert_eq!(client.post(&path, xorb.bytes.clone()).await.status, 201);
     }
@@ -107,6 +115,13 @@ async fn provoke(code: &str) -> Answer {
         "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
         "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.answer().await,
         "range_not_satisfiable" => client.get(&format!("{part}3")).await,
+        "xorb_damaged" => {
+            fs::remove_file(crate::scrub::blob(server.data_dir(), &xorb)).expect("the blob is there");
+            assert_eq!(client.get(&path).await.status, 500);
+            let found = async || Metrics::of(&client).await.get("zorb_store_damaged_xorbs") == 1.0;
+            eventually("it is found", found).await;
+            client.get(&path).await
+        }
         "internal" => {
             fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
             client.get(&path).await
@@ -137,6 +152,23 @@ async fn provoke(code: &str) -> Answer {
         }
         code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
     }
+}
+
+/// Plain HTTP where TLS is spoken. No layer but one has seen it, so it has no id.
+async fn plain_to_tls() -> Answer {
+    let server = Certificates::new().start().start();
+    let mut connection = Raw::connect(&server).await;
+    connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
+    connection.answer().await
+}
+
+/// A second file of a repository that may have one.
+async fn quota_exceeded(xorb: &Xorb) -> Answer {
+    let server = Start::default().with("auth", "token").with("quota_files", 1).start();
+    let client = server.client().bearing(&issue(&server, "write", "acme/bert", &[]));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    assert_eq!(client.post("/v1/shards", upload_shard(xorb, 0, 3).bytes()).await.status, 200);
+    client.post("/v1/shards", upload_shard(xorb, 0, 2).bytes()).await
 }
 
 /// Other bytes than the grant is for.

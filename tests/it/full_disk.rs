@@ -1,10 +1,17 @@
 //! A store that is full, at every page of the way: what does not fit is refused as that, and nothing else suffers.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::support::{Start, TestServer, Xorb, eventually, random_bytes, rng};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinSet;
+
+use crate::support::{
+    Client, Metrics, Raw, Start, TestServer, Xorb, eventually, random_bytes, read_file, register, rng, upload_shard,
+};
 
 const PAGE_LEN: u64 = 4096;
 
@@ -20,8 +27,12 @@ impl Filler {
         Self { path }
     }
 
-    /// Leaves so many pages, at most.
+    /// Leaves so many pages, at most; all of them with `u64::MAX`.
     fn leave(&self, page_count: u64) {
+        if page_count == u64::MAX {
+            File::create(&self.path).expect("a file can be cut");
+            return;
+        }
         let mut file = OpenOptions::new().append(true).open(&self.path).expect("the file is there");
         while file.write_all(&[1; 512]).is_ok() {}
         let len = file.metadata().expect("the file is there").len();
@@ -72,4 +83,152 @@ async fn an_upload_is_refused_as_out_of_space_or_stored_whatever_room_there_is()
     for xorb in &refused {
         assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     }
+}
+
+#[tokio::test]
+async fn below_the_low_water_mark_what_takes_room_is_refused_before_its_body_and_the_rest_goes_on() {
+    const MARK: u64 = 4 << 20;
+    let mut rng = rng();
+    let server = Start::default().on_small_disk(8).with("min_free_bytes", MARK).with("grants", true).start();
+    let (client, filler) = (server.client(), Filler::new(&server));
+    let (kept, refused) = (Xorb::mixed(&mut rng, 3), Xorb::mixed(&mut rng, 3));
+    assert_eq!(client.post(&kept.path(), kept.bytes.clone()).await.status, 201);
+    let shard = upload_shard(&kept, 0, 2);
+    assert_eq!(register(&client, shard.bytes()).await, 1);
+
+    filler.leave(MARK / PAGE_LEN / 2);
+    eventually("the mark is noticed", async || Metrics::of(&client).await.get("zorb_store_free_bytes") < MARK as f64)
+        .await;
+    let mut upload = Raw::begin_upload(&server, &refused.path(), refused.bytes.len()).await;
+    upload.answer().await.problem(507, "out_of_space");
+    let other = upload_shard(&kept, 1, 3);
+    client.post("/v1/shards", other.bytes()).await.problem(507, "out_of_space");
+    let wanted = r#"{"length":1000,"checksum":{"algo":"crc64nvme","value":"1"}}"#;
+    let path = format!("/v1/xorb-grants/default/{}", refused.hash());
+    client.post(&path, wanted).await.problem(507, "out_of_space");
+    // It is no reason to send readers elsewhere.
+    assert_eq!(client.get("/readyz").await.status, 200);
+    assert_eq!(client.get(&kept.path()).await.body, kept.bytes);
+    assert_eq!(read_file(&client, "v1", &shard.file_hash(), None).await.unwrap(), kept.raw(0, 2));
+    assert!(server.log().contains("min_free_bytes"));
+
+    filler.leave(MARK * 3 / 2 / PAGE_LEN);
+    eventually("uploads are taken again", async || {
+        client.post(&refused.path(), refused.bytes.clone()).await.status == 201
+    })
+    .await;
+    assert_eq!(register(&client, other.bytes()).await, 1);
+}
+
+/// What one client has sent, and whether it was acknowledged.
+#[derive(Default)]
+struct Sent {
+    xorbs: HashMap<String, (Xorb, bool)>,
+    files: HashMap<String, (Xorb, bool)>,
+}
+
+/// Uploads xorbs and registers files until the store was full for a while.
+async fn send_until_full(client: Client, mut rng: StdRng) -> Sent {
+    let (mut sent, mut refusals) = (Sent::default(), 0);
+    while refusals < 12 {
+        // Small ones, too: they still fit when the others do not, and then it is the index that is full.
+        let len = if rng.random() { rng.random_range(1..3000) } else { rng.random_range(1..300_000) };
+        let xorb = Xorb::incompressible(&mut rng, len);
+        let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
+        let is_stored = answer.status == 201;
+        if !is_stored {
+            answer.problem(507, "out_of_space");
+            refusals += 1;
+        }
+        sent.xorbs.insert(xorb.hash(), (xorb.clone(), is_stored));
+        if is_stored {
+            let shard = upload_shard(&xorb, 0, xorb.chunk_count());
+            let answer = client.post("/v1/shards", shard.bytes()).await;
+            let is_registered = answer.status == 200;
+            if !is_registered {
+                answer.problem(507, "out_of_space");
+                refusals += 1;
+            }
+            sent.files.insert(shard.file_hash(), (xorb, is_registered));
+        }
+    }
+    sent
+}
+
+async fn check_sent(server: &TestServer, sent: &Sent) {
+    let client = server.client();
+    for (hash, (xorb, is_stored)) in &sent.xorbs {
+        let answer = client.get(&xorb.path()).await;
+        assert_eq!(answer.status, if *is_stored { 200 } else { 404 }, "{hash}");
+        assert!(!is_stored || answer.body == xorb.bytes, "{hash}");
+    }
+    for (file, (xorb, is_registered)) in &sent.files {
+        match read_file(&client, "v1", file, None).await {
+            Ok(contents) => assert!(*is_registered && contents == xorb.raw, "{file}"),
+            Err(answer) => assert!(!is_registered && answer.status == 404, "{file}: {}", answer.status),
+        }
+    }
+}
+
+async fn check_disk_that_fills(min_free_bytes: u64) {
+    let mut rng = rng();
+    let server = Start::default().on_small_disk(24).with("min_free_bytes", min_free_bytes).start();
+    let filler = Filler::new(&server);
+    filler.leave(10 << 20 >> 12);
+    let mut clients = JoinSet::new();
+    for _ in 0..4 {
+        clients.spawn(send_until_full(server.client(), StdRng::from_rng(&mut rng)));
+    }
+    let mut sent = Sent::default();
+    while let Some(one) = clients.join_next().await {
+        let one = one.unwrap();
+        sent.xorbs.extend(one.xorbs);
+        sent.files.extend(one.files);
+    }
+    let stored = sent.xorbs.values().filter(|(_, is_stored)| *is_stored).count();
+    let registered = sent.files.values().filter(|(_, is_registered)| *is_registered).count();
+    println!("full: {stored} of {} xorbs stored, {registered} files registered", sent.xorbs.len());
+    assert!(stored > 10 && registered > 10);
+    check_sent(&server, &sent).await;
+
+    // Nothing half-written is left, and what could not be entered is known to be nothing.
+    let data_dir = server.seen_from_inside(server.data_dir());
+    eventually("every draft is gone", async || data_dir.join("tmp").read_dir().unwrap().count() == 0).await;
+    let blobs_len = |groups: std::fs::ReadDir| -> u64 {
+        let blobs = groups.flat_map(|group| group.unwrap().path().read_dir().unwrap());
+        blobs.map(|blob| blob.unwrap().metadata().unwrap().len()).sum()
+    };
+    let sum = |sent: &Sent, all: bool| -> u64 {
+        sent.xorbs.values().filter(|(_, is_stored)| all || *is_stored).map(|(xorb, _)| xorb.bytes.len() as u64).sum()
+    };
+    let there = blobs_len(data_dir.join("xorbs").read_dir().unwrap());
+    assert!(there >= sum(&sent, false) && there <= sum(&sent, true), "{there} bytes");
+
+    // The same server goes on when there is room again.
+    filler.leave(u64::MAX);
+    let client = server.client();
+    eventually("there is room again", async || client.get("/readyz").await.status == 200).await;
+    for (xorb, is_stored) in sent.xorbs.values_mut().filter(|(_, is_stored)| !is_stored) {
+        eventually("what was refused is taken", async || {
+            client.post(&xorb.path(), xorb.bytes.clone()).await.status == 201
+        })
+        .await;
+        *is_stored = true;
+    }
+    for (xorb, is_registered) in sent.files.values_mut().filter(|(_, is_registered)| !is_registered) {
+        register(&client, upload_shard(xorb, 0, xorb.chunk_count()).bytes()).await;
+        *is_registered = true;
+    }
+    check_sent(&server, &sent).await;
+    assert_eq!(blobs_len(data_dir.join("xorbs").read_dir().unwrap()), sum(&sent, true));
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_while_clients_upload_and_register_loses_nothing_and_is_used_again_when_there_is_room() {
+    check_disk_that_fills(0).await;
+}
+
+#[tokio::test]
+async fn so_does_one_with_a_low_water_mark() {
+    check_disk_that_fills(2 << 20).await;
 }

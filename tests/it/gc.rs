@@ -85,8 +85,8 @@ async fn a_file_that_is_removed_is_gone_at_once_and_its_bytes_when_its_time_is_o
     let (done, _) = collect(&folder, data_dir, &[]);
     assert_eq!((count(&done, "condemned"), count(&done, "deleted")), (0, 1));
     assert_eq!(server.blobs(), [b.hash()]);
-    // The server that has it in memory notices.
-    eventually("the xorb is not there", async || client.get(&a.path()).await.status == 404).await;
+    // The server that has it in memory notices, at the latest when it reads.
+    client.get(&a.path()).await.problem(404, "not_found");
     assert_eq!(client.head(&a.path()).await.status, 404);
     assert_eq!(client.post(&a.path(), a.bytes.clone()).await.status, 201);
     assert_eq!(client.get(&a.path()).await.body, a.bytes);
@@ -208,7 +208,7 @@ async fn rm_removes_files_by_their_hashes_and_says_for_whom() {
     for name in ["a", "b"] {
         folder.write(name, name.repeat(1000).as_bytes());
     }
-    folder.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok();
+    folder.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok_with_remarks();
     let list = || folder.zorb(&[&["ls", "--json"], &login[..]].concat()).ok().records();
     let hashes: Vec<String> = list().iter().map(|file| file["hash"].as_str().unwrap().to_owned()).collect();
     let [first, second] = hashes.as_slice() else { panic!("{hashes:?}") };

@@ -7,6 +7,7 @@
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
 
+mod audit;
 mod auth;
 mod backup;
 mod chunk_hashes;
@@ -14,9 +15,12 @@ mod cli;
 mod conditions;
 mod corrupt;
 mod crash;
+mod crash_files;
+mod dashboard;
 mod download;
 mod errors;
 mod files;
+mod fsck;
 mod full_disk;
 mod gc;
 mod grants;
@@ -25,12 +29,18 @@ mod limits;
 mod memory;
 mod official;
 mod operations;
+mod outages;
 mod overload;
+mod quota;
+mod rebuild;
+mod scrub;
+mod security;
 mod sha256;
 mod shutdown;
 mod smoke;
 mod startup;
 mod support;
 mod tidy;
+mod tls;
 mod traps;
 mod upload;

@@ -9,8 +9,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::super::output::Plain;
 use super::cannot_read;
-use super::names::Shown;
 use super::sources::{self, Source, SourceArgs};
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::units::{Count, Share, Size};
@@ -112,7 +112,7 @@ pub(super) fn append_all(
         output.record(&Row { name: &source.name, length, stored_len })?;
         let share = Share { part: stored_len, whole: length };
         let sizes = format_args!("{} → {} ({share})", Size(length), Size(stored_len)).to_string();
-        output.line(format_args!("{sizes:<32}  {}", Shown(&source.name)))?;
+        output.line(format_args!("{sizes:<32}  {}", Plain(&source.name)))?;
     }
     bar.finish_and_clear();
     let archive_len = writer.committed_end();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::names::Shown;
+use super::super::output::Plain;
 use super::{PIECE_LEN, describe, file_len, open_file};
 use crate::cli::output::{Output, OutputArgs, write_stdout};
 use crate::cli::units::Count;
@@ -68,7 +68,7 @@ fn missing<R: std::io::Read + std::io::Seek>(archive: Archive<R>, args: &CatArgs
         (None, index) => index.is_some_and(|index| index < verified + unverified.len()),
     };
     let what = match (&args.name, args.index) {
-        (Some(name), _) => format!("{path} has no blob {}", Shown(name)),
+        (Some(name), _) => format!("{path} has no blob {}", Plain(name)),
         (None, index) => {
             let count = Count(verified as u64, "blob");
             format!("{path} has {count}, numbered from 0; {} goes past them", index.unwrap_or_default())

@@ -10,7 +10,8 @@ use clap::Args;
 use indicatif::ProgressBarIter;
 use serde::Serialize;
 
-use super::names::{Place, Shown};
+use super::super::output::Plain;
+use super::names::Place;
 use super::{PIECE_LEN, describe, file_len, open_file};
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::stop::{self, Stop, Stoppable};
@@ -169,7 +170,7 @@ impl Job<'_> {
 
     fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
         self.last.failed += 1;
-        self.output.complain(format_args!("cannot extract `{}`: {error:#}", Shown(name)));
+        self.output.complain(format_args!("cannot extract `{}`: {error:#}", Plain(name)));
         Ok(self.output.record(&Row { name, length: None, error: Some(format!("{error:#}")) })?)
     }
 }

@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::super::output::Plain;
 use super::findings::Findings;
-use super::names::Shown;
 use super::{Fault, PIECE_LEN, describe, file_len, open_stream};
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::units::{Count, Size};
@@ -62,7 +62,7 @@ pub(super) fn run(args: LsArgs) -> anyhow::Result<()> {
         }
         let sha256 = hex(&hash.finalize());
         output.record(&Row { name: blob.name(), length, sha256: &sha256 })?;
-        output.line(format_args!("{:>6} {length:>12}  {sha256}  {}", blob.index(), Shown(blob.name())))?;
+        output.line(format_args!("{:>6} {length:>12}  {sha256}  {}", blob.index(), Plain(blob.name())))?;
         Ok(length)
     })?;
     bar.finish_and_clear();

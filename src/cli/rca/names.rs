@@ -1,9 +1,7 @@
-//! Names of blobs: which of them are places for a file, and how they are shown.
+//! Names of blobs: which of them are places for a file.
 //!
 //! To the format a name is any text without NUL. Whoever made the archive has chosen it, so it is neither a path to be
 //! followed nor something to send to a terminal as it is.
-
-use std::fmt;
 
 use thiserror::Error;
 
@@ -51,25 +49,6 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A name as people may be shown it: one line, and nothing that a terminal obeys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shown<'a>(pub(super) &'a str);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            // The separators break lines, the others turn the text around behind them.
-            let is_format = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-            if c.is_control() || is_format || c == '\\' {
-                write!(f, "{}", c.escape_default())?;
-            } else {
-                write!(f, "{c}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,14 +77,5 @@ mod tests {
         ] {
             assert_eq!(Place::of(name), Err(refusal), "{name:?}");
         }
-    }
-
-    #[test]
-    fn a_name_is_shown_on_one_line_and_without_what_a_terminal_obeys() {
-        let shown = |name: &str| Shown(name).to_string();
-        assert_eq!(shown("größe 1.txt"), "größe 1.txt");
-        assert_eq!(shown("a\nb\x1b[2J\u{9b}c"), "a\\nb\\u{1b}[2J\\u{9b}c");
-        assert_eq!(shown("gpj\u{202e}exe"), "gpj\\u{202e}exe");
-        assert_ne!(shown("\\n"), shown("\n"));
     }
 }

@@ -7,8 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
+use super::super::output::Plain;
 use super::cannot_read;
-use super::names::{Place, Shown};
+use super::names::Place;
 use crate::cli::Usage;
 use crate::cli::output::Output;
 
@@ -150,6 +151,6 @@ fn remark_on_names(found: &[Source], output: &Output) {
             0 => String::new(),
             count => format!("; nor {count} others"),
         };
-        output.remark(format_args!("`extract` will not take the name `{}`: {refusal}{more}", Shown(name)));
+        output.remark(format_args!("`extract` will not take the name `{}`: {refusal}{more}", Plain(name)));
     }
 }

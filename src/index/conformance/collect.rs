@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
-use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use super::{ANY_LEN, Db, NOW, SQLITE, SqliteIndex, hash, migrator, put, xorb};
 use crate::format::{ByteRange, ChunkHash, FileHash};
 use crate::index::{
-    KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife, XorbState,
+    Collect, Index, KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife,
+    XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -256,7 +257,7 @@ async fn a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_i
             assert_eq!(db.files_after(all.clone(), None, 10).await.unwrap(), []);
             assert_eq!(db.find_sha256(sha256(1), all).await.unwrap(), None);
         }
-        assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+        assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
         assert_eq!(db.file_records(None).await.unwrap(), []);
         assert_eq!(db.term_runs(0, 10).await.unwrap().runs, []);
     };
@@ -300,7 +301,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
         let removed = db.remove_claims(file_hash(9), Some(repo.to_owned()), NOW).await.unwrap();
         assert_eq!((removed.repos.len(), removed.is_file_removed), (1, false));
     };
-    let claim_count = async || db.unverified_claims(None, 10).await.unwrap().len();
+    let claim_count = async || db.unverified_claims(ANY_LEN, None, 10).await.unwrap().len();
     register("silent", None).await;
     register("a", Some(sha256(1))).await;
     register("b", Some(sha256(1))).await;
@@ -312,7 +313,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     register("c", Some(sha256(2))).await;
     assert_eq!(claim_count().await, 1);
     // One that was verified is a fact about the file, and stays.
-    let claim = db.unverified_claims(None, 1).await.unwrap()[0];
+    let claim = db.unverified_claims(ANY_LEN, None, 1).await.unwrap()[0];
     db.settle_claim(claim, crate::index::ClaimState::Verified).await.unwrap();
     remove("c").await;
     let known = KnownSha256 { file: file_hash(9), is_verified: true };
@@ -361,4 +362,30 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
     }
     assert_eq!(db.totals().await.unwrap(), Totals::default());
     assert_eq!(db.find_file(FileHash::from_bytes([9; 32]), Reader::All, WHOLE).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_database_of_an_older_schema_keeps_its_promises() {
+    use sqlx::{Connection, SqliteConnection, raw_sql};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 6).copied().collect();
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
+    migrator(&old).run(&mut connection).await.unwrap();
+    let xorb = |byte: u8| format!("(X'{}', 1, 0, 0, 9, 8, 7, X'0000000900000008')", format!("{byte:02x}").repeat(32));
+    let insert = format!(
+        "INSERT INTO xorbs (hash, state, since, ticket, serialized_len, raw_len, crc64, layout) VALUES {}, {}; \
+         INSERT INTO xorb_domains (xorb_id, domain, lease_until) VALUES (1, 'a', 5), (1, 'b', 7), (2, 'a', 0);",
+        xorb(1),
+        xorb(2)
+    );
+    raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+
+    let index = SqliteIndex::open(&path).await.unwrap();
+    let lives = index.xorb_lives(None, 10).await.unwrap();
+    let leases: Vec<_> = lives.iter().map(|life| life.lease_until.as_millis()).collect();
+    assert_eq!(leases, [7, 0]);
+    assert!(index.share_xorb(hash(2), "b".to_owned()).await.unwrap());
+    index.close().await;
 }

@@ -1,11 +1,11 @@
 //! What the contract says about files.
 
-use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{
-    Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration, Ticket,
-    XorbState,
+    Allowance, Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration,
+    Ticket, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -17,7 +17,7 @@ suite! {
     a_file_is_not_known_with_another_sha256
     a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified
     unverified_claims_are_listed_in_order_from_behind_any_of_them
-    a_void_claim_names_nothing_and_gives_way_to_another
+    what_a_file_has_takes_the_place_of_a_false_claim_and_nothing_else_can_be_claimed_then
     a_verified_claim_is_settled_once
     deduplication_stays_within_its_domain
     an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk
@@ -51,6 +51,7 @@ pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Reg
         xorbs: xorbs.iter().map(|byte| hash(*byte)).collect(),
         dedup: Vec::new(),
         now: NOW,
+        allowance: Allowance::default(),
     }
 }
 
@@ -115,7 +116,7 @@ async fn a_file_is_not_known_with_another_sha256(db: Db) {
     // Without a claim, then with one, then with the same, then without again: all of that is consistent.
     for sha256 in [None, Some(sha256(1)), Some(sha256(1)), None] {
         let outcome = db.register(&registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
-        assert!(matches!(outcome, Registered::New | Registered::Known), "{outcome:?}");
+        assert!(matches!(outcome, Registered::New | Registered::Added | Registered::Known), "{outcome:?}");
     }
     let other = registration("s", vec![file(8, &[term(1, 0, 1)]), claimed(Some(sha256(2)))], &[1]);
     assert_eq!(
@@ -142,15 +143,10 @@ async fn a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_veri
     assert_eq!(found(1, "second").await, claimed_file(9));
     assert_eq!(found(1, "silent").await, None);
 
-    // Those who made a claim that was false have not made the one that comes after it.
-    let claim = |byte| Claim { file: file_hash(9), sha256: sha256(byte) };
-    db.settle_claim(claim(1), ClaimState::Void).await.unwrap();
-    register("second", Some(sha256(2))).await;
-    assert_eq!(found(2, "first").await, None);
-    assert_eq!(found(2, "second").await, claimed_file(9));
-    db.settle_claim(claim(2), ClaimState::Verified).await.unwrap();
+    let claim = Claim { file: file_hash(9), sha256: sha256(1) };
+    db.settle_claim(claim, ClaimState::Verified).await.unwrap();
     for (repo, sees) in [("first", true), ("second", true), ("silent", true), ("stranger", false)] {
-        assert_eq!(found(2, repo).await.is_some_and(|known| known.is_verified), sees, "{repo}");
+        assert_eq!(found(1, repo).await.is_some_and(|known| known.is_verified), sees, "{repo}");
     }
 }
 
@@ -162,7 +158,7 @@ async fn unverified_claims_are_listed_in_order_from_behind_any_of_them(db: Db) {
     }
     db.settle_claim(Claim { file: file_hash(3), sha256: sha256(3) }, ClaimState::Verified).await.unwrap();
     let list = async |after: Option<u8>, limit: u32| {
-        let claims = db.unverified_claims(after.map(file_hash), limit).await.unwrap();
+        let claims = db.unverified_claims(ANY_LEN, after.map(file_hash), limit).await.unwrap();
         claims.iter().map(|claim| claim.file.as_bytes()[0]).collect::<Vec<_>>()
     };
     assert_eq!(list(None, 10).await, [7, 5, 9]);
@@ -171,6 +167,18 @@ async fn unverified_claims_are_listed_in_order_from_behind_any_of_them(db: Db) {
     assert_eq!(list(Some(3), 10).await, [5, 9], "also from behind one that is settled");
     assert_eq!(list(Some(9), 10).await, [0_u8; 0]);
     assert_eq!(list(Some(1), 10).await, [7, 5, 9], "a file that is gone hides nothing");
+
+    let long = NewFile { sha256: Some(sha256(4)), ..file(4, &[term(1, 0, 2)]) };
+    let (short_len, long_len) = (new(1).raw_len, long.raw_len);
+    assert!(short_len < long_len);
+    db.register(&registration("r", vec![long], &[1])).await.unwrap();
+    let of_len = async |lens| {
+        let claims = db.unverified_claims(lens, None, 10).await.unwrap();
+        claims.iter().map(|claim| claim.file.as_bytes()[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(of_len(0..long_len).await, [7, 5, 9]);
+    assert_eq!(of_len(long_len..u64::MAX).await, [4]);
+    assert_eq!(of_len(short_len..long_len + 1).await, [7, 5, 9, 4]);
 }
 
 async fn a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them(db: Db) {
@@ -198,30 +206,25 @@ async fn a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_the
     assert_eq!(db.find_file(file_hash(9), reader("s"), None).await.unwrap(), None);
 }
 
-async fn a_void_claim_names_nothing_and_gives_way_to_another(db: Db) {
+async fn what_a_file_has_takes_the_place_of_a_false_claim_and_nothing_else_can_be_claimed_then(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed =
         |byte| registration("r", vec![NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) }], &[1]);
     db.register(&claimed(1)).await.unwrap();
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
-    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), [claim]);
-    assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
+    assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), [claim]);
+    assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
-    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+    assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
+    let known = Some(KnownSha256 { file: file_hash(9), is_verified: true });
+    assert_eq!(db.find_sha256(sha256(2), reader("r")).await.unwrap(), known);
 
-    // Making it again does not make it true.
-    assert_eq!(db.register(&claimed(1)).await.unwrap(), Registered::Known);
-    assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
-    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
-
-    db.register(&claimed(2)).await.unwrap();
-    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), [Claim { file: file_hash(9), sha256: sha256(2) }]);
-    assert_eq!(db.find_sha256(sha256(2), reader("r")).await.unwrap(), claimed_file(9));
-    assert_eq!(
-        db.find_sha256(sha256(2), Reader::All).await.unwrap(),
-        None,
-        "nobody else is told before it is verified"
-    );
+    // The lie cannot be told again, by nobody.
+    let refused = Registered::OtherSha256 { file: file_hash(9), unverified: None };
+    assert_eq!(db.register(&claimed(1)).await.unwrap(), refused);
+    assert_eq!(db.register(&claimed(3)).await.unwrap(), refused);
+    assert_eq!(db.register(&claimed(2)).await.unwrap(), Registered::Known);
+    assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), known);
 }
 
 async fn a_verified_claim_is_settled_once(db: Db) {
@@ -230,10 +233,10 @@ async fn a_verified_claim_is_settled_once(db: Db) {
     db.register(&registration("r", vec![new], &[1])).await.unwrap();
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
     assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
-    assert!(!db.settle_claim(claim, ClaimState::Void).await.unwrap());
+    assert!(!db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     let found = db.find_sha256(sha256(1), Reader::All).await.unwrap();
     assert_eq!(found, Some(KnownSha256 { file: file_hash(9), is_verified: true }));
-    assert_eq!(db.unverified_claims(None, 10).await.unwrap(), []);
+    assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
     let other = NewFile { sha256: Some(sha256(2)), ..file(9, &[term(1, 0, 1)]) };
     let outcome = db.register(&registration("r", vec![other], &[1])).await.unwrap();
     assert_eq!(outcome, Registered::OtherSha256 { file: file_hash(9), unverified: None });

@@ -6,7 +6,7 @@ use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, Xor
 
 suite! {
     files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them
-    a_list_shows_a_sha256_unless_it_was_found_false
+    a_list_shows_a_sha256_and_the_true_one_after_a_false_claim
     xorbs_are_listed_when_readers_may_see_them
 }
 
@@ -31,7 +31,7 @@ async fn files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_the
     assert_eq!(first, [FileEntry { hash: file_hash(1), raw_len: 2000, sha256: None, registered: NOW }]);
 }
 
-async fn a_list_shows_a_sha256_unless_it_was_found_false(db: Db) {
+async fn a_list_shows_a_sha256_and_the_true_one_after_a_false_claim(db: Db) {
     put(&db, xorb(1, 3)).await;
     let mut claimed = file(1, &[term(1, 0, 2)]);
     claimed.sha256 = Some(sha256(7));
@@ -43,8 +43,8 @@ async fn a_list_shows_a_sha256_unless_it_was_found_false(db: Db) {
     assert_eq!(shown(reader("org/a")).await, Some(sha256(7)));
     assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (None, None));
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };
-    assert!(db.settle_claim(claim, ClaimState::Void).await.unwrap());
-    assert_eq!((shown(reader("org/a")).await, shown(Reader::All).await), (None, None));
+    assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(8) }).await.unwrap());
+    assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (Some(sha256(8)), Some(sha256(8))));
 }
 
 async fn xorbs_are_listed_when_readers_may_see_them(db: Db) {

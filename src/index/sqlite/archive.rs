@@ -98,7 +98,6 @@ fn parse_record(op: &'static str, row: &SqliteRow) -> Result<FileRecord, IndexEr
         0 => None,
         1 => Some(Sha256State::Claimed),
         2 => Some(Sha256State::Verified),
-        3 => Some(Sha256State::Void),
         _ => return Err(invalid("sha256_state", "no state")),
     };
     let digest: Option<&[u8]> = get(op, row, 4)?;
@@ -213,7 +212,6 @@ async fn write_record(
         None => 0,
         Some((_, Sha256State::Claimed)) => 1,
         Some((_, Sha256State::Verified)) => 2,
-        Some((_, Sha256State::Void)) => 3,
     };
     let row = sqlx::query(INSERT)
         .bind(hash)

@@ -1,5 +1,7 @@
 //! Claims of a sha256 in SQLite: who has made them, and what became of them.
 
+use std::ops::Range;
+
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -14,15 +16,12 @@ use crate::index::{Claim, ClaimState, KnownSha256, Reader};
 const NONE: i64 = 0;
 const CLAIMED: i64 = 1;
 const VERIFIED: i64 = 2;
-const VOID: i64 = 3;
 
 /// What became of a claim in a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
     /// It is what is known of the file now, or was before.
     Agreed,
-    /// It is known to be false, and stays so.
-    Void,
     /// Another one is known of the file; unverified where it is given.
     Other(Option<Sha256>),
 }
@@ -45,14 +44,22 @@ impl SqliteIndex {
         Ok(Some(KnownSha256 { file: file_hash(op, get(op, &row, 0)?)?, is_verified }))
     }
 
-    pub(super) async fn read_claims(&self, after: Option<FileHash>, limit: u32) -> Result<Vec<Claim>, IndexError> {
+    pub(super) async fn read_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> Result<Vec<Claim>, IndexError> {
         // From the start where there is none to be behind, or not any more: nothing must be left out.
         const SQL: &str = "SELECT hash, sha256 FROM files WHERE sha256_state = 1 AND \
-             id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) ORDER BY id LIMIT ?2";
+             id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND raw_len >= ?3 AND raw_len < ?4 \
+             ORDER BY id LIMIT ?2";
         let op = "list unverified claims";
         let rows = sqlx::query(SQL)
             .bind(after.map(|file| file.as_bytes().to_vec()))
             .bind(limit)
+            .bind(sql_len(lens.start))
+            .bind(sql_len(lens.end))
             .fetch_all(&self.readers)
             .await
             .map_err(|error| map(op, error))?;
@@ -64,13 +71,14 @@ impl SqliteIndex {
     }
 
     pub(super) async fn write_claim(&self, claim: Claim, state: ClaimState) -> Result<bool, IndexError> {
-        let state = match state {
-            ClaimState::Verified => VERIFIED,
-            ClaimState::Void => VOID,
+        let actual = match state {
+            ClaimState::Verified => claim.sha256,
+            ClaimState::False { actual } => actual,
         };
-        let sql = "UPDATE files SET sha256_state = ? WHERE hash = ? AND sha256 = ? AND sha256_state = 1";
+        let sql = "UPDATE files SET sha256 = ?, sha256_state = ? WHERE hash = ? AND sha256 = ? AND sha256_state = 1";
         let result = sqlx::query(sql)
-            .bind(state)
+            .bind(actual.as_digest().as_slice())
+            .bind(VERIFIED)
             .bind(claim.file.as_bytes().as_slice())
             .bind(claim.sha256.as_digest().as_slice())
             .execute(&self.writer)
@@ -80,7 +88,7 @@ impl SqliteIndex {
     }
 }
 
-/// Makes a claim for a file that is there. One that was found false, or none at all, gives way to it.
+/// Makes a claim for a file that is there.
 pub(super) async fn make_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -95,33 +103,36 @@ pub(super) async fn make_claim(
     let (before, state): (Option<&[u8]>, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
     let before = before.map(|digest| parse_sha256(op, claim.file, digest)).transpose()?;
     match (before, state) {
-        (Some(before), VOID) if before == claim.sha256 => Ok(Made::Void),
         (Some(before), _) if before == claim.sha256 => Ok(Made::Agreed),
-        (_, NONE | VOID) => {
+        (_, NONE) => {
             execute(op, connection, "UPDATE files SET sha256 = ?, sha256_state = 1 WHERE id = ?", |query| {
                 query.bind(claim.sha256.as_digest().to_vec()).bind(file_id)
             })
             .await?;
-            let sql = "UPDATE file_repos SET has_claimed = 0 WHERE file_id = ?";
-            execute(op, connection, sql, |query| query.bind(file_id)).await?;
             Ok(Made::Agreed)
         }
         (before, state) => Ok(Made::Other(before.filter(|_| state == CLAIMED))),
     }
 }
 
-/// Remembers that a repository has made the claim that is known of the file.
+/// Remembers that a repository has made the claim that is known of the file. Returns whether that was not known.
 pub(super) async fn sign_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
     file_id: i64,
     repo: &str,
-) -> Result<(), IndexError> {
-    let sql = "UPDATE file_repos SET has_claimed = 1 WHERE file_id = ? AND repo = ?";
-    execute(op, connection, sql, |query| query.bind(file_id).bind(repo.to_owned())).await.map(|_| ())
+) -> Result<bool, IndexError> {
+    let sql = "UPDATE file_repos SET has_claimed = 1 WHERE file_id = ? AND repo = ? AND has_claimed = 0";
+    let signed = execute(op, connection, sql, |query| query.bind(file_id).bind(repo.to_owned())).await?;
+    Ok(signed > 0)
 }
 
-fn parse_sha256(op: &'static str, file: FileHash, digest: &[u8]) -> Result<Sha256, IndexError> {
+/// A length that is larger than any that SQLite could hold is as good as the largest.
+fn sql_len(len: u64) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
+}
+
+pub(super) fn parse_sha256(op: &'static str, file: FileHash, digest: &[u8]) -> Result<Sha256, IndexError> {
     digest.try_into().map(Sha256::from_digest).map_err(|_| {
         let (key, reason) = (format!("file {file}"), "not 32 bytes".to_owned());
         IndexError::inconsistent(op, Inconsistent { table: "files", column: "sha256", key, reason })

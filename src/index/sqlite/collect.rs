@@ -250,3 +250,14 @@ fn parse_life(op: &'static str, row: &SqliteRow) -> Result<XorbLife, IndexError>
         is_referenced: get(op, row, 5)?,
     })
 }
+
+#[cfg(test)]
+impl SqliteIndex {
+    /// Changes the database behind everybody's back, and against its own rules.
+    pub(crate) async fn spoil(&self, sql: &'static str) {
+        let mut connection = self.writer.acquire().await.unwrap();
+        for sql in ["PRAGMA foreign_keys = OFF", sql, "PRAGMA foreign_keys = ON"] {
+            sqlx::query(sql).execute(&mut *connection).await.unwrap();
+        }
+    }
+}

@@ -8,6 +8,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
 use super::terms::insert_terms;
+use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
@@ -71,7 +72,7 @@ impl SqliteIndex {
 
 /// Among several xorbs the one with the most chunks tells the client most.
 const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
-     WHERE chunk_hash = ?1 AND state IN (1, 2) AND \
+     WHERE chunk_hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
 
@@ -79,7 +80,8 @@ const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xor
 /// A xorb of one chunk is never among them: its hash is that of the chunk and would be told in clear (spec 6.2, rule 9).
 const FIND_NEIGHBOURS: &str = "SELECT DISTINCT xorbs.id, xorbs.hash FROM xorb_files AS hit \
      JOIN xorb_files AS other ON other.file_id = hit.file_id JOIN xorbs ON xorbs.id = other.xorb_id \
-     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND length(layout) > 8 AND \
+     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
+     length(layout) > 8 AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      LIMIT 64";
 
@@ -100,8 +102,13 @@ async fn register(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
-        Registered::New | Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_) | Registered::OtherSha256 { .. } => transaction.rollback().await.map_err(failed)?,
+        Registered::New | Registered::Added | Registered::Known => transaction.commit().await.map_err(failed)?,
+        Registered::MissingXorb(_)
+        | Registered::DamagedXorb(_)
+        | Registered::OtherSha256 { .. }
+        | Registered::OverQuota(_) => {
+            transaction.rollback().await.map_err(failed)?;
+        }
     }
     Ok(outcome)
 }
@@ -157,7 +164,8 @@ async fn write_registration(
         // `Condemned` goes back to `Live` here, and a row that is being deleted is not found: either this or the
         // deletion comes first, and the database says which.
         let row = sqlx::query(
-            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) RETURNING id",
+            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) \
+             RETURNING id, damaged_at IS NOT NULL",
         )
         .bind(millis(registration.now))
         .bind(hash.as_bytes().as_slice())
@@ -165,23 +173,34 @@ async fn write_registration(
         .await
         .map_err(|error| map(op, error))?;
         let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
-        let id: i64 = get(op, &row, 0)?;
-        ids.insert(*hash, id);
+        if get(op, &row, 1)? {
+            return Ok(Registered::DamagedXorb(*hash));
+        }
+        ids.insert(*hash, get(op, &row, 0)?);
     }
+    let meter = Meter::read(op, connection, registration).await?;
     let mut outcome = Registered::Known;
     for file in &registration.files {
         match write_file(op, connection, registration, file, &ids).await? {
             Registered::Known => {}
-            Registered::New => outcome = Registered::New,
+            Registered::Added if outcome == Registered::New => {}
+            told @ (Registered::New | Registered::Added) => outcome = told,
             refused => return Ok(refused),
         }
     }
+    if let Some(meter) = &meter
+        && outcome == Registered::New
+        && let Some(excess) = meter.excess(op, connection).await?
+    {
+        return Ok(Registered::OverQuota(excess));
+    }
     for (chunk, xorb) in &registration.dedup {
         let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
-        execute(op, connection, "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)", |query| {
-            query.bind(chunk.as_bytes().to_vec()).bind(*id)
-        })
-        .await?;
+        let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)";
+        let added = execute(op, connection, sql, |query| query.bind(chunk.as_bytes().to_vec()).bind(*id)).await?;
+        if added > 0 && outcome == Registered::Known {
+            outcome = Registered::Added;
+        }
     }
     Ok(outcome)
 }
@@ -213,12 +232,15 @@ async fn write_file(
     if let Some(Made::Other(unverified)) = made {
         return Ok(Registered::OtherSha256 { file: file.hash, unverified });
     }
-    let sql = "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (?, ?)";
+    // Not OR IGNORE: what is ignored would be ignored in the triggers as well, which count this.
+    let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
     let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
-    if made == Some(Made::Agreed) {
-        sign_claim(op, connection, id, &registration.repo).await?;
-    }
-    Ok(if added > 0 { Registered::New } else { Registered::Known })
+    let has_signed = made == Some(Made::Agreed) && sign_claim(op, connection, id, &registration.repo).await?;
+    Ok(match (added, has_signed) {
+        (1.., _) => Registered::New,
+        (0, true) => Registered::Added,
+        (0, false) => Registered::Known,
+    })
 }
 
 /// Enters a file that is not known, with its terms and what it refers to; the id, or the xorb that is missing.
@@ -229,6 +251,7 @@ async fn insert_file(
     file: &NewFile,
     ids: &HashMap<XorbHash, i64>,
 ) -> Result<Result<i64, XorbHash>, IndexError> {
+    const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ? FROM json_each(?)";
     let row = sqlx::query("INSERT INTO files (hash, raw_len, since) VALUES (?, ?, ?) RETURNING id")
         .bind(file.hash.as_bytes().as_slice())
         .bind(file.raw_len.cast_signed())
@@ -238,15 +261,15 @@ async fn insert_file(
         .map_err(|error| map(op, error))?;
     let id: i64 = get(op, &row, 0)?;
     insert_terms(op, connection, id, &file.terms).await?;
-    // Each xorb once, however many terms name it.
+    // Each xorb once, however many terms name it; all in one statement, which costs as much as one or two of them.
     let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+    let mut named = Vec::with_capacity(xorbs.len());
     for xorb in xorbs {
         let Some(xorb_id) = ids.get(&xorb) else { return Ok(Err(xorb)) };
-        execute(op, connection, "INSERT INTO xorb_files (xorb_id, file_id) VALUES (?, ?)", |query| {
-            query.bind(*xorb_id).bind(id)
-        })
-        .await?;
+        named.push(xorb_id.to_string());
     }
+    let named = format!("[{}]", named.join(","));
+    execute(op, connection, REFER, |query| query.bind(id).bind(named)).await?;
     Ok(Ok(id))
 }
 

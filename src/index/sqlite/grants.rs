@@ -15,10 +15,10 @@ impl SqliteIndex {
         domain: Option<String>,
         now: Timestamp,
     ) -> Result<bool, IndexError> {
-        const KNOWN: &str = "SELECT 1 FROM xorbs WHERE hash = ?1 AND state IN (1, 2) AND \
+        const KNOWN: &str = "SELECT 1 FROM xorbs WHERE hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
              (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
         const RENEW: &str = "UPDATE xorbs SET state = 1, since = max(since, ?3) WHERE hash = ?1 AND state IN (1, 2) AND \
-             (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
+             damaged_at IS NULL AND (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
         let op = "renew a xorb";
         let (hash, domain) = (hash.as_bytes().as_slice(), domain.as_deref());
         // Most questions are about what is new, and need no writer.

@@ -6,15 +6,22 @@
 mod archive;
 mod claims;
 mod collect;
+mod failure;
 mod files;
 mod grants;
+mod health;
 mod listing;
 mod owners;
 mod publish;
+mod records;
 mod remove;
+mod repair;
+mod replace;
 mod terms;
+mod usage;
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,6 +30,8 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
+use self::failure::{can_write, map};
+pub use self::replace::Replacement;
 use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
@@ -54,15 +63,32 @@ impl SqliteIndex {
     ///
     /// The file cannot be opened, is no index, or is one of a newer program.
     pub async fn open(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Full).await
+    }
+
+    /// The same without any promise of durability before [`Replacement::publish`]: for a database that is worth nothing
+    /// until it is whole.
+    ///
+    /// # Errors
+    ///
+    /// See [`SqliteIndex::open`].
+    pub async fn open_unsynced(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Off).await
+    }
+
+    async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
+            .synchronous(synchronous)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5));
         let op = "open the database";
-        let writer = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
         let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
         migrate::run(&writer).await.map_err(|error| IndexError {
             op: "bring the schema up to date",
@@ -95,16 +121,20 @@ fn sync_parent(path: &Path) -> Result<(), IndexError> {
 
 impl Index for SqliteIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
+        const SQL: &str =
+            "SELECT crc64, layout, damaged_at IS NOT NULL, replaced_at FROM xorbs WHERE hash = ? AND state IN (1, 2)";
         let op = "find a xorb";
         async move {
-            let row = sqlx::query("SELECT crc64, layout FROM xorbs WHERE hash = ? AND state IN (1, 2)")
+            let row = sqlx::query(SQL)
                 .bind(hash.as_bytes().as_slice())
                 .fetch_optional(&self.readers)
                 .await
                 .map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
-            rows::xorb(hash, crc64, layout).map(Some).map_err(|error| IndexError::inconsistent(op, error))
+            let xorb = rows::xorb(hash, crc64, layout).map_err(|error| IndexError::inconsistent(op, error))?;
+            let replaced_at = get::<Option<i64>>(op, &row, 3)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
+            Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, replaced_at, ..xorb }))
         }
         .boxed()
     }
@@ -132,7 +162,7 @@ impl Index for SqliteIndex {
         const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
              ON CONFLICT (hash) DO UPDATE SET \
                  state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket \
-             WHERE state IN (0, 1, 2) RETURNING state";
+             WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL";
         let op = "stage a xorb";
         async move {
             // All rows, though there is one at most: a statement is committed when it is done, and one that is left
@@ -146,7 +176,11 @@ impl Index for SqliteIndex {
                 .map_err(|error| map(op, error))?;
             let Some(row) = rows.first() else { return Ok(Staging::Deleting) };
             let state = rows::state(&hash, get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?;
-            Ok(if state == XorbState::Staged { Staging::Staged } else { Staging::Live })
+            Ok(match state {
+                XorbState::Staged => Staging::Staged,
+                _ if get(op, row, 1)? => Staging::Damaged,
+                _ => Staging::Live,
+            })
         }
         .boxed()
     }
@@ -305,8 +339,13 @@ impl Index for SqliteIndex {
         self.lease_dedup(chunk, domain, lease_until).boxed()
     }
 
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.read_claims(after, limit).boxed()
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.read_claims(lens, after, limit).boxed()
     }
 
     fn files_after(
@@ -344,22 +383,4 @@ where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
     row.try_get(index).map_err(|error| map(op, error))
-}
-
-/// The one place that reads sqlx's errors.
-fn map(op: &'static str, error: sqlx::Error) -> IndexError {
-    // SQLite's primary result codes: https://www.sqlite.org/rescode.html
-    const BUSY: i64 = 5;
-    const FULL: i64 = 13;
-    let code = match &error {
-        sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
-        _ => None,
-    };
-    let kind = match (&error, code.map(|code| code & 0xff)) {
-        (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed, _) | (_, Some(BUSY)) => IndexErrorKind::Unavailable,
-        (_, Some(FULL)) => IndexErrorKind::NoSpace,
-        (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => IndexErrorKind::Inconsistent,
-        _ => IndexErrorKind::Other,
-    };
-    IndexError { op, kind, source: Box::new(error) }
 }

@@ -15,7 +15,8 @@ pub(super) async fn publish(
     now: Timestamp,
 ) -> Result<(), IndexError> {
     const GO_LIVE: &str = "UPDATE xorbs \
-             SET state = 1, since = max(since, ?), serialized_len = ?, raw_len = ?, crc64 = ?, layout = ? \
+             SET state = 1, since = max(since, ?), serialized_len = ?, raw_len = ?, crc64 = ?, layout = ?, \
+             verified_at = ? \
              WHERE hash = ? AND state = 0 AND ticket = ? RETURNING id";
     const ADD: &str = "UPDATE totals \
              SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
@@ -28,6 +29,7 @@ pub(super) async fn publish(
         .bind(raw_len)
         .bind(xorb.crc64.cast_signed())
         .bind(xorb.layout.pack())
+        .bind(millis(now))
         .bind(xorb.hash.as_bytes().as_slice())
         .bind(ticket.0)
         .fetch_optional(&mut *transaction)

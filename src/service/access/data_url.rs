@@ -46,7 +46,16 @@ impl DataUrl<'_> {
     }
 }
 
-/// Whether a URL allows a request, and whose it is; nobody knows for one that an older server has made. `requested` are the ranges of its `Range` header, in the order of the header.
+/// What a URL says that allows a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_secs: u64,
+    /// Whose share the download is of; nobody knows for one that an older server has made.
+    pub tenant: Option<Tenant>,
+}
+
+/// What a URL says, if it allows a request: `requested` are the ranges of its `Range` header, in the order of the header.
 ///
 /// # Errors
 ///
@@ -59,7 +68,7 @@ pub fn check_data_url(
     signature: &str,
     requested: &[ByteRange],
     now_unix_secs: u64,
-) -> Result<Option<Tenant>, Refused> {
+) -> Result<Permitted, Refused> {
     let (_, payload) = open(ring, Purpose::DataUrl, xorb.as_bytes(), signature)?;
     let (expires_unix_secs, tenant, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
     check_expiry(expires_unix_secs, now_unix_secs)?;
@@ -68,7 +77,7 @@ pub fn check_data_url(
         [one] => signed.contains(one),
         all => signed == all,
     };
-    if is_allowed { Ok(tenant) } else { Err(Reason::Ranges.into()) }
+    if is_allowed { Ok(Permitted { expires_unix_secs, tenant }) } else { Err(Reason::Ranges.into()) }
 }
 
 fn parse_payload(payload: &[u8]) -> Option<(u64, Option<Tenant>, Vec<ByteRange>)> {

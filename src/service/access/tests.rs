@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::seal::{Purpose, open, seal};
 use super::{
-    Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Reason, Refused, Repo,
-    RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
+    Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Permitted, Reason,
+    Refused, Repo, RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
 };
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::fair::Tenant;
@@ -274,8 +274,8 @@ fn a_data_url_of_an_older_server_is_good_and_nobodys() {
             payload.extend([start.to_le_bytes(), end.to_le_bytes()].concat());
         }
         let old = seal(&ring(), Purpose::DataUrl, xorb(1).as_bytes(), &payload);
-        assert_eq!(check_url(&old, &many), Ok(None));
-        assert_eq!(check_url(&url(&many), &many), Ok(Some(TENANT)));
+        assert_eq!(check_url(&old, &many), Ok(Permitted { tenant: None, ..PERMITTED }));
+        assert_eq!(check_url(&url(&many), &many), Ok(PERMITTED));
     }
 }
 
@@ -301,7 +301,10 @@ fn url(of: &[(u64, u64)]) -> SecretText {
     DataUrl { xorb: xorb(1), ranges: &ranges(of), expires_unix_secs: LATER, tenant: TENANT }.sign(&ring()).unwrap()
 }
 
-fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Option<Tenant>, Refused> {
+/// What the URLs of these tests say.
+const PERMITTED: Permitted = Permitted { expires_unix_secs: LATER, tenant: Some(TENANT) };
+
+fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Permitted, Refused> {
     check_data_url(&ring(), &xorb(1), url.expose(), &ranges(requested), NOW)
 }
 
@@ -310,9 +313,9 @@ fn a_data_url_allows_each_of_its_ranges_alone_and_all_of_them_in_order() {
     let signed = [(0, 100), (150, 200), (300, 301)];
     let url = url(&signed);
     for range in signed {
-        assert_eq!(check_url(&url, &[range]), Ok(Some(TENANT)));
+        assert_eq!(check_url(&url, &[range]), Ok(PERMITTED));
     }
-    assert_eq!(check_url(&url, &signed), Ok(Some(TENANT)));
+    assert_eq!(check_url(&url, &signed), Ok(PERMITTED));
 }
 
 #[test]
@@ -344,7 +347,7 @@ fn a_data_url_allows_nothing_else() {
 #[test]
 fn a_data_url_of_one_range_needs_that_range_in_the_request() {
     let url = url(&[(0, 100)]);
-    assert_eq!(check_url(&url, &[(0, 100)]), Ok(Some(TENANT)));
+    assert_eq!(check_url(&url, &[(0, 100)]), Ok(PERMITTED));
     assert_eq!(refused(check_url(&url, &[])), Reason::Ranges);
     assert_eq!(refused(check_url(&url, &[(0, 100), (0, 100)])), Reason::Ranges);
 }
@@ -354,7 +357,7 @@ fn a_data_url_is_of_no_use_for_another_xorb_or_after_its_time() {
     let url = url(&[(0, 100)]);
     let check = |byte, now| check_data_url(&ring(), &xorb(byte), url.expose(), &ranges(&[(0, 100)]), now);
     assert_eq!(refused(check(2, NOW)), Reason::Signature);
-    assert_eq!(check(1, LATER + GRACE_SECS), Ok(Some(TENANT)));
+    assert_eq!(check(1, LATER + GRACE_SECS), Ok(PERMITTED));
     assert_eq!(refused(check(1, LATER + GRACE_SECS + 1)), Reason::Expired);
 }
 
@@ -362,7 +365,7 @@ fn a_data_url_is_of_no_use_for_another_xorb_or_after_its_time() {
 fn a_data_url_survives_the_rotation_of_keys() {
     let url = url(&[(0, 100)]);
     let rotated = ring().rotated([2; 32]).unwrap();
-    assert_eq!(check_data_url(&rotated, &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW), Ok(Some(TENANT)));
+    assert_eq!(check_data_url(&rotated, &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW), Ok(PERMITTED));
     let dropped = check_data_url(&rotated.retaining(0), &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW);
     assert_eq!(refused(dropped), Reason::UnknownKey);
 }
@@ -384,6 +387,6 @@ fn a_data_url_has_1_to_256_ranges_and_then_fits_into_8_kib() {
     assert!(sign(0).is_none() && sign(MAX_URL_RANGE_COUNT + 1).is_none());
     let (many, url) = sign(MAX_URL_RANGE_COUNT).unwrap();
     assert!(url.expose().len() < 6000, "{}", url.expose().len());
-    assert_eq!(check_url(&url, &many), Ok(Some(TENANT)));
-    assert_eq!(check_url(&url, &many[255..]), Ok(Some(TENANT)));
+    assert_eq!(check_url(&url, &many), Ok(PERMITTED));
+    assert_eq!(check_url(&url, &many[255..]), Ok(PERMITTED));
 }

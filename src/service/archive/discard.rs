@@ -35,6 +35,10 @@ impl BlobStore for NoBlobs {
         ready(Ok(0)).boxed()
     }
 
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        ready(Ok(None)).boxed()
+    }
+
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
         ready(Ok(())).boxed()
     }

@@ -41,6 +41,7 @@ mod catalog;
 mod counted;
 mod discard;
 mod error;
+mod heal;
 mod pages;
 mod read;
 mod record;
@@ -56,6 +57,7 @@ use std::io::Cursor;
 
 pub use self::discard::NoBlobs;
 pub use self::error::{ArchiveError, BackupError, RestoreError};
+pub use self::heal::Patient;
 pub use self::restore::{Restored, Target};
 pub use self::take::{BackedUp, Origin};
 pub use self::write::BackupArchive;

@@ -56,6 +56,7 @@ pub(super) struct FileHead {
 enum State {
     Claimed,
     Verified,
+    /// The file has another one; written by versions that kept no more of it. Nothing is known then.
     Void,
 }
 
@@ -105,7 +106,6 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
         sha256_state: file.sha256.map(|(_, state)| match state {
             Sha256State::Claimed => State::Claimed,
             Sha256State::Verified => State::Verified,
-            Sha256State::Void => State::Void,
         }),
         repos: file.repos.clone(),
         owners: encode_owners(file),
@@ -124,14 +124,14 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
 fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let sha256 = match (head.sha256, head.sha256_state) {
         (None, None) => None,
-        (Some(text), Some(state)) => Some((
-            parse::<Sha256>(&text)?,
+        (Some(text), Some(state)) => {
+            let sha256 = parse::<Sha256>(&text)?;
             match state {
-                State::Claimed => Sha256State::Claimed,
-                State::Verified => Sha256State::Verified,
-                State::Void => Sha256State::Void,
-            },
-        )),
+                State::Claimed => Some((sha256, Sha256State::Claimed)),
+                State::Verified => Some((sha256, Sha256State::Verified)),
+                State::Void => None,
+            }
+        }
         _ => return Err("a sha256 and its state come together".to_owned()),
     };
     let (terms, rest) = body.as_chunks::<TERM_LEN>();

@@ -44,7 +44,7 @@ pub(super) async fn store_xorb(target: &Target, xorb: LooseXorb) -> Result<u64, 
 }
 
 /// Makes the serialized xorb of its loose form and writes it to a draft. Blocks.
-fn tighten(
+pub(super) fn tighten(
     blobs: &dyn BlobStore,
     xorb: &LooseXorb,
     tightening: Tightening,

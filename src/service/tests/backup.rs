@@ -11,7 +11,7 @@ use crate::format::compression::Policy;
 use crate::format::shard::Term;
 use crate::format::xorb::{BuiltXorb, Tightening};
 use crate::format::{FileHash, merkle};
-use crate::index::{FileRecord, Index, NewFile, Registration};
+use crate::index::{Allowance, FileRecord, Index, NewFile, Registration};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{ManualClock, Timestamp};
 use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Target, Watch, empty_archive};
@@ -63,6 +63,7 @@ async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
         xorbs: vec![verified.hash()],
         dedup: Vec::new(),
         now: NOW,
+        allowance: Allowance::default(),
     };
     setup.index.register(&registration).await.unwrap();
     hash

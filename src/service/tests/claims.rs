@@ -1,5 +1,6 @@
 //! What becomes of the sha256 that clients claim.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::Digest;
@@ -14,7 +15,7 @@ use crate::format::xorb::BuiltXorb;
 use crate::format::{FileHash, RangeHash, merkle};
 use crate::index::{Claim, ClaimState};
 use crate::service::access::{Claims, RepoScope, Scope};
-use crate::service::claims::Pauses;
+use crate::service::claims::{Pauses, Unsettled};
 use crate::service::{Cas, RegisterError, RegisteredShard, Sha256File};
 
 /// So short that no test waits for them.
@@ -35,7 +36,7 @@ pub(super) struct File {
 }
 
 impl File {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let xorb = xorb(text, Policy::None);
         let raw: String = (0..5).map(|index| format!("{index} {text}").repeat(2000)).collect();
         let chunks = xorb.xorb().layout().chunks().zip(xorb.xorb().chunk_hashes());
@@ -66,6 +67,10 @@ impl File {
         sha256: Sha256,
     ) -> Result<RegisteredShard, RegisterError> {
         cas.register(&writer(repo), self.shard(Some(sha256)).into()).await
+    }
+
+    fn raw_len(&self) -> u64 {
+        self.xorb.xorb().layout().raw_len()
     }
 
     pub(super) fn key(&self) -> BlobKey {
@@ -137,19 +142,16 @@ async fn a_claim_that_comes_while_nothing_is_to_be_verified_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_false_claim_is_as_if_it_had_not_been_made_and_gives_way_to_a_true_one() {
+async fn a_false_claim_gives_way_to_what_the_file_has_and_cannot_be_made_again() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = File::upload("victim", &cas).await;
     file.register(&cas, "liar", false_sha256(7)).await.unwrap();
-    verify_until(&cas, "the claim is void", async || cas.metrics.sha256_void.get() == 1).await;
+    verify_until(&cas, "the claim is found false", async || cas.metrics.sha256_void.get() == 1).await;
     assert_eq!(find(&cas, "liar", false_sha256(7)).await, None);
-    // Repeating it changes nothing.
-    assert!(!file.register(&cas, "liar", false_sha256(7)).await.unwrap().was_new);
-    assert_eq!(find(&cas, "liar", false_sha256(7)).await, None);
-
+    assert!(is_verified(&cas, "liar", &file).await);
     file.register(&cas, "honest", file.sha256).await.unwrap();
-    verify_until(&cas, "the true one is verified", async || is_verified(&cas, "honest", &file).await).await;
+    assert!(is_verified(&cas, "honest", &file).await);
     let refused = file.register(&cas, "liar", false_sha256(7)).await;
     assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: true, .. })), "{refused:?}");
 }
@@ -161,10 +163,10 @@ async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_
     // The liar was first, with several lies: whoever says the truth is not refused because of that.
     let file = File::upload("first a lie", &cas).await;
     file.register(&cas, "liar", false_sha256(1)).await.unwrap();
-    file.register(&cas, "liar", false_sha256(2)).await.unwrap();
+    let refused = file.register(&cas, "liar", false_sha256(2)).await;
+    assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: true, .. })), "{refused:?}");
     file.register(&cas, "honest", file.sha256).await.unwrap();
-    assert_eq!(find(&cas, "honest", file.sha256).await, Some(Sha256File { file: file.hash, is_verified: false }));
-    assert_eq!(find(&cas, "liar", file.sha256).await, None);
+    assert!(is_verified(&cas, "honest", &file).await);
 
     let file = File::upload("first the truth", &cas).await;
     file.register(&cas, "honest", file.sha256).await.unwrap();
@@ -247,6 +249,24 @@ async fn a_verification_that_is_dropped_in_the_middle_of_a_file_leaves_the_claim
 }
 
 #[tokio::test]
+async fn a_giant_that_takes_for_ever_does_not_hold_up_smaller_files() {
+    let setup = Setup::new().await;
+    let blobs = WatchedBlobs::new(setup.blobs.clone());
+    let mut cas = setup.process_over(blobs.clone());
+    let (giant, small) = (File::upload("a giant, for what it is worth", &cas).await, File::upload("small", &cas).await);
+    let (giant_len, small_len) = (giant.raw_len(), small.raw_len());
+    assert!(small_len < giant_len);
+    cas.unsettled = Arc::new(Unsettled::new(giant_len));
+    giant.register(&cas, "r", giant.sha256).await.unwrap();
+    blobs.stick_to(giant.key());
+    small.register(&cas, "r", small.sha256).await.unwrap();
+    verify_until(&cas, "the small one is verified", async || is_verified(&cas, "r", &small).await).await;
+    assert!(!is_verified(&cas, "r", &giant).await);
+    blobs.set_stuck(false);
+    verify_until(&cas, "so is the giant", async || is_verified(&cas, "r", &giant).await).await;
+}
+
+#[tokio::test]
 async fn a_contradiction_that_is_not_decided_in_time_is_left_to_the_background() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
@@ -259,7 +279,7 @@ async fn a_contradiction_that_is_not_decided_in_time_is_left_to_the_background()
     assert_eq!(cas.settle_before(claim, in_time()).await, None);
     assert_eq!(setup.index_claims().await, 1);
     blobs.set_stuck(false);
-    verify_until(&cas, "the claim is void", async || setup.index_claims().await == 0).await;
-    let later = Instant::now() + Duration::from_secs(60);
-    assert_eq!(cas.settle_before(claim, later).await, Some(ClaimState::Void), "it may be asked again");
+    verify_until(&cas, "the claim is settled", async || setup.index_claims().await == 0).await;
+    let (later, state) = (Instant::now() + Duration::from_secs(60), ClaimState::False { actual: file.sha256 });
+    assert_eq!(cas.settle_before(claim, later).await, Some(state), "it may be asked again");
 }

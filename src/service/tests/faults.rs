@@ -1,14 +1,19 @@
 //! Stores of which the n-th operation fails: either nothing is done, or it is done and reported as failed.
 
 mod collect;
+mod measure;
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::blob::memory::MemoryBlobStore;
+use crate::blob::records::memory::MemoryRecordStore;
+use crate::blob::records::{RecordStore, Seq};
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::shard::Sha256;
 use crate::format::{ByteRange, XorbHash};
@@ -16,8 +21,8 @@ use crate::format::{ChunkHash, FileHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
-    KnownSha256, NewXorb, Reader, Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals,
-    XorbContents, XorbEntry, XorbRow, XorbState,
+    KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket,
+    Totals, XorbContents, XorbEntry, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -81,7 +86,7 @@ impl Faults {
         })
     }
 
-    async fn around<T, E>(
+    pub(super) async fn around<T, E>(
         &self,
         name: &'static str,
         operation: impl Future<Output = Result<T, E>>,
@@ -102,7 +107,7 @@ fn blob_error() -> BlobError {
     BlobError { op: "fail", key: None, kind: BlobErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
 }
 
-fn index_error() -> IndexError {
+pub(super) fn index_error() -> IndexError {
     IndexError { op: "fail", kind: IndexErrorKind::Other, source: Box::new(io::Error::other("a fault")) }
 }
 
@@ -136,8 +141,24 @@ impl BlobStore for FaultyBlobs {
         self.faults.around("list", self.inner.list(), blob_error).boxed()
     }
 
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        async move {
+            let keys = self.inner.list_group(group).await?;
+            if keys.is_empty() {
+                // Most of the 256 are, and to fail each of them says nothing new.
+                return Ok(keys);
+            }
+            self.faults.around("list_group", async { Ok(keys) }, blob_error).await
+        }
+        .boxed()
+    }
+
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         self.faults.around("remove_stray_drafts", self.inner.remove_stray_drafts(), blob_error).boxed()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.faults.around("free_len", self.inner.free_len(), blob_error).boxed()
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
@@ -162,6 +183,45 @@ impl Draft for FaultyDraft {
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { inner, faults } = *self;
         async move { faults.around("publish", inner.publish(key), blob_error).await }.boxed()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FaultyRecords {
+    pub(super) inner: MemoryRecordStore,
+    pub(super) faults: Faults,
+}
+
+impl RecordStore for FaultyRecords {
+    fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>> {
+        // When it is polled, and not when it is asked for: the record must not be there before the fault.
+        async move { self.faults.around("append", async { self.inner.append(record).await }, blob_error).await }.boxed()
+    }
+
+    fn list(&self, after: Option<Seq>) -> BoxFuture<'_, Result<Vec<Seq>, BlobError>> {
+        self.faults.around("list_records", self.inner.list(after), blob_error).boxed()
+    }
+
+    fn last(&self) -> BoxFuture<'_, Result<Option<Seq>, BlobError>> {
+        self.faults.around("last_record", self.inner.last(), blob_error).boxed()
+    }
+
+    fn read(&self, seq: Seq) -> BoxFuture<'_, Result<Option<Bytes>, BlobError>> {
+        self.faults.around("read_record", self.inner.read(seq), blob_error).boxed()
+    }
+
+    fn remove(&self, seq: Seq) -> BoxFuture<'_, Result<bool, BlobError>> {
+        async move { self.faults.around("remove_record", async { self.inner.remove(seq).await }, blob_error).await }
+            .boxed()
+    }
+
+    fn is_complete(&self) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.faults.around("is_complete", self.inner.is_complete(), blob_error).boxed()
+    }
+
+    fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        async move { self.faults.around("set_complete", async { self.inner.set_complete().await }, blob_error).await }
+            .boxed()
     }
 }
 
@@ -272,8 +332,13 @@ impl Index for FaultyIndex {
         self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
     }
 
-    fn unverified_claims(&self, after: Option<FileHash>, limit: u32) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("unverified_claims", self.inner.unverified_claims(after, limit), index_error).boxed()
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(lens, after, limit), index_error).boxed()
     }
 
     fn files_after(
@@ -299,5 +364,19 @@ impl Index for FaultyIndex {
 
     fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("restore_files", self.inner.restore_files(files), index_error).boxed()
+    }
+}
+
+impl Recorded for FaultyIndex {
+    fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        self.faults.around("owned_xorbs", self.inner.owned_xorbs(hashes, domain), index_error).boxed()
+    }
+
+    fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
+        self.faults.around("readers_of", self.inner.readers_of(file), index_error).boxed()
+    }
+
+    fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>> {
+        self.faults.around("unverified_sha256", self.inner.unverified_sha256(file), index_error).boxed()
     }
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, SqliteConnection, raw_sql};
-
 use super::claims::{File, writer};
 use super::{Moment, Setup, read, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
@@ -43,17 +41,6 @@ async fn stored(text: &str, cas: &Cas) -> BuiltXorb {
     let xorb = xorb(text, Compression::Lz4);
     upload(cas, &xorb).await.unwrap();
     xorb
-}
-
-impl Setup {
-    /// Spoils the index behind everybody's back.
-    async fn spoil(&self, sql: &'static str) {
-        let path = self._folder.path().join("index.sqlite");
-        let mut connection = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
-        raw_sql("PRAGMA foreign_keys = OFF").execute(&mut connection).await.unwrap();
-        raw_sql(sql).execute(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
-    }
 }
 
 #[tokio::test]
@@ -190,7 +177,7 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
         file.register(&cas, "org/a", file.sha256).await.unwrap();
         setup.clock.advance(MIN_GRACE * 2);
         assert_eq!(actions(&cas).await.len(), 1, "{sql}");
-        setup.spoil(sql).await;
+        setup.index.spoil(sql).await;
         let doubt = cas.collect_garbage(policy(), &Pace::default()).await.unwrap_err();
         match sql {
             "DELETE FROM xorb_files" => assert!(matches!(doubt, Doubt::Reference { .. }), "{doubt:?}"),
@@ -284,7 +271,7 @@ async fn a_xorb_that_another_process_has_deleted_vanishes_from_memory() {
             // Whoever reads first finds out.
             let bytes = crate::format::ByteRange::new(0, 1).unwrap();
             let missing = server.read(&found, Form::Serialized, bytes).await.err();
-            assert!(matches!(missing, Some(ReadError::Missing { .. })), "{missing:?}");
+            assert!(matches!(missing, Some(ReadError::Deleted { .. })), "{missing:?}");
         }
         assert!(server.find(hash).await.unwrap().is_none());
         assert!(!server.renew(&Claims::UNRESTRICTED, hash).await.unwrap());

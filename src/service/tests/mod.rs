@@ -3,9 +3,15 @@
 mod backup;
 mod claims;
 mod faults;
+mod faults_health;
+mod fsck;
 mod gc;
 mod granted;
+mod health;
 mod large;
+mod quota;
+mod records;
+mod verbs;
 mod watched;
 
 use std::sync::Arc;
@@ -14,10 +20,11 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use tempfile::TempDir;
 
-use self::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
+use self::faults::{Faults, FaultyBlobs, FaultyIndex, FaultyRecords, Moment};
 use super::access::Claims;
 use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
 use crate::blob::memory::MemoryBlobStore;
+use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::ByteRange;
 use crate::format::compression::Policy;
@@ -33,6 +40,7 @@ struct Setup {
     _folder: TempDir,
     faults: Faults,
     blobs: MemoryBlobStore,
+    records: MemoryRecordStore,
     index: SqliteIndex,
     clock: Arc<ManualClock>,
 }
@@ -42,12 +50,19 @@ impl Setup {
         let folder = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-        Self { _folder: folder, faults: Faults::default(), blobs: MemoryBlobStore::new(), index, clock }
+        Self {
+            _folder: folder,
+            faults: Faults::default(),
+            blobs: MemoryBlobStore::new(),
+            records: MemoryRecordStore::new(),
+            index,
+            clock,
+        }
     }
 
     /// Claims that nobody has verified.
     async fn index_claims(&self) -> usize {
-        self.index.unverified_claims(None, u32::MAX).await.unwrap().len()
+        self.index.unverified_claims(0..u64::MAX, None, u32::MAX).await.unwrap().len()
     }
 
     /// A process over the stores; a second one is what a restart gives.
@@ -60,7 +75,8 @@ impl Setup {
         let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
-        Cas::new(Arc::new(blobs), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
+        let records = FaultyRecords { inner: self.records.clone(), faults: self.faults.clone() };
+        Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -16,12 +17,21 @@ use crate::format::ByteRange;
 pub(super) struct WatchedBlobs {
     inner: MemoryBlobStore,
     call_count: Arc<AtomicUsize>,
-    is_stuck: Arc<AtomicBool>,
+    stuck: Arc<Mutex<Stuck>>,
+}
+
+/// Which reads give one piece and then nothing, for ever.
+#[derive(Clone, Copy, Debug, Default)]
+enum Stuck {
+    #[default]
+    None,
+    All,
+    Of(BlobKey),
 }
 
 impl WatchedBlobs {
     pub(super) fn new(inner: MemoryBlobStore) -> Self {
-        Self { inner, call_count: Arc::default(), is_stuck: Arc::default() }
+        Self { inner, call_count: Arc::default(), stuck: Arc::default() }
     }
 
     /// Operations that were asked for.
@@ -31,7 +41,12 @@ impl WatchedBlobs {
 
     /// Whether reads that begin from now on give one piece and then nothing, for ever.
     pub(super) fn set_stuck(&self, is_stuck: bool) {
-        self.is_stuck.store(is_stuck, Ordering::SeqCst);
+        *self.stuck.lock().unwrap() = if is_stuck { Stuck::All } else { Stuck::None };
+    }
+
+    /// The same for reads of this blob alone.
+    pub(super) fn stick_to(&self, key: BlobKey) {
+        *self.stuck.lock().unwrap() = Stuck::Of(key);
     }
 
     fn count(&self) -> &MemoryBlobStore {
@@ -47,7 +62,11 @@ impl BlobStore for WatchedBlobs {
 
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
         let read = self.count().read(key, range);
-        let is_stuck = self.is_stuck.load(Ordering::SeqCst);
+        let is_stuck = match *self.stuck.lock().unwrap() {
+            Stuck::None => false,
+            Stuck::All => true,
+            Stuck::Of(stuck) => stuck == key,
+        };
         async move {
             let Some(blob) = read.await? else { return Ok(None) };
             Ok(Some(if is_stuck { blob.take(1).chain(once(pending())).boxed() } else { blob }))
@@ -69,6 +88,10 @@ impl BlobStore for WatchedBlobs {
 
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         self.count().remove_stray_drafts()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.count().free_len()
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {

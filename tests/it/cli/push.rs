@@ -164,3 +164,15 @@ fn answers_that_are_no_shards_are_misses_and_events_that_are_none_fail() {
     let ran = push(&error).failed(1, &["fails: internal: Disk [31mfull.; trying again in"]);
     assert!(ran.text().is_empty(), "{}", ran.text());
 }
+
+#[test]
+fn a_name_with_control_characters_is_one_line_that_no_terminal_obeys_and_raw_in_json() {
+    let (folder, server) = (Folder::new(), TestServer::start());
+    let name = "a\nb\u{1b}[2Jc";
+    folder.write(name, b"something");
+    let ran = folder.zorb(&["push", "--server", server.url(), name]);
+    let text = ran.text();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(text.ends_with("  a\\nb\\u{1b}[2Jc\n") && text.lines().count() == 1, "{text:?}");
+    assert_eq!(push(&folder, &server, &[name]).0[0]["path"], name);
+}

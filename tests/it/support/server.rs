@@ -40,6 +40,12 @@ impl Start {
         self
     }
 
+    /// With a variable in its environment.
+    pub fn env(mut self, name: &str, value: &Path) -> Self {
+        self.settings.push((name.to_owned(), value.to_str().expect("the test's paths are text").to_owned()));
+        self
+    }
+
     /// With its data on a file system of so many MiB, which only this server sees and which ends with it.
     ///
     /// Takes root, or a system that lets everybody have user namespaces.
@@ -58,6 +64,8 @@ impl Start {
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data_dir)
             .env("ZORB_LOG", "debug")
+            // What a small disk has is not to be kept free, unless a test says so.
+            .env("ZORB_MIN_FREE_BYTES", "0")
             .envs(self.settings)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -119,14 +127,14 @@ impl TestServer {
         Client::new(&self.url)
     }
 
-    /// `http://ADDR:PORT`.
+    /// `http://ADDR:PORT`, or with `https`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// `ADDR:PORT`.
     pub fn address(&self) -> &str {
-        self.url.strip_prefix("http://").expect("the server speaks http")
+        self.url.split_once("://").expect("the server says where it is").1
     }
 
     /// Where it keeps everything.
@@ -137,6 +145,11 @@ impl TestServer {
     /// What keeps its data when it is gone.
     pub fn folder(&self) -> Vec<Arc<TempDir>> {
         self.folders.clone()
+    }
+
+    /// Keeps the data of the one before it for as long as this one.
+    pub fn keep(&mut self, folders: Vec<Arc<TempDir>>) {
+        self.folders.extend(folders);
     }
 
     /// Its process id.
@@ -177,6 +190,11 @@ impl TestServer {
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// Waits for its end, and hands out its log as well.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::support::{Noted, SharedFile, Store, assert_same, brimful, mixed, rng};
 use crate::format::FileHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
+use crate::format::shard::Sha256;
 use crate::index::{ClaimState, Index, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::KeyRing;
@@ -21,8 +22,8 @@ async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first
     store.add_file("org/b", &[(&a, 0, 40), (&b, 0, 1), (&a, 3, 9)], None).await;
     let verified = store.add_file("*", &[(&b, 0, 1)], Some(2)).await;
     store.settle(verified, 2, ClaimState::Verified).await;
-    let void = store.add_file("other/c", &[(&a, 5, 6)], Some(3)).await;
-    store.settle(void, 3, ClaimState::Void).await;
+    let corrected = store.add_file("other/c", &[(&a, 5, 6)], Some(3)).await;
+    store.settle(corrected, 3, ClaimState::False { actual: Sha256::from_digest([9; 32]) }).await;
     assert_eq!(store.add_file("org/a", &[], None).await, FileHash::EMPTY);
 
     let archive = SharedFile::archive();
@@ -38,7 +39,7 @@ async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first
     assert_same(&store, &copy).await;
     let reader = || Reader::Repo("org/b".to_owned());
     assert!(copy.index.find_file(claimed, reader(), None).await.unwrap().is_some());
-    assert!(copy.index.find_file(void, reader(), None).await.unwrap().is_none());
+    assert!(copy.index.find_file(corrected, reader(), None).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -15,7 +15,9 @@ use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::{BuiltXorb, Tightening, VerifiedXorb, XorbBuilder, verify};
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, Registered, Registration, Staging, Ticket};
+use crate::index::{
+    Allowance, Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, Registered, Registration, Staging, Ticket,
+};
 use crate::rca::Storage;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{ManualClock, Timestamp};
@@ -81,9 +83,10 @@ impl Store {
             xorbs,
             dedup: Vec::new(),
             now: NOW,
+            allowance: Allowance::default(),
         };
         let registered = self.index.register(&registration);
-        assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Known));
+        assert!(matches!(registered.await.unwrap(), Registered::New | Registered::Added | Registered::Known));
         hash
     }
 

@@ -1,0 +1,178 @@
+//! The contract of [`RecordStore`] as a suite; every store runs all of it.
+#![expect(clippy::disallowed_methods, reason = "a test puts files where they do not belong")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::fs::FsRecordStore;
+use super::memory::MemoryRecordStore;
+use super::{MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
+use crate::blob::BlobErrorKind;
+use crate::runtime::blocking::Pool;
+
+type Store = Arc<dyn RecordStore>;
+
+/// Runs every case on a fresh store each, in memory and on disk.
+macro_rules! suite {
+    ($($case:ident)*) => {
+        mod memory {
+            $(#[tokio::test] async fn $case() { super::$case(super::Arc::new(super::MemoryRecordStore::new())).await; })*
+        }
+        mod fs {
+            $(#[tokio::test] async fn $case() {
+                let folder = tempfile::tempdir().unwrap();
+                super::$case(super::Arc::new(super::open(folder.path()))).await;
+            })*
+        }
+    };
+}
+
+suite! {
+    a_record_reads_back_equal_also_an_empty_one
+    numbers_ascend_and_a_list_has_them_in_order
+    records_appended_at_once_get_numbers_of_their_own
+    a_removed_record_is_gone_and_removing_it_again_is_no_error
+    a_list_is_cut_into_pages_that_leave_nothing_out
+    a_record_longer_than_a_reader_takes_is_refused
+    nothing_is_complete_until_somebody_says_so
+}
+
+fn open(folder: &Path) -> FsRecordStore {
+    FsRecordStore::open(folder, Pool::new(4)).unwrap()
+}
+
+async fn append(store: &Store, text: &str) -> Seq {
+    store.append(text.to_owned().into()).await.unwrap()
+}
+
+async fn all(store: &Store) -> Vec<Seq> {
+    let mut all: Vec<Seq> = Vec::new();
+    loop {
+        let page = store.list(all.last().copied()).await.unwrap();
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page);
+    }
+}
+
+async fn a_record_reads_back_equal_also_an_empty_one(store: Store) {
+    for text in ["record", ""] {
+        let seq = append(&store, text).await;
+        assert_eq!(store.read(seq).await.unwrap().as_deref(), Some(text.as_bytes()));
+    }
+    assert_eq!(store.read(Seq::new(7)).await.unwrap(), None);
+    assert_eq!(store.read(Seq::new(u64::MAX)).await.unwrap(), None);
+}
+
+async fn numbers_ascend_and_a_list_has_them_in_order(store: Store) {
+    assert_eq!((all(&store).await, store.last().await.unwrap()), (vec![], None));
+    let mut seqs = Vec::new();
+    for text in ["a", "b", "c"] {
+        seqs.push(append(&store, text).await);
+    }
+    assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
+    assert_eq!(all(&store).await, seqs);
+    assert_eq!(store.last().await.unwrap(), Some(seqs[2]));
+    assert_eq!(store.list(Some(seqs[0])).await.unwrap(), seqs[1..]);
+    assert_eq!(store.list(Some(Seq::new(u64::MAX))).await.unwrap(), []);
+}
+
+async fn records_appended_at_once_get_numbers_of_their_own(store: Store) {
+    let texts: Vec<String> = (0..50).map(|index| index.to_string()).collect();
+    let seqs = join_all(texts.iter().map(|text| append(&store, text))).await;
+    assert_eq!(seqs.iter().collect::<BTreeSet<_>>().len(), 50);
+    for (seq, text) in seqs.into_iter().zip(texts) {
+        assert_eq!(store.read(seq).await.unwrap().unwrap(), text);
+    }
+}
+
+async fn a_removed_record_is_gone_and_removing_it_again_is_no_error(store: Store) {
+    let (first, second) = (append(&store, "a").await, append(&store, "b").await);
+    assert!(store.remove(first).await.unwrap());
+    assert!(!store.remove(first).await.unwrap());
+    assert!(!store.remove(Seq::new(1 << 40)).await.unwrap());
+    assert_eq!(store.read(first).await.unwrap(), None);
+    assert_eq!(all(&store).await, [second]);
+    assert!(append(&store, "c").await > second);
+}
+
+async fn a_list_is_cut_into_pages_that_leave_nothing_out(store: Store) {
+    let seqs = join_all((0..PAGE_COUNT + 10).map(|_| append(&store, ""))).await;
+    assert_eq!(store.list(None).await.unwrap().len(), PAGE_COUNT);
+    assert_eq!(all(&store).await.len(), seqs.len());
+    // Removed ones do not make an end where there is none.
+    let early: Vec<Seq> = seqs.iter().copied().filter(|seq| seq.number() < 4096).collect();
+    join_all(early.iter().map(|seq| store.remove(*seq))).await;
+    assert_eq!(all(&store).await.len(), seqs.len() - early.len());
+}
+
+async fn a_record_longer_than_a_reader_takes_is_refused(store: Store) {
+    let refused = store.append(vec![0; usize::try_from(MAX_RECORD_LEN).unwrap() + 1].into()).await;
+    assert_eq!(refused.unwrap_err().kind, BlobErrorKind::Corrupt);
+    assert_eq!(all(&store).await, []);
+}
+
+async fn nothing_is_complete_until_somebody_says_so(store: Store) {
+    append(&store, "a").await;
+    assert!(!store.is_complete().await.unwrap());
+    for _ in 0..2 {
+        store.set_complete().await.unwrap();
+        assert!(store.is_complete().await.unwrap());
+    }
+    assert_eq!(all(&store).await.len(), 1);
+}
+
+#[tokio::test]
+async fn numbers_go_on_after_a_restart_and_behind_what_another_process_has_appended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, other) = (open(folder.path()), open(folder.path()));
+    let a = first.append("a".into()).await.unwrap();
+    let b = other.append("b".into()).await.unwrap();
+    let c = first.append("c".into()).await.unwrap();
+    let d = open(folder.path()).append("d".into()).await.unwrap();
+    assert!(a < b && b < c && c < d, "{a} {b} {c} {d}");
+    for (seq, text) in [(a, "a"), (b, "b"), (c, "c"), (d, "d")] {
+        assert_eq!(first.read(seq).await.unwrap().unwrap(), text);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_is_empty_and_is_not_made_by_reading_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FsRecordStore::open_existing(folder.path(), Pool::new(1));
+    assert_eq!((store.list(None).await.unwrap(), store.last().await.unwrap()), (vec![], None));
+    assert!(!store.is_complete().await.unwrap());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // One that is there is read, and what is appended goes behind it.
+    let seq = open(folder.path()).append("a".into()).await.unwrap();
+    assert_eq!(store.list(None).await.unwrap(), [seq]);
+    assert!(store.append("b".into()).await.unwrap() > seq);
+}
+
+#[tokio::test]
+async fn what_else_lies_in_the_folders_is_left_alone_and_a_first_folder_without_records_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let seq = store.append("a".into()).await.unwrap();
+    let shards = folder.path().join("shards");
+    std::fs::write(shards.join("README"), "").unwrap();
+    std::fs::write(shards.join("0000000000000/notes"), "").unwrap();
+    std::fs::create_dir(shards.join("0000000000007")).unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.list(None).await.unwrap(), [seq]);
+    assert_eq!(store.last().await.unwrap(), Some(seq));
+}
+
+#[tokio::test]
+async fn a_file_that_has_grown_beyond_a_record_is_an_error_before_memory_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let seq = store.append("a".into()).await.unwrap();
+    let path = folder.path().join(format!("shards/0000000000000/{seq}"));
+    std::fs::File::options().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
+    assert!(store.read(seq).await.is_err());
+}

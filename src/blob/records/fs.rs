@@ -1,0 +1,247 @@
+//! Records as files of a local folder.
+//!
+//! ```text
+//! <root>/tmp/<32 hex>                          records that are being written
+//! <root>/shards/0000000000002/0000000000002a7f one file per record, 4096 numbers to a folder
+//! <root>/shards/complete                       empty; says that everything is in here
+//! ```
+//!
+//! Durability is that of `runtime::durable`. A record never takes a name that is there: two processes that append at
+//! once get two numbers. The names alone say which number is next, and only the last folder is read for that.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
+use crate::runtime::blocking::Pool;
+use crate::runtime::durable::{TempFile, create_folder, remove};
+
+/// Digits of a number that name its file only; those before them name its folder, too.
+const DIGIT_COUNT_IN_GROUP: usize = 3;
+
+/// Digits of a number.
+const DIGIT_COUNT: usize = 16;
+
+/// The file that says that everything is in here.
+const COMPLETE: &str = "complete";
+
+/// A local folder as a [`RecordStore`].
+#[derive(Clone, Debug)]
+pub struct FsRecordStore {
+    tmp: PathBuf,
+    shards: PathBuf,
+    pool: Pool,
+    /// The number to try next, and the folder that is known to be there for it.
+    next: Arc<Mutex<Next>>,
+}
+
+#[derive(Debug)]
+struct Next {
+    seq: Seq,
+    group: Option<PathBuf>,
+}
+
+impl FsRecordStore {
+    /// Opens the store in `root`, creating its folders where needed. Blocks. Costs as much as there are names in one
+    /// folder and in the one above it, whatever is in the records.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be created or read.
+    pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
+        let (tmp, shards) = (root.join("tmp"), root.join("shards"));
+        let last = create_folder(&tmp).and_then(|()| create_folder(&shards)).and_then(|()| find_last(&shards));
+        let last = last.map_err(|error| BlobError::io("open the folder shards", None, error))?;
+        let next = Next { seq: last.map_or(Seq::new(0), Seq::next), group: None };
+        Ok(Self { tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
+    }
+
+    /// The store that is in `root`, to be read: makes no folder, so that one that is not there is just empty.
+    #[must_use]
+    pub fn open_existing(root: &Path, pool: Pool) -> Self {
+        // Whoever appends all the same finds the number taken, and then looks for the last one.
+        let next = Arc::new(Mutex::new(Next { seq: Seq::new(0), group: None }));
+        Self { tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
+    }
+
+    fn path(&self, seq: Seq) -> PathBuf {
+        let name = seq.to_string();
+        let (group, _) = name.split_at(DIGIT_COUNT - DIGIT_COUNT_IN_GROUP);
+        self.shards.join(group).join(&name)
+    }
+
+    /// Takes a number that nobody in this process has taken, and makes sure of its folder. Blocks.
+    fn take_number(&self) -> io::Result<(Seq, PathBuf)> {
+        // The number only ever grows, whatever a panic elsewhere has cut short.
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let seq = next.seq;
+        let path = self.path(seq);
+        let group = path.parent().unwrap_or(&self.shards);
+        if next.group.as_deref() != Some(group) {
+            create_folder(group)?;
+            next.group = Some(group.to_owned());
+        }
+        next.seq = seq.next();
+        Ok((seq, path))
+    }
+
+    /// Blocks.
+    fn write(&self, record: &[u8]) -> io::Result<Seq> {
+        loop {
+            let mut file = TempFile::create(&self.tmp)?;
+            file.write(record)?;
+            let (seq, path) = self.take_number()?;
+            match file.publish_new(&path) {
+                Ok(()) => return Ok(seq),
+                // Another process has appended: go on behind what it has.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    let last = find_last(&self.shards)?;
+                    let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+                    next.seq = last.map_or(next.seq, |last| next.seq.max(last.next()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl RecordStore for FsRecordStore {
+    fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>> {
+        let op = "append a record";
+        let store = self.clone();
+        async move {
+            if record.len() as u64 > MAX_RECORD_LEN {
+                return Err(BlobError::too_long(op, record.len() as u64));
+            }
+            let written = self.pool.run(move || store.write(&record)).await;
+            written.map_err(|error| BlobError::io(op, None, error))
+        }
+        .boxed()
+    }
+
+    fn list(&self, after: Option<Seq>) -> BoxFuture<'_, Result<Vec<Seq>, BlobError>> {
+        let shards = self.shards.clone();
+        async move {
+            let listed = self.pool.run(move || list_page(&shards, after)).await;
+            listed.map_err(|error| BlobError::io("list the folder shards", None, error))
+        }
+        .boxed()
+    }
+
+    fn last(&self) -> BoxFuture<'_, Result<Option<Seq>, BlobError>> {
+        let shards = self.shards.clone();
+        async move {
+            let last = self.pool.run(move || find_last(&shards)).await;
+            last.map_err(|error| BlobError::io("list the folder shards", None, error))
+        }
+        .boxed()
+    }
+
+    fn read(&self, seq: Seq) -> BoxFuture<'_, Result<Option<Bytes>, BlobError>> {
+        let path = self.path(seq);
+        async move {
+            match self.pool.run(move || read_file(&path)).await {
+                Ok(record) => Ok(Some(record.into())),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(BlobError::record("read a record", seq, error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn remove(&self, seq: Seq) -> BoxFuture<'_, Result<bool, BlobError>> {
+        let path = self.path(seq);
+        async move {
+            match self.pool.run(move || remove(&path)).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                removed => removed.map_err(|error| BlobError::record("remove a record", seq, error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn is_complete(&self) -> BoxFuture<'_, Result<bool, BlobError>> {
+        let path = self.shards.join(COMPLETE);
+        async move {
+            let found = self.pool.run(move || path.try_exists()).await;
+            found.map_err(|error| BlobError::io("look for shards/complete", None, error))
+        }
+        .boxed()
+    }
+
+    fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        let (tmp, path) = (self.tmp.clone(), self.shards.join(COMPLETE));
+        async move {
+            let made = self.pool.run(move || TempFile::create(&tmp)?.publish(&path)).await;
+            made.map_err(|error| BlobError::io("make shards/complete", None, error))
+        }
+        .boxed()
+    }
+}
+
+/// Its bytes, unless there are too many of them.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let mut record = Vec::with_capacity(usize::try_from(len.min(MAX_RECORD_LEN)).unwrap_or(0));
+    // It may grow while it is read; then it is too long as well.
+    if len > MAX_RECORD_LEN || file.take(MAX_RECORD_LEN + 1).read_to_end(&mut record)? as u64 > MAX_RECORD_LEN {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than any record"));
+    }
+    Ok(record)
+}
+
+/// Numbers in the names of a folder, ascending; what else is there was not put there by us.
+fn numbers(folder: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let name = name.to_str().filter(|name| name.len() == digit_count);
+        let name = name.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)));
+        numbers.extend(name.and_then(|name| u64::from_str_radix(name, 16).ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Folders of records, ascending, as the numbers in their names.
+fn groups(shards: &Path) -> io::Result<Vec<u64>> {
+    match numbers(shards, DIGIT_COUNT - DIGIT_COUNT_IN_GROUP) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        groups => groups,
+    }
+}
+
+fn group_path(shards: &Path, group: u64) -> PathBuf {
+    shards.join(format!("{group:0width$x}", width = DIGIT_COUNT - DIGIT_COUNT_IN_GROUP))
+}
+
+fn find_last(shards: &Path) -> io::Result<Option<Seq>> {
+    for group in groups(shards)?.into_iter().rev() {
+        // An empty folder: what was in it has been removed.
+        if let Some(last) = numbers(&group_path(shards, group), DIGIT_COUNT)?.last() {
+            return Ok(Some(Seq::new(*last)));
+        }
+    }
+    Ok(None)
+}
+
+fn list_page(shards: &Path, after: Option<Seq>) -> io::Result<Vec<Seq>> {
+    let first = after.map_or(0, |after| after.next().number());
+    let mut page = Vec::new();
+    for group in groups(shards)?.into_iter().filter(|group| *group >= first >> (4 * DIGIT_COUNT_IN_GROUP)) {
+        let found = numbers(&group_path(shards, group), DIGIT_COUNT)?.into_iter();
+        page.extend(found.filter(|number| *number >= first).map(Seq::new));
+        if page.len() >= PAGE_COUNT {
+            break;
+        }
+    }
+    page.truncate(PAGE_COUNT);
+    Ok(page)
+}

@@ -1,0 +1,73 @@
+//! The store of a configuration, put together of its parts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use crate::blob::fs::FsBlobStore;
+use crate::blob::records::RecordStore;
+use crate::blob::records::fs::FsRecordStore;
+use crate::config::{Config, QuotaConfig, QuotaLimits};
+use crate::index::sqlite::{Replacement, SqliteIndex};
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::SystemClock;
+use crate::runtime::metrics::Metrics;
+use crate::service::{Budget, Cas, Limits, Quotas, Shares};
+
+/// The store of this configuration, and its index, which is to be closed at the end.
+pub(super) async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
+    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let index = open_index(&config.data_dir, &records).await?;
+    let (clock, writer, budget) = (Arc::new(SystemClock), Arc::new(index.clone()), budget(config));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
+        .sharing(shares(config), budget)
+        .keep_free(config.min_free_len)
+        .with_quotas(quotas(&config.quota));
+    Ok((cas, index))
+}
+
+/// Opens the index. Where it is gone, and it was not one of an empty store, none is made in its place: the server would
+/// answer that there is nothing.
+async fn open_index(data_dir: &Path, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
+    let path = data_dir.join("index.sqlite");
+    if Replacement::of(&path).finish()? {
+        tracing::warn!("a rebuilt index was put in place, which the process that made it had no time for");
+    }
+    if !path.exists() && records.last().await?.is_some() {
+        let dir = data_dir.display();
+        bail!("the index of {dir} is gone; zorb index rebuild --data-dir {dir} makes it of what else is there");
+    }
+    Ok(SqliteIndex::open(&path).await?)
+}
+
+const fn budget(config: &Config) -> Budget {
+    Budget {
+        upload_count: config.max_uploads,
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+    }
+}
+
+/// What tenants share.
+const fn shares(config: &Config) -> Shares {
+    Shares {
+        upload_len: config.max_upload_len,
+        read_count: config.read_turns,
+        // So that whoever reads never waits for those who sync.
+        publish_count: config.disk_workers.div_ceil(2),
+    }
+}
+
+fn quotas(config: &QuotaConfig) -> Quotas {
+    let limits = |limits: &QuotaLimits| Limits {
+        file_count: limits.files,
+        logical_len: limits.logical_bytes,
+        physical_len: limits.physical_bytes,
+    };
+    let named =
+        |quotas: &BTreeMap<String, QuotaLimits>| quotas.iter().map(|(name, own)| (name.clone(), limits(own))).collect();
+    Quotas::new(limits(&config.each), named(&config.repos), named(&config.owners))
+}

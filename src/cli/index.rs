@@ -1,0 +1,163 @@
+//! `zorb index`: the index, made again of blobs and records.
+
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::collector::DeletionLock;
+use super::output::{Output, OutputArgs};
+use super::store::{Progress, StoreArgs};
+use super::units::{Count, Size};
+use super::{remote, serve};
+use crate::blob::fs::FsBlobStore;
+use crate::blob::records::RecordStore;
+use crate::blob::records::fs::FsRecordStore;
+use crate::index::sqlite::{Replacement, SqliteIndex};
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::metrics::Metrics;
+use crate::service::{Budget, Cas, Rebuilt};
+
+/// Bytes of layouts that are kept in memory: as few, since each is read once or twice.
+const LAYOUT_CACHE_LEN: u64 = 16 << 20;
+
+/// Make the index again
+#[derive(Debug, Subcommand)]
+pub(super) enum IndexCommand {
+    Rebuild(RebuildArgs),
+}
+
+/// Make the index of a store again, of its blobs and its records of what was registered.
+///
+/// For when the index is lost or damaged. No server may run on the data folder. Every blob is read and verified, so this
+/// takes as long as reading the store does. The new index takes the place of the old one when it is whole, and the old one
+/// stays beside it as index.sqlite.old-...; until then nothing changes, and a run that is killed can be repeated.
+///
+/// Blobs and records that are damaged are reported and left out, with the files that need them; the rest is in the new
+/// index, and the exit code is 1.
+#[derive(Debug, Args)]
+pub(super) struct RebuildArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Go on although files were registered before there were records, and the old index, which knows them, cannot be
+    /// read: they are lost
+    #[arg(long)]
+    accept_incomplete: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    data_dir: &'a str,
+    xorbs: u64,
+    serialized_len: u64,
+    records: u64,
+    damaged_xorbs: u64,
+    damaged_records: u64,
+    left_out: u64,
+    old_index: Option<String>,
+}
+
+pub(super) fn run(command: IndexCommand) -> anyhow::Result<()> {
+    match command {
+        IndexCommand::Rebuild(args) => rebuild(args),
+    }
+}
+
+fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
+    let output = Output::new(args.output);
+    let data_dir = args.store.data_dir()?;
+    if !data_dir.join("xorbs").is_dir() {
+        bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
+    }
+    let _lock = serve::lock(&data_dir)?;
+    let _deletion = DeletionLock::take(&data_dir)?
+        .with_context(|| format!("garbage is being collected in {}; try again", data_dir.display()))?;
+    let replacement = Replacement::of(&data_dir.join("index.sqlite"));
+    replacement.finish()?;
+    let rebuilt = remote::run(async {
+        let records = Arc::new(FsRecordStore::open(&data_dir, Pool::new(4))?);
+        complete(&data_dir, &records, args.accept_incomplete).await?;
+        let index = SqliteIndex::open_unsynced(&replacement.begin()?).await?;
+        let cas = store(&data_dir, &records, &index)?;
+        let watch: Arc<dyn crate::service::archive::Watch> = Progress::new(&output, "rebuild");
+        let rebuilt = Box::pin(cas.rebuild(&watch)).await;
+        index.close().await;
+        Ok(rebuilt?)
+    })?;
+    // Not within the above: a signal must not come between.
+    let old = replacement.publish(SystemClock.now())?;
+    report(&data_dir, &rebuilt, old.as_deref(), &output)
+}
+
+/// Makes sure that the records have everything, as far as an index can still tell.
+async fn complete(data_dir: &Path, records: &Arc<FsRecordStore>, accept_incomplete: bool) -> anyhow::Result<()> {
+    if records.is_complete().await? {
+        return Ok(());
+    }
+    let old = data_dir.join("index.sqlite");
+    let completed = if old.is_file() { from_old(data_dir, records, &old).await } else { Ok(false) };
+    match completed {
+        Ok(true) => Ok(()),
+        _ if accept_incomplete => Ok(records.set_complete().await?),
+        Ok(false) => bail!(
+            "there are no records of what was registered in {}, and no index either; with --accept-incomplete the new \
+             index has all xorbs and no files",
+            data_dir.display()
+        ),
+        Err(error) => Err(error).context(
+            "not everything that was registered has a record, and the old index cannot be read; with --accept-incomplete \
+             the new index has what there are records of",
+        ),
+    }
+}
+
+async fn from_old(data_dir: &Path, records: &Arc<FsRecordStore>, old: &Path) -> anyhow::Result<bool> {
+    let index = SqliteIndex::open(old).await?;
+    let completed = store(data_dir, records, &index)?.complete_records().await;
+    index.close().await;
+    completed?;
+    Ok(true)
+}
+
+fn store(data_dir: &Path, records: &Arc<FsRecordStore>, index: &SqliteIndex) -> anyhow::Result<Cas> {
+    let workers = available_parallelism().map_or(1, NonZero::get);
+    let budget = Budget { upload_count: 1, verify_worker_count: workers, layout_cache_len: LAYOUT_CACHE_LEN };
+    let blobs = Arc::new(FsBlobStore::open(data_dir, Pool::new(2 * workers))?);
+    let (records, index, clock) = (Arc::clone(records), Arc::new(index.clone()), Arc::new(SystemClock));
+    Ok(Cas::new(blobs, records, index, clock, Arc::new(Metrics::new()), budget))
+}
+
+fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Output) -> anyhow::Result<()> {
+    let folder = data_dir.to_string_lossy();
+    let old = old.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    output.record(&Record {
+        data_dir: &folder,
+        xorbs: rebuilt.xorb_count,
+        serialized_len: rebuilt.serialized_len,
+        records: rebuilt.record_count,
+        damaged_xorbs: rebuilt.damaged_xorb_count,
+        damaged_records: rebuilt.damaged_record_count,
+        left_out: rebuilt.left_out_count,
+        old_index: old.clone(),
+    })?;
+    let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
+    let kept = old.map_or_else(String::new, |old| format!("; the old one is {old}"));
+    let len = Size(rebuilt.serialized_len);
+    output.line(format_args!("the index of {folder} is new: {xorbs}, {len}, of {records}{kept}"))?;
+    if rebuilt.has_problems() {
+        let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
+        let (spoilt, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);
+        bail!(
+            "{damaged} and {spoilt} damaged, and {left} times a file is left out; everything else is in the new index"
+        );
+    }
+    Ok(())
+}

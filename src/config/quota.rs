@@ -1,0 +1,149 @@
+//! Settings of quotas.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{ConfigError, RawConfig};
+
+/// Bytes of a name, at most: as many as a token can carry.
+const MAX_NAME_LEN: usize = 255;
+
+/// A quota as it is written; what it does not say is as for all repositories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawQuota {
+    /// Files; 0 for any number.
+    pub files: Option<i64>,
+    /// Bytes of the files; 0 for any number.
+    pub logical_bytes: Option<i64>,
+    /// Bytes of the xorbs; 0 for any number.
+    pub physical_bytes: Option<i64>,
+}
+
+/// How much a repository, or all of an owner, may have; `None` for any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimits {
+    /// Files.
+    pub files: Option<u64>,
+    /// Raw bytes of the files.
+    pub logical_bytes: Option<u64>,
+    /// Serialized bytes of the xorbs that the files need.
+    pub physical_bytes: Option<u64>,
+}
+
+/// How much repositories may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaConfig {
+    /// Each repository that has no quota of its own, but for `*`.
+    pub each: QuotaLimits,
+    /// Repositories by their names; `*` is what tokens for all repositories register.
+    pub repos: BTreeMap<String, QuotaLimits>,
+    /// All repositories of an owner together, by the owner's name.
+    pub owners: BTreeMap<String, QuotaLimits>,
+}
+
+impl QuotaConfig {
+    /// Validates what was written of it, and fills in the defaults.
+    ///
+    /// # Errors
+    ///
+    /// A number is negative, or a name is none.
+    pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
+        let each = QuotaLimits {
+            files: limit("quota_files", raw.quota_files)?,
+            logical_bytes: limit("quota_logical_bytes", raw.quota_logical_bytes)?,
+            physical_bytes: limit("quota_physical_bytes", raw.quota_physical_bytes)?,
+        };
+        let mut config = Self { each, ..Self::default() };
+        for (name, written) in &raw.quota {
+            check_name(name)?;
+            match name.strip_suffix("/*") {
+                Some(owner) => config.owners.insert(owner.to_owned(), limits(written, QuotaLimits::default())?),
+                // Whoever may do everything is bound by what was said of them, and not by what is meant for tenants.
+                None if name == "*" => config.repos.insert(name.clone(), limits(written, QuotaLimits::default())?),
+                None => config.repos.insert(name.clone(), limits(written, each)?),
+            };
+        }
+        Ok(config)
+    }
+}
+
+fn limits(written: &RawQuota, rest: QuotaLimits) -> Result<QuotaLimits, ConfigError> {
+    let one = |value: Option<i64>, rest| if value.is_some() { limit("quota", value) } else { Ok(rest) };
+    Ok(QuotaLimits {
+        files: one(written.files, rest.files)?,
+        logical_bytes: one(written.logical_bytes, rest.logical_bytes)?,
+        physical_bytes: one(written.physical_bytes, rest.physical_bytes)?,
+    })
+}
+
+/// A number of which 0 means that there is no limit.
+fn limit(key: &'static str, value: Option<i64>) -> Result<Option<u64>, ConfigError> {
+    let value = value.unwrap_or(0);
+    let limit = u64::try_from(value).map_err(|_| ConfigError::Value {
+        key,
+        value: value.to_string(),
+        reason: "it must be at least 1, or 0 for no limit".to_owned(),
+    })?;
+    Ok(Some(limit).filter(|limit| *limit > 0))
+}
+
+/// A quota for a name that no token can have would limit nobody, and look as if it did.
+fn check_name(name: &str) -> Result<(), ConfigError> {
+    let is_garbled = name.chars().any(|character| character.is_control() || character.is_whitespace());
+    if name.is_empty() || name.len() > MAX_NAME_LEN || is_garbled || name == "*/*" {
+        let reason = "the name of a repository, like acme/bert, of all repositories of an owner, like acme/*, or * for \
+             what tokens of all repositories register, is wanted";
+        return Err(ConfigError::Value { key: "quota", value: name.to_owned(), reason: reason.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<QuotaConfig, ConfigError> {
+        QuotaConfig::new(&RawConfig::parse(text, "a test")?)
+    }
+
+    #[test]
+    fn a_quota_is_for_each_repository_for_one_or_for_all_of_an_owner() {
+        assert_eq!(parse("").unwrap(), QuotaConfig::default());
+        let text = "quota_files = 10\nquota_physical_bytes = 500\n[quota.'acme/bert']\nfiles = 0\nlogical_bytes = 7\n\
+             [quota.'acme/*']\nfiles = 12\n[quota.'*']\nphysical_bytes = 9";
+        let config = parse(text).unwrap();
+        let none = QuotaLimits::default();
+        assert_eq!(config.each, QuotaLimits { files: Some(10), physical_bytes: Some(500), ..none });
+        let bert = QuotaLimits { files: None, logical_bytes: Some(7), physical_bytes: Some(500) };
+        assert_eq!(config.repos["acme/bert"], bert, "what it does not say is as for all");
+        assert_eq!(config.owners["acme"], QuotaLimits { files: Some(12), ..none });
+        assert_eq!(config.repos["*"], QuotaLimits { physical_bytes: Some(9), ..none });
+    }
+
+    #[test]
+    fn a_quota_that_would_limit_nobody_or_something_else_is_refused() {
+        for (text, named) in [
+            ("quota_files = -1", "quota_files"),
+            ("[quota.'acme/bert']\nfiles = -1", "quota"),
+            ("[quota.'acme/bert']\nfile = 1", "file"),
+            ("[quota.'*/*']\nfiles = 1", "*/*"),
+            ("[quota.'']\nfiles = 1", "quota"),
+            ("[quota.'acme/ bert']\nfiles = 1", "acme/ bert"),
+            ("[quotas.'acme/bert']\nfiles = 1", "quotas"),
+        ] {
+            let refused = parse(text).unwrap_err().to_string();
+            assert!(refused.contains(named), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_examples_of_the_documented_file_are_good() {
+        let text = include_str!("../../config/default.toml");
+        let example: String =
+            text.lines().filter_map(|line| line.strip_prefix("#  ")).map(|line| format!("{line}\n")).collect();
+        let config = parse(&example).unwrap();
+        assert_eq!((config.repos.len(), config.owners.len()), (1, 1), "{example}");
+    }
+}

@@ -1,0 +1,160 @@
+//! TLS on the server's own port.
+//!
+//! A connection keeps the certificate with which it began; the next one gets the one that was put in its place last. A
+//! handshake has its own time, apart from that of requests, and is done where it keeps nobody else waiting. Who sends
+//! plain HTTP is not left with a broken connection: his request gets an answer that says so.
+//!
+//! TLS 1.2 and 1.3, HTTP/1.1 and nothing else. Client certificates are not asked for.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::outlet::Watched;
+
+/// How long a client may take to its first request's first byte: for two round trips, some KiB and one signature. As long
+/// as our own client gives a connection; whoever stalls holds a connection's slot no longer than that.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// First byte of whatever speaks TLS: the record type "handshake" (RFC 8446, section 5.1). No method of HTTP has it.
+const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// A certificate with its chain and its private key, which belong together.
+#[derive(Clone, Debug)]
+pub struct Identity(Arc<ServerConfig>);
+
+/// Why a certificate and a key are of no use.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// The text of the certificates is no PEM.
+    #[error("the certificates are no PEM")]
+    Certificates(#[source] PemError),
+    /// There is no certificate in it.
+    #[error("there is no certificate in PEM")]
+    NoCertificate,
+    /// There is no key, or none in PEM.
+    #[error("there is no private key in PEM")]
+    Key(#[source] PemError),
+    /// They do not belong together, or are of a kind that is not supported.
+    #[error("the certificate and the key cannot be used together")]
+    Pair(#[source] rustls::Error),
+}
+
+impl Identity {
+    /// Reads certificates (the server's own first, then those that lead to its authority) and the key, both PEM.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be read, or the key is not that of the certificate. Dates and names are not looked at.
+    pub fn parse(certificates: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+        let chain = chain.map_err(IdentityError::Certificates)?;
+        if chain.is_empty() {
+            return Err(IdentityError::NoCertificate);
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(IdentityError::Key)?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(IdentityError::Pair)?;
+        let config = builder.with_no_client_auth().with_single_cert(chain, key);
+        let mut config = config.map_err(IdentityError::Pair)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+/// What new connections are encrypted with.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    identity: Arc<RwLock<Identity>>,
+}
+
+impl Tls {
+    /// This identity, until there is another one.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        Self { identity: Arc::new(RwLock::new(identity)) }
+    }
+
+    /// Gives connections from now on another identity. Those that there are keep theirs.
+    pub fn replace(&self, identity: Identity) {
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.identity.read().unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
+
+/// Something to read from and write to.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
+
+/// A connection that is ready for its first request.
+pub(super) struct Opened {
+    pub(super) stream: Pin<Box<dyn Duplex>>,
+    /// It speaks plain HTTP where TLS was to be spoken, and is to be told.
+    pub(super) is_astray: bool,
+}
+
+/// Makes a connection ready: does the handshake where there is TLS.
+///
+/// # Errors
+///
+/// The handshake fails, or takes too long, or the client goes away before it says anything.
+pub(super) async fn open(stream: Watched<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
+    let Some(tls) = tls else {
+        return Ok(Opened { stream: Box::pin(stream), is_astray: false });
+    };
+    let handshake = async {
+        let mut first = [0];
+        let len = stream.socket().peek(&mut first).await?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if first != [HANDSHAKE_RECORD] {
+            return Ok(Opened { stream: Box::pin(stream), is_astray: true });
+        }
+        let stream = TlsAcceptor::from(tls.current()).accept(Box::pin(stream)).await?;
+        Ok(Opened { stream: Box::pin(stream), is_astray: false })
+    };
+    timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    #[test]
+    fn a_certificate_is_taken_with_its_own_key_and_with_no_other() {
+        let ((certificate, key), (_, other)) = (pair(), pair());
+        assert!(Identity::parse(certificate.as_bytes(), key.as_bytes()).is_ok());
+        // In one file with the key, as some tools write it.
+        let both = format!("{key}{certificate}");
+        assert!(Identity::parse(both.as_bytes(), both.as_bytes()).is_ok());
+        let refused =
+            |certificate: &str, key: &str| Identity::parse(certificate.as_bytes(), key.as_bytes()).unwrap_err();
+        assert!(matches!(refused(&certificate, &other), IdentityError::Pair(_)));
+        assert!(matches!(refused("", &key), IdentityError::NoCertificate));
+        assert!(matches!(refused(&key, &key), IdentityError::NoCertificate));
+        assert!(matches!(refused(&certificate, &certificate), IdentityError::Key(_)));
+        let torn = &certificate[..certificate.len() / 2];
+        assert!(matches!(refused(torn, &key), IdentityError::Certificates(_)), "half of a file that is being written");
+    }
+}

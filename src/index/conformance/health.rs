@@ -1,0 +1,193 @@
+//! Marks, heals, and the order in which xorbs are verified.
+
+use super::files::{file, file_hash, registration};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::ChunkHash;
+use crate::format::compression::Scheme;
+use crate::format::xorb::LayoutBuilder;
+use crate::index::{FilesHit, HealthSums, IndexErrorKind, NewXorb, Registered, SpentGrant, Staging, Ticket, Totals};
+use crate::runtime::clock::Timestamp;
+
+suite! {
+    an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first
+    a_damaged_xorb_is_seen_as_such_and_is_not_there_for_whoever_may_upload_it
+    a_mark_hits_only_the_row_that_was_seen
+    a_heal_describes_another_serialization_and_keeps_references_and_sums_right
+    a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing
+    a_heal_in_the_same_serialization_replaces_nothing
+    what_is_not_visible_is_neither_due_nor_marked
+    a_xorb_names_the_files_that_need_it_up_to_a_limit
+}
+
+fn after(secs: u64) -> Timestamp {
+    Timestamp::from_millis(NOW.as_millis() + secs * 1000)
+}
+
+/// The xorb in another serialization: every chunk takes three bytes more.
+fn other(byte: u8, chunk_count: u8) -> NewXorb {
+    let mut layout = LayoutBuilder::new();
+    for chunk in 1..=chunk_count {
+        layout.push(11 + u32::from(chunk), u32::from(chunk) * 2).unwrap();
+    }
+    let schemes = vec![Scheme::from_byte(0).unwrap(); chunk_count.into()];
+    NewXorb { crc64: 77, layout: layout.finish().unwrap(), schemes, ..xorb(byte, chunk_count) }
+}
+
+async fn mark(db: &Db, byte: u8) {
+    let seen = db.find_health(hash(byte)).await.unwrap().unwrap();
+    assert!(db.mark_damaged(seen, NOW).await.unwrap());
+}
+
+async fn due(db: &Db, before: Timestamp) -> Vec<u8> {
+    let due = db.due_xorbs(before, 10).await.unwrap();
+    due.iter().map(|xorb| xorb.hash.as_bytes()[0]).collect()
+}
+
+async fn an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first(db: Db) {
+    for byte in [3, 1, 2] {
+        let ticket = Ticket::random();
+        db.stage_xorb(hash(byte), ticket, NOW).await.unwrap();
+        db.publish_xorb(xorb(byte, 2), ticket, after(byte.into())).await.unwrap();
+    }
+    assert_eq!(due(&db, after(1)).await, [0; 0]);
+    assert_eq!(due(&db, after(3)).await, [1, 2]);
+    assert_eq!(due(&db, after(9)).await, [1, 2, 3]);
+    assert_eq!(db.health_sums().await.unwrap(), HealthSums { damaged_count: 0, oldest: Some(after(1)) });
+    let seen = db.find_health(hash(1)).await.unwrap().unwrap();
+    assert_eq!((seen.serialized_len, seen.crc64, seen.damaged_at), (19, u64::MAX - 1, None));
+    assert!(db.mark_sound(seen, after(8)).await.unwrap());
+    assert_eq!(due(&db, after(9)).await, [2, 3, 1]);
+    assert_eq!(db.due_xorbs(after(9), 2).await.unwrap().len(), 2);
+}
+
+async fn a_damaged_xorb_is_seen_as_such_and_is_not_there_for_whoever_may_upload_it(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    put(&db, xorb(2, 3)).await;
+    let mut new = registration("org/a", vec![file(9, &[])], &[1, 2]);
+    new.dedup = vec![(ChunkHash::from_bytes([1; 32]), hash(1))];
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    assert!(db.find_dedup(chunk, None, NOW).await.unwrap().is_some());
+    mark(&db, 1).await;
+
+    assert!(db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
+    assert!(!db.find_xorb(hash(2)).await.unwrap().unwrap().is_damaged);
+    assert!(!db.renew_xorb(hash(1), None, NOW).await.unwrap());
+    assert_eq!(db.find_dedup(chunk, None, NOW).await.unwrap(), None);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::DamagedXorb(hash(1)));
+    assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Damaged);
+    assert_eq!(db.health_sums().await.unwrap().damaged_count, 1);
+    assert_eq!(db.damaged_after(None, 10).await.unwrap().len(), 1);
+    assert_eq!(db.damaged_after(Some(hash(1)), 10).await.unwrap(), []);
+    assert_eq!(due(&db, after(1)).await, [2]);
+    // Found sound again: all is as it was.
+    let seen = db.find_health(hash(1)).await.unwrap().unwrap();
+    assert!(db.mark_sound(seen, NOW).await.unwrap());
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    assert!(db.find_dedup(chunk, None, NOW).await.unwrap().is_some());
+}
+
+async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let seen = db.find_health(hash(1)).await.unwrap().unwrap();
+    // Somebody has uploaded it again, and would have replaced the blob if it had been damaged.
+    assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Live);
+    assert!(!db.mark_damaged(seen, NOW).await.unwrap());
+    assert!(!db.mark_sound(seen, after(5)).await.unwrap());
+    let seen = db.find_health(hash(1)).await.unwrap().unwrap();
+    assert_eq!((seen.damaged_at, seen.verified_at), (None, Some(NOW)));
+    assert!(db.mark_damaged(seen, after(1)).await.unwrap());
+    assert!(!db.mark_damaged(seen, after(2)).await.unwrap());
+    assert_eq!(db.find_health(hash(1)).await.unwrap().unwrap().damaged_at, Some(after(1)));
+}
+
+async fn a_heal_describes_another_serialization_and_keeps_references_and_sums_right(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    assert_eq!(db.register(&registration("org/a", vec![file(9, &[])], &[1])).await.unwrap(), Registered::New);
+    mark(&db, 1).await;
+    let (seen, ticket) = (db.find_health(hash(1)).await.unwrap().unwrap(), Ticket::random());
+    assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Damaged);
+    let grant = SpentGrant { nonce: [4; 16], expires: NOW };
+    let new = NewXorb { grant: Some(grant), domain: Some("other".to_owned()), ..other(1, 3) };
+    db.heal_xorb(new.clone(), ticket, after(2)).await.unwrap();
+
+    let row = db.find_xorb(hash(1)).await.unwrap().unwrap();
+    assert_eq!((row.crc64, row.layout, row.is_damaged), (77, new.layout.clone(), false));
+    assert_eq!(row.replaced_at, Some(after(2)));
+    let chunks = db.find_chunks(hash(1)).await.unwrap().unwrap();
+    assert_eq!((chunks.hashes, chunks.schemes), (new.chunk_hashes, new.schemes));
+    assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 1, serialized_len: 39, raw_len: 12 });
+    assert!(db.is_grant_spent([4; 16]).await.unwrap());
+    assert!(db.renew_xorb(hash(1), Some("other".to_owned()), NOW).await.unwrap());
+    assert!(db.renew_xorb(hash(1), Some("org".to_owned()), NOW).await.unwrap());
+    let healed = db.find_health(hash(1)).await.unwrap().unwrap();
+    assert_eq!((healed.damaged_at, healed.verified_at), (None, Some(after(2))));
+    // What was found out about the blob before, and by the one who has healed it, is of no use any more.
+    assert!(!db.mark_damaged(seen, NOW).await.unwrap());
+    assert!(!db.mark_damaged(crate::index::XorbHealth { ticket, ..healed }, NOW).await.unwrap());
+    assert_eq!(db.heal_xorb(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+}
+
+async fn a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    mark(&db, 1).await;
+    let (first, second) = (Ticket::random(), Ticket::random());
+    db.stage_xorb(hash(1), first, NOW).await.unwrap();
+    db.stage_xorb(hash(1), second, NOW).await.unwrap();
+    assert_eq!(db.heal_xorb(other(1, 3), first, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+    assert!(db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
+    assert_eq!(db.totals().await.unwrap().serialized_len, 30);
+    db.heal_xorb(other(1, 3), second, NOW).await.unwrap();
+    assert!(!db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
+}
+
+async fn a_heal_in_the_same_serialization_replaces_nothing(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    mark(&db, 1).await;
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    db.heal_xorb(xorb(1, 3), ticket, after(1)).await.unwrap();
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, None);
+}
+
+async fn what_is_not_visible_is_neither_due_nor_marked(db: Db) {
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    assert_eq!(db.find_health(hash(1)).await.unwrap(), None);
+    assert_eq!(due(&db, after(1)).await, [0; 0]);
+    db.publish_xorb(xorb(1, 1), ticket, NOW).await.unwrap();
+    let seen = db.find_health(hash(1)).await.unwrap().unwrap();
+    db.stage_xorb(hash(2), ticket, NOW).await.unwrap();
+    let staged = crate::index::XorbHealth { hash: hash(2), ..seen };
+    assert!(!db.mark_damaged(staged, NOW).await.unwrap());
+    assert!(!db.mark_sound(staged, NOW).await.unwrap());
+    assert_eq!(db.heal_xorb(other(2, 1), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+}
+
+async fn a_xorb_names_the_files_that_need_it_up_to_a_limit(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    assert_eq!(db.files_hit(hash(1), 5).await.unwrap(), FilesHit::default());
+    let terms = [super::files::term(1, 0, 2)];
+    for byte in 1..=3 {
+        db.register(&registration("org/a", vec![file(byte, &terms)], &[1])).await.unwrap();
+    }
+    let hit = db.files_hit(hash(1), 2).await.unwrap();
+    assert_eq!(hit, FilesHit { files: vec![file_hash(1), file_hash(2)], count: 3 });
+}
+
+#[tokio::test]
+async fn a_xorb_that_was_never_verified_is_due_before_all_others_and_a_heal_mends_a_row_that_does_not_parse() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let db: Db = std::sync::Arc::new(index.clone());
+    put(&db, xorb(1, 3)).await;
+    put(&db, xorb(2, 3)).await;
+    index.tamper("UPDATE xorbs SET verified_at = NULL, layout = x'00' WHERE hash = x'0202020202020202020202020202020202020202020202020202020202020202'").await;
+    assert_eq!(due(&db, after(1)).await, [2, 1]);
+    assert_eq!(db.health_sums().await.unwrap().oldest, None);
+    assert_eq!(db.find_xorb(hash(2)).await.unwrap_err().kind, IndexErrorKind::Inconsistent);
+    let seen = db.find_health(hash(2)).await.unwrap().unwrap();
+    db.heal_xorb(other(2, 3), seen.ticket, after(1)).await.unwrap();
+    assert_eq!(db.find_xorb(hash(2)).await.unwrap().unwrap().layout, other(2, 3).layout);
+    index.close().await;
+}

@@ -1,0 +1,75 @@
+//! What the index must tell so that it can be made again.
+
+use super::files::{file, file_hash, reader, registration, sha256, term};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::ChunkHash;
+use crate::index::{Claim, ClaimState, NewFile, NewXorb, Registered, Ticket};
+
+suite! {
+    owned_xorbs_are_those_of_the_domain_that_can_be_seen
+    readers_of_a_file_come_with_whether_they_said_what_is_known_now
+    what_a_registration_adds_to_known_files_is_told_apart_from_nothing
+}
+
+async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
+    put(&db, xorb(1, 2)).await;
+    put(&db, NewXorb { domain: Some("other".to_owned()), ..xorb(2, 2) }).await;
+    put(&db, NewXorb { domain: None, ..xorb(3, 2) }).await;
+    db.stage_xorb(hash(4), Ticket::random(), NOW).await.unwrap();
+    let owned = async |domain: &str| {
+        let asked = [1, 2, 3, 4, 5].map(hash).to_vec();
+        let mut owned = db.owned_xorbs(asked, domain.to_owned()).await.unwrap();
+        owned.sort_unstable_by_key(|hash| *hash.as_bytes());
+        owned
+    };
+    assert_eq!(owned("org").await, [hash(1)]);
+    assert_eq!(owned("nobody").await, []);
+    assert!(db.share_xorb(hash(1), "other".to_owned()).await.unwrap());
+    assert_eq!(owned("other").await, [hash(1), hash(2)]);
+    assert_eq!(db.owned_xorbs(Vec::new(), "org".to_owned()).await.unwrap(), []);
+}
+
+async fn readers_of_a_file_come_with_whether_they_said_what_is_known_now(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let register = async |repo: &str, claim: Option<u8>| {
+        let new = NewFile { sha256: claim.map(sha256), ..file(9, &[term(1, 0, 1)]) };
+        db.register(&registration(repo, vec![new], &[1])).await.unwrap()
+    };
+    for (repo, claim) in [("b", Some(1)), ("a", Some(1)), ("c", None)] {
+        assert_eq!(register(repo, claim).await, Registered::New);
+    }
+    let readers = async || db.readers_of(file_hash(9)).await.unwrap();
+    let pairs = |pairs: [(&str, bool); 3]| pairs.map(|(repo, has_claimed)| (repo.to_owned(), has_claimed));
+    assert_eq!(readers().await, pairs([("a", true), ("b", true), ("c", false)]));
+    assert_eq!(db.readers_of(file_hash(8)).await.unwrap(), []);
+    assert_eq!(db.unverified_sha256(file_hash(9)).await.unwrap(), Some(sha256(1)));
+    assert_eq!(db.unverified_sha256(file_hash(8)).await.unwrap(), None);
+    let claim = Claim { file: file_hash(9), sha256: sha256(1) };
+    assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
+    assert_eq!(db.unverified_sha256(file_hash(9)).await.unwrap(), None);
+    register("c", Some(2)).await;
+    assert!(readers().await.contains(&("c".to_owned(), true)));
+}
+
+async fn what_a_registration_adds_to_known_files_is_told_apart_from_nothing(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let mut new = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    new.dedup.push((ChunkHash::from_bytes([1; 32]), hash(1)));
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    new.files[0].sha256 = Some(sha256(1));
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    // A new file says more than what else comes with it, wherever it stands.
+    new.files.insert(0, file(8, &[term(1, 0, 2)]));
+    new.dedup.push((ChunkHash::from_bytes([2; 32]), hash(1)));
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert!(db.find_file(file_hash(8), reader("r"), None).await.unwrap().is_some());
+    // Only listed xorbs, and a chunk of one: it is all that the shard told.
+    let mut listing = registration("r", Vec::new(), &[1]);
+    listing.dedup.push((ChunkHash::from_bytes([3; 32]), hash(1)));
+    assert_eq!(db.register(&listing).await.unwrap(), Registered::Added);
+    assert_eq!(db.register(&listing).await.unwrap(), Registered::Known);
+}

@@ -1,0 +1,151 @@
+//! What a check finds in the index, and what it mends.
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use super::files::{file, file_hash, registration, term};
+use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::index::{Drift, FaultPage, FileFault, Index, NewXorb, Registered, Staging, Ticket, Totals, XorbState};
+
+suite! {
+    a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row
+    rows_are_paged_by_hash_and_blobs_without_one_are_told
+    an_index_that_is_right_has_no_faults
+}
+
+async fn a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row(db: Db) {
+    let orphan = NewXorb { domain: None, ..xorb(1, 3) };
+    assert!(db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
+    assert!(!db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
+    assert!(!db.claim_deleting(hash(1), NOW).await.unwrap());
+    let found = db.find_xorb(hash(1)).await.unwrap().unwrap();
+    assert_eq!((found.layout, found.crc64), (orphan.layout, orphan.crc64));
+    assert_eq!(db.find_chunks(hash(1)).await.unwrap().unwrap().hashes, orphan.chunk_hashes);
+    assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 1, serialized_len: 30, raw_len: 12 });
+    assert_eq!(db.find_health(hash(1)).await.unwrap().unwrap().verified_at, Some(NOW));
+
+    assert!(db.claim_deleting(hash(2), NOW).await.unwrap());
+    assert!(!db.claim_deleting(hash(2), NOW).await.unwrap());
+    assert!(!db.adopt_xorb(xorb(2, 1), Ticket::random(), NOW).await.unwrap());
+    assert_eq!(db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap(), Staging::Deleting);
+    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Deleting)]);
+    assert!(db.forget_xorb(hash(2)).await.unwrap());
+
+    // An upload that is under way has its row.
+    db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    assert!(!db.claim_deleting(hash(3), NOW).await.unwrap());
+    assert!(!db.adopt_xorb(xorb(3, 1), Ticket::random(), NOW).await.unwrap());
+    assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
+}
+
+async fn rows_are_paged_by_hash_and_blobs_without_one_are_told(db: Db) {
+    for byte in [4, 2, 9] {
+        put(&db, xorb(byte, 1)).await;
+    }
+    db.stage_xorb(hash(5), Ticket::random(), NOW).await.unwrap();
+    let hashes = |page: Vec<crate::index::XorbHealth>| page.iter().map(|xorb| xorb.hash).collect::<Vec<_>>();
+    assert_eq!(hashes(db.health_after(None, 2).await.unwrap()), [hash(2), hash(4)]);
+    assert_eq!(hashes(db.health_after(Some(hash(4)), 2).await.unwrap()), [hash(9)]);
+    assert_eq!(hashes(db.health_after(Some(hash(9)), 2).await.unwrap()), []);
+    let keys = vec![hash(9), hash(1), hash(5), hash(8)];
+    assert_eq!(db.without_row(keys).await.unwrap(), [hash(1), hash(8)]);
+}
+
+async fn an_index_that_is_right_has_no_faults(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.register(&registration("org/a", vec![file(1, &[term(1, 0, 2)]), file(2, &[])], &[1])).await.unwrap();
+    let page = db.faulty_files(None).await.unwrap();
+    assert_eq!(page, FaultPage { faults: Vec::new(), file_count: 2, last: Some(file_hash(2)) });
+    assert_eq!(db.faulty_files(page.last).await.unwrap(), FaultPage::default());
+    assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
+    assert!(!db.rebuild_references(file_hash(1)).await.unwrap());
+    assert!(!db.rebuild_references(file_hash(7)).await.unwrap());
+}
+
+async fn tampered(sql: &str) -> (TempDir, SqliteIndex) {
+    let folder = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let db: Db = Arc::new(index.clone());
+    for byte in 1..=3 {
+        put(&db, xorb(byte, 3)).await;
+    }
+    let terms = [term(1, 0, 2), term(2, 0, 1), term(1, 1, 2)];
+    let new = registration("org/a", vec![file(1, &terms), file(2, &[term(3, 0, 1)])], &[1, 2, 3]);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    index.tamper(sql).await;
+    (folder, index)
+}
+
+fn fault(byte: u8) -> FileFault {
+    let file = file_hash(byte);
+    FileFault { file, lost: Vec::new(), unreferenced: Vec::new(), surplus_count: 0, is_unreadable: false }
+}
+
+#[tokio::test]
+async fn references_that_are_missing_or_too_many_are_found_and_rebuilt() {
+    let sql = "DELETE FROM xorb_files WHERE file_id = 1 AND xorb_id = 2; INSERT INTO xorb_files VALUES (3, 1)";
+    let (_folder, index) = tampered(sql).await;
+    let faults = index.faulty_files_now().await;
+    assert_eq!(faults, [FileFault { unreferenced: vec![hash(2)], surplus_count: 1, ..fault(1) }]);
+    // A condemned xorb that turns out to be referred to is not to go.
+    index.tamper("UPDATE xorbs SET state = 2 WHERE id = 2").await;
+    assert!(index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
+    assert_eq!(index.faulty_files_now().await, []);
+    assert_eq!(index.as_dyn().files_hit(hash(3), 5).await.unwrap().files, [file_hash(2)]);
+    // No row may have the state 9, so this fails unless the xorb is live again.
+    index.tamper("UPDATE xorbs SET state = CASE state WHEN 1 THEN 1 ELSE 9 END WHERE id = 2").await;
+}
+
+#[tokio::test]
+async fn a_xorb_that_is_gone_is_lost_for_the_files_that_name_it_and_comes_back_with_an_adoption() {
+    let (_folder, index) = tampered("DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorbs WHERE id = 2").await;
+    assert_eq!(index.faulty_files_now().await, [FileFault { lost: vec![hash(2)], ..fault(1) }]);
+    assert!(!index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
+    let drift = index.as_dyn().totals_drift().await.unwrap();
+    assert_eq!(drift, Drift { xorb_count: -1, serialized_len: -30, raw_len: -12 });
+    index.as_dyn().mend_totals(drift).await.unwrap();
+    assert!(index.as_dyn().adopt_xorb(xorb(2, 3), Ticket::random(), NOW).await.unwrap());
+    assert_eq!(index.faulty_files_now().await, [FileFault { unreferenced: vec![hash(2)], ..fault(1) }]);
+    assert!(index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
+    assert_eq!(index.faulty_files_now().await, []);
+    assert_eq!(index.as_dyn().totals_drift().await.unwrap(), Drift::default());
+}
+
+#[tokio::test]
+async fn a_dangling_reference_is_one_too_many() {
+    let (_folder, index) = tampered("INSERT INTO xorb_files VALUES (99, 2)").await;
+    assert_eq!(index.faulty_files_now().await, [FileFault { surplus_count: 1, ..fault(2) }]);
+    assert!(index.as_dyn().rebuild_references(file_hash(2)).await.unwrap());
+    assert_eq!(index.faulty_files_now().await, []);
+}
+
+#[tokio::test]
+async fn terms_that_do_not_parse_are_told_and_left() {
+    let (_folder, index) = tampered("UPDATE file_terms SET terms = zeroblob(44) WHERE file_id = 2").await;
+    assert_eq!(index.faulty_files_now().await, [FileFault { is_unreadable: true, ..fault(2) }]);
+    assert!(!index.as_dyn().rebuild_references(file_hash(2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn totals_are_mended_by_what_they_lack_also_while_xorbs_come_and_go() {
+    let (_folder, index) =
+        tampered("UPDATE totals SET xorb_count = xorb_count + 5, serialized_len = 7, raw_len = raw_len - 1").await;
+    let drift = index.as_dyn().totals_drift().await.unwrap();
+    assert_eq!(drift, Drift { xorb_count: -5, serialized_len: 83, raw_len: 1 });
+    let db: Db = Arc::new(index.clone());
+    put(&db, xorb(4, 3)).await;
+    let totals = db.mend_totals(drift).await.unwrap();
+    assert_eq!(totals, Totals { xorb_count: 4, serialized_len: 120, raw_len: 48 });
+    assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
+}
+
+impl SqliteIndex {
+    fn as_dyn(&self) -> &dyn Index {
+        self
+    }
+
+    async fn faulty_files_now(&self) -> Vec<FileFault> {
+        self.as_dyn().faulty_files(None).await.unwrap().faults
+    }
+}

@@ -1,0 +1,73 @@
+//! The one place that reads sqlx's errors.
+
+use sqlx::{Connection, SqliteConnection};
+
+use crate::index::error::{IndexError, IndexErrorKind};
+use crate::runtime::outage::Outage;
+
+/// What a failure means for callers.
+pub(super) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
+    let code = match &error {
+        sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
+        _ => None,
+    };
+    let kind = match (&error, code) {
+        (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed, _) => IndexErrorKind::Unavailable,
+        (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => IndexErrorKind::Inconsistent,
+        (_, Some(code)) => kind(code),
+        _ => IndexErrorKind::Other,
+    };
+    IndexError { op, kind, source: Box::new(error) }
+}
+
+/// What one of SQLite's extended result codes means: <https://www.sqlite.org/rescode.html>.
+const fn kind(code: i64) -> IndexErrorKind {
+    const BUSY: i64 = 5;
+    const NOMEM: i64 = 7;
+    const READONLY: i64 = 8;
+    const IOERR: i64 = 10;
+    const FULL: i64 = 13;
+    const CANTOPEN: i64 = 14;
+    /// The log's index could not be made longer: that is how a full disk shows there.
+    const IOERR_SHMSIZE: i64 = IOERR | 19 << 8;
+    match (code, code & 0xff) {
+        (_, FULL) | (IOERR_SHMSIZE, _) => IndexErrorKind::NoSpace,
+        (_, BUSY) => IndexErrorKind::Unavailable,
+        (_, NOMEM) => IndexErrorKind::Outage(Outage::OutOfMemory),
+        (_, READONLY) => IndexErrorKind::Outage(Outage::ReadOnly),
+        (_, IOERR) => IndexErrorKind::Outage(Outage::Failing),
+        (_, CANTOPEN) => IndexErrorKind::Outage(Outage::CannotOpen),
+        _ => IndexErrorKind::Other,
+    }
+}
+
+/// Whether a connection can begin to write; it is closed where not, and another one opened.
+///
+/// SQLite opens a file that it may not write for reading only, in silence, and the connection stays so when the file
+/// system has long been writable again. Nor does it end a transaction that failed at its commit.
+pub(super) async fn can_write(connection: &mut SqliteConnection) -> bool {
+    match connection.begin_with("BEGIN IMMEDIATE").await {
+        Ok(transaction) => transaction.rollback().await.is_ok(),
+        // Somebody else is writing, a restore or a person: that says nothing about this connection.
+        Err(error) => matches!(map("begin to write", error).kind, IndexErrorKind::Unavailable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extended_codes_mean_what_their_primary_codes_do_but_for_the_one_of_a_full_disk() {
+        assert_eq!(kind(13), IndexErrorKind::NoSpace);
+        assert_eq!(kind(4874), IndexErrorKind::NoSpace);
+        assert_eq!(kind(5), IndexErrorKind::Unavailable);
+        assert_eq!(kind(778), IndexErrorKind::Outage(Outage::Failing));
+        assert_eq!(kind(264), IndexErrorKind::Outage(Outage::ReadOnly));
+        assert_eq!(kind(14), IndexErrorKind::Outage(Outage::CannotOpen));
+        assert_eq!(kind(7), IndexErrorKind::Outage(Outage::OutOfMemory));
+        // Damage, and our own mistakes, are no outage.
+        assert_eq!(kind(11), IndexErrorKind::Other);
+        assert_eq!(kind(1), IndexErrorKind::Other);
+    }
+}

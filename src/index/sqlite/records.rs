@@ -1,0 +1,60 @@
+//! Who has uploaded xorbs, and who has what and says what of it, in SQLite.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::{QueryBuilder, Sqlite};
+
+use super::claims::parse_sha256;
+use super::files::{BATCH_COUNT, push_hashes};
+use super::{SqliteIndex, get, map};
+use crate::format::shard::Sha256;
+use crate::format::{FileHash, XorbHash};
+use crate::index::error::IndexError;
+use crate::index::records::Recorded;
+use crate::index::rows;
+
+impl Recorded for SqliteIndex {
+    fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let op = "find the xorbs of an owner";
+        async move {
+            let mut owned = Vec::new();
+            for batch in hashes.chunks(BATCH_COUNT) {
+                let mut query = QueryBuilder::<Sqlite>::new(
+                    "SELECT hash FROM xorbs JOIN xorb_domains ON xorb_id = id WHERE state IN (1, 2) AND domain = ",
+                );
+                query.push_bind(domain.clone()).push(" AND hash IN (");
+                push_hashes(&mut query, batch);
+                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+                for row in &rows {
+                    let hash = rows::xorb_hash(get(op, row, 0)?);
+                    owned.push(hash.map_err(|error| IndexError::inconsistent(op, error))?);
+                }
+            }
+            Ok(owned)
+        }
+        .boxed()
+    }
+
+    fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
+        const SQL: &str =
+            "SELECT repo, has_claimed FROM file_repos JOIN files ON file_id = id WHERE hash = ? ORDER BY repo";
+        let op = "find out who has a file";
+        async move {
+            let rows = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_all(&self.readers).await;
+            let rows = rows.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| Ok((get(op, row, 0)?, get(op, row, 1)?))).collect()
+        }
+        .boxed()
+    }
+
+    fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>> {
+        const SQL: &str = "SELECT sha256 FROM files WHERE hash = ? AND sha256_state = 1";
+        let op = "find a claim";
+        async move {
+            let row = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_optional(&self.readers).await;
+            let row = row.map_err(|error| map(op, error))?;
+            row.map(|row| parse_sha256(op, file, get(op, &row, 0)?)).transpose()
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,221 @@
+//! A database in place of another, such that a crash leaves the one or the other.
+//!
+//! ```text
+//! index.sqlite.new              being made; worth nothing
+//! index.sqlite.rebuilt-<ms>     made, durable, and the one that counts from now on
+//! index.sqlite.old-<ms>         what was replaced, with its -wal and -shm
+//! ```
+//!
+//! The rename from the first name to the second is the moment at which it happens. What follows is moving names, which
+//! [`Replacement::finish`] does at the next start where it was cut short: the old database goes first, with its log,
+//! because a log beside a database that it does not belong to destroys that one. Between the two there is no database of
+//! the name, so whoever makes one where there is none must finish first.
+//!
+//! All functions block. Nobody may have the old database or the new one open.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::index::error::{IndexError, IndexErrorKind};
+use crate::runtime::clock::Timestamp;
+use crate::runtime::durable::{remove, rename, sync_file};
+
+/// What SQLite keeps beside a database, and the database itself, in the order in which they are moved.
+const SUFFIXES: [&str; 3] = ["-wal", "-shm", ""];
+
+/// A database that is to take the place of the one at a path.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    path: PathBuf,
+}
+
+impl Replacement {
+    /// Of the database at this path, which need not be there.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Where the new database is to be made. What an earlier attempt has left there is removed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be removed.
+    pub fn begin(&self) -> Result<PathBuf, IndexError> {
+        let path = self.beside(".new");
+        for suffix in SUFFIXES {
+            remove(&with_suffix(&path, suffix))
+                .map_err(|error| failed("remove a database that was not finished", error))?;
+        }
+        Ok(path)
+    }
+
+    /// Puts the database that was made, and closed, in place of the old one; returns the new name of that one, if there
+    /// was one.
+    ///
+    /// # Errors
+    ///
+    /// It was not closed well, or a file cannot be renamed: [`Replacement::finish`] tells what became of it.
+    pub fn publish(&self, now: Timestamp) -> Result<Option<PathBuf>, IndexError> {
+        let op = "publish a database";
+        let new = self.beside(".new");
+        for suffix in ["-wal", "-shm"] {
+            if with_suffix(&new, suffix).exists() {
+                return Err(failed(op, io::Error::other("its log was not folded into it")));
+            }
+        }
+        sync_file(&new).map_err(|error| failed(op, error))?;
+        let rebuilt = self.beside(&format!(".rebuilt-{}", now.as_millis()));
+        rename(&new, &rebuilt).map_err(|error| failed(op, error))?;
+        self.put_in_place(&rebuilt).map_err(|error| failed(op, error))
+    }
+
+    /// Puts a database in place that was published by a process which died meanwhile. Returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be renamed; the next call goes on.
+    pub fn finish(&self) -> Result<bool, IndexError> {
+        let op = "finish the publication of a database";
+        let rebuilt = self.find_rebuilt().map_err(|error| failed(op, error))?;
+        let Some(rebuilt) = rebuilt else { return Ok(false) };
+        self.put_in_place(&rebuilt).map_err(|error| failed(op, error))?;
+        Ok(true)
+    }
+
+    fn find_rebuilt(&self) -> io::Result<Option<PathBuf>> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (mut found, prefix) = (None, self.beside(".rebuilt-"));
+        let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(prefix) {
+                // There is one, since each is put in place before the next is begun.
+                found = found.max(Some(entry.path()));
+            }
+        }
+        Ok(found)
+    }
+
+    fn put_in_place(&self, rebuilt: &Path) -> io::Result<Option<PathBuf>> {
+        let name = rebuilt.to_string_lossy();
+        let time = name.rsplit_once('-').map_or("", |(_, time)| time);
+        let old = self.free_name(time);
+        let mut had_old = false;
+        for suffix in SUFFIXES {
+            let from = with_suffix(&self.path, suffix);
+            if from.exists() {
+                rename(&from, &with_suffix(&old, suffix))?;
+                had_old = suffix.is_empty();
+            }
+        }
+        rename(rebuilt, &self.path)?;
+        Ok(had_old.then_some(old))
+    }
+
+    /// A name that no other database has; where moving one was cut short, it is the name that was begun with.
+    fn free_name(&self, time: &str) -> PathBuf {
+        let mut old = self.beside(&format!(".old-{time}"));
+        while old.exists() {
+            old = with_suffix(&old, "+");
+        }
+        old
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        with_suffix(&self.path, suffix)
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+fn failed(op: &'static str, source: io::Error) -> IndexError {
+    IndexError { op, kind: IndexErrorKind::Other, source: Box::new(source) }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test makes files that look like databases")]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(77);
+
+    fn names(folder: &Path) -> Vec<(String, String)> {
+        let read = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
+        };
+        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(read).collect();
+        names.sort();
+        names
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Replacement) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let replacement = Replacement::of(&folder.path().join("i"));
+        (folder, replacement)
+    }
+
+    #[test]
+    fn the_new_one_takes_the_place_and_the_old_one_keeps_its_log() {
+        let (folder, replacement) =
+            folder(&[("i", "old"), ("i-wal", "old log"), ("i.new", "half"), ("i.new-wal", "x")]);
+        let new = replacement.begin().unwrap();
+        assert!(!replacement.finish().unwrap());
+        assert_eq!(names(folder.path()), pairs(&[("i", "old"), ("i-wal", "old log")]));
+        fs::write(&new, "new").unwrap();
+        let old = replacement.publish(NOW).unwrap().unwrap();
+        assert_eq!(old, folder.path().join("i.old-77"));
+        let expected = pairs(&[("i", "new"), ("i.old-77", "old"), ("i.old-77-wal", "old log")]);
+        assert_eq!(names(folder.path()), expected);
+        assert!(!replacement.finish().unwrap());
+    }
+
+    #[test]
+    fn a_publication_that_was_cut_short_after_any_step_is_finished_and_mixes_nothing() {
+        let old: &[(&str, &str)] = &[("i-wal", "old log"), ("i-shm", "old shm"), ("i", "old")];
+        for moved in 0..=old.len() {
+            let mut files: Vec<(String, &str)> = vec![("i.rebuilt-77".to_owned(), "new")];
+            for (at, (name, text)) in old.iter().enumerate() {
+                let name = if at < moved { name.replacen('i', "i.old-77", 1) } else { (*name).to_owned() };
+                files.push((name, text));
+            }
+            let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+            let (folder, replacement) = folder(&files);
+            assert!(replacement.finish().unwrap(), "{moved} moved");
+            let expected =
+                pairs(&[("i", "new"), ("i.old-77", "old"), ("i.old-77-shm", "old shm"), ("i.old-77-wal", "old log")]);
+            assert_eq!(names(folder.path()), expected, "{moved} moved");
+            assert!(!replacement.finish().unwrap());
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_old_one_the_new_one_is_put_in_place_all_the_same() {
+        let (folder, replacement) = folder(&[("i.new", "new")]);
+        assert_eq!(replacement.publish(NOW).unwrap(), None);
+        assert_eq!(names(folder.path()), pairs(&[("i", "new")]));
+    }
+
+    #[test]
+    fn one_whose_log_is_still_there_is_not_published_and_an_old_one_is_never_overwritten() {
+        let (_folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.new-wal", "log")]);
+        replacement.publish(NOW).unwrap_err();
+        let (folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.old-77", "older")]);
+        replacement.publish(NOW).unwrap();
+        assert_eq!(names(folder.path()), pairs(&[("i", "new"), ("i.old-77", "older"), ("i.old-77+", "old")]));
+    }
+}

@@ -1,0 +1,146 @@
+//! Usage in SQLite. The triggers of migration 8 keep it; here it is read, and compared with limits.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Executor, Row, Sqlite, SqliteConnection};
+
+use super::{SqliteIndex, get, map};
+use crate::index::Registration;
+use crate::index::error::IndexError;
+use crate::index::usage::{Excess, Limits, Measure, RepoUsage, Usage};
+
+impl Measure for SqliteIndex {
+    fn repo_usage(&self, repo: String) -> BoxFuture<'_, Result<Usage, IndexError>> {
+        async move { of_repo("read the usage of a repository", &self.readers, &repo).await }.boxed()
+    }
+
+    fn owner_usage(&self, owner: String) -> BoxFuture<'_, Result<Usage, IndexError>> {
+        async move { of_owner("read the usage of an owner", &self.readers, &owner).await }.boxed()
+    }
+
+    fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
+        // No name is empty, so that every one comes after that.
+        const SQL: &str = "SELECT file_count, logical_len, physical_len, name FROM repos \
+             WHERE name > ? ORDER BY name LIMIT ?";
+        let op = "list the usage of repositories";
+        async move {
+            let rows = sqlx::query(SQL)
+                .bind(after.unwrap_or_default())
+                .bind(limit)
+                .fetch_all(&self.readers)
+                .await
+                .map_err(|error| map(op, error))?;
+            let parse = |row: &SqliteRow| {
+                Ok(RepoUsage { repo: row.try_get(3).map_err(|error| map(op, error))?, usage: parse_usage(op, row)? })
+            };
+            rows.iter().map(parse).collect()
+        }
+        .boxed()
+    }
+}
+
+/// What was there before a registration, of that which is limited.
+#[derive(Debug)]
+pub(super) struct Meter<'r> {
+    registration: &'r Registration,
+    repo: Usage,
+    owner: Usage,
+}
+
+impl<'r> Meter<'r> {
+    /// Reads what there is, in the transaction of the registration; `None` where nothing is limited.
+    pub(super) async fn read(
+        op: &'static str,
+        connection: &mut SqliteConnection,
+        registration: &'r Registration,
+    ) -> Result<Option<Self>, IndexError> {
+        let allowance = &registration.allowance;
+        if allowance.repo.is_none() && allowance.owner.is_none() {
+            return Ok(None);
+        }
+        let (repo, owner) = usages(op, connection, registration).await?;
+        Ok(Some(Self { registration, repo, owner }))
+    }
+
+    /// Compares with what there is now.
+    pub(super) async fn excess(
+        &self,
+        op: &'static str,
+        connection: &mut SqliteConnection,
+    ) -> Result<Option<Excess>, IndexError> {
+        let (repo, owner) = usages(op, connection, self.registration).await?;
+        let allowance = &self.registration.allowance;
+        let owner_limits = allowance.owner.as_ref().map_or(Limits::default(), |(_, limits)| *limits);
+        let own = allowance.repo.excess(self.repo, repo, false);
+        Ok(own.or_else(|| owner_limits.excess(self.owner, owner, true)))
+    }
+}
+
+/// What the repository of a registration has, and its owner where that is limited.
+async fn usages(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    registration: &Registration,
+) -> Result<(Usage, Usage), IndexError> {
+    let repo = of_repo(op, &mut *connection, &registration.repo).await?;
+    let owner = match &registration.allowance.owner {
+        None => Usage::default(),
+        Some((name, _)) => of_owner(op, connection, name).await?,
+    };
+    Ok((repo, owner))
+}
+
+async fn of_repo<'e>(
+    op: &'static str,
+    executor: impl Executor<'e, Database = Sqlite>,
+    name: &str,
+) -> Result<Usage, IndexError> {
+    let sql = "SELECT file_count, logical_len, physical_len FROM repos WHERE name = ?";
+    let row = sqlx::query(sql).bind(name.to_owned()).fetch_optional(executor).await.map_err(|error| map(op, error))?;
+    row.map_or(Ok(Usage::default()), |row| parse_usage(op, &row))
+}
+
+async fn of_owner<'e>(
+    op: &'static str,
+    executor: impl Executor<'e, Database = Sqlite>,
+    name: &str,
+) -> Result<Usage, IndexError> {
+    let sql = "SELECT coalesce(sum(file_count), 0), coalesce(sum(logical_len), 0), coalesce(sum(physical_len), 0) \
+         FROM repos WHERE owner = ?";
+    let row = sqlx::query(sql).bind(name.to_owned()).fetch_one(executor).await.map_err(|error| map(op, error))?;
+    parse_usage(op, &row)
+}
+
+fn parse_usage(op: &'static str, row: &SqliteRow) -> Result<Usage, IndexError> {
+    let column = |index: usize| get::<i64>(op, row, index).map(i64::cast_unsigned);
+    Ok(Usage { file_count: column(0)?, logical_len: column(1)?, physical_len: column(2)? })
+}
+
+#[cfg(test)]
+impl SqliteIndex {
+    /// What is kept of usage, and the same counted anew from claims and references: lines to be compared.
+    pub(in crate::index) async fn recounted(&self) -> [Vec<String>; 2] {
+        const KEPT: &str = "SELECT name || ': ' || file_count || ', ' || logical_len || ', ' || physical_len \
+             FROM repos UNION ALL SELECT name || ' has ' || xorb_id || ': ' || used.file_count || ', ' || len \
+             FROM repo_xorbs AS used JOIN repos ON repos.id = repo_id ORDER BY 1";
+        const COUNTED: &str = "SELECT repo || ': ' || count(*) || ', ' || sum(raw_len) || ', ' || \
+             (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN (SELECT xorb_id FROM xorb_files \
+             JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo)) \
+             FROM file_repos JOIN files ON files.id = file_id GROUP BY repo \
+             UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
+             FROM file_repos JOIN xorb_files USING (file_id) JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \
+             ORDER BY 1";
+        let mut both = [Vec::new(), Vec::new()];
+        for (lines, sql) in both.iter_mut().zip([KEPT, COUNTED]) {
+            let rows = sqlx::query(sql).fetch_all(&self.readers).await.unwrap();
+            lines.extend(rows.iter().map(|row| row.get::<String, _>(0)));
+        }
+        both
+    }
+
+    /// Does something that no verb does; returns whether the database let it happen.
+    pub(in crate::index) async fn is_let(&self, sql: &'static str) -> bool {
+        sqlx::raw_sql(sql).execute(&self.writer).await.is_ok()
+    }
+}

@@ -1,0 +1,95 @@
+#![expect(clippy::disallowed_methods, reason = "a test's files need not survive a crash")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::{Journal, JournalCounts, Sink, Target};
+
+fn open(path: &std::path::Path) -> (Journal, JournalCounts) {
+    let counts = JournalCounts::default();
+    let journal = Journal::open(Target::File(path.to_owned()), counts.clone()).unwrap();
+    (journal, counts)
+}
+
+#[tokio::test]
+async fn every_line_before_the_close_is_there_in_order_and_readable_by_the_owner_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines");
+    let (journal, counts) = open(&path);
+    for number in 0..5000 {
+        journal.append(number.to_string());
+    }
+    journal.close().await;
+    journal.append("too late".to_owned());
+    let expected: String = (0..5000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    assert_eq!((counts.written.get(), counts.lost.get()), (5000, 1));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn half_a_line_that_a_crash_has_left_does_not_become_the_beginning_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines");
+    fs::write(&path, "whole\nhal").unwrap();
+    let (journal, _) = open(&path);
+    journal.append("next".to_owned());
+    journal.close().await;
+    assert_eq!(fs::read_to_string(&path).unwrap(), "whole\nhal\nnext\n");
+}
+
+#[tokio::test]
+async fn after_a_reopen_lines_go_to_the_file_that_has_the_name_then_and_without_a_folder_to_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
+    fs::create_dir(&inner).unwrap();
+    let path = inner.join("lines");
+    let (journal, counts) = open(&path);
+    let rename = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(std::process::Command::new("mv").arg(from).arg(to).status().unwrap().success());
+    };
+    journal.append("one".to_owned());
+    journal.reopen().await;
+    journal.append("two".to_owned());
+    // Whatever was handed over so far is written when the next thing is.
+    while counts.written.get() < 2 {
+        tokio::task::yield_now().await;
+    }
+    rename(&path, &moved);
+    journal.append("three".to_owned());
+    journal.reopen().await;
+    journal.append("four".to_owned());
+    while counts.written.get() < 4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fs::read_to_string(&moved).unwrap(), "one\ntwo\nthree\n");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "four\n");
+    rename(&inner, &folder.path().join("gone"));
+    journal.reopen().await;
+    journal.append("five".to_owned());
+    journal.close().await;
+    assert_eq!(fs::read_to_string(folder.path().join("gone/lines")).unwrap(), "four\nfive\n");
+}
+
+#[test]
+fn what_a_full_disk_has_taken_of_a_line_is_taken_back() {
+    // A file that may be read only stands for a disk that takes nothing.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines");
+    fs::write(&path, "whole\n").unwrap();
+    let mut sink = Sink::File { file: fs::File::open(&path).unwrap(), is_torn: false };
+    assert!(sink.append(b"lost\n").is_err());
+    let Sink::File { is_torn, .. } = sink else { panic!("it was a file") };
+    assert!(is_torn, "what could not be cut off is closed off later");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "whole\n");
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_loses_lines_and_counts_them() {
+    let (journal, counts) = open(std::path::Path::new("/dev/full"));
+    for _ in 0..3 {
+        journal.append("x".to_owned());
+    }
+    journal.close().await;
+    assert_eq!((counts.written.get(), counts.lost.get()), (0, 3));
+}

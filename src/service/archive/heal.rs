@@ -1,0 +1,103 @@
+//! Healing a store from an archive: xorbs that are damaged or lost come back, and nothing else is touched.
+
+use std::collections::HashSet;
+use std::io::{Read, Seek};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Watch;
+use super::error::RestoreError;
+use super::read::{Item, LooseXorb, read_archive};
+use super::store::tighten;
+use crate::blob::{BlobKey, BlobStore, Draft};
+use crate::format::XorbHash;
+use crate::format::xorb::Tightening;
+use crate::index::{Index, NewXorb, Staging, Ticket};
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::Clock;
+use crate::service::StoreError;
+
+/// A store that lacks something. Nobody else may be using it: blobs are put into their place.
+#[derive(Debug)]
+pub struct Patient {
+    /// For its blobs.
+    pub blobs: Arc<dyn BlobStore>,
+    /// For everything else.
+    pub index: Arc<dyn Index>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Where the archive is read and xorbs are made; at least two at once.
+    pub pool: Pool,
+}
+
+impl Patient {
+    /// Takes these xorbs from an archive; returns those that are sound afterwards. Each is proven by its own hash, so
+    /// what was healed is right even where the archive is damaged behind it.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`]; what was healed before stays.
+    pub async fn heal<R>(
+        &self,
+        source: R,
+        mut wanted: HashSet<XorbHash>,
+        watch: Arc<dyn Watch>,
+    ) -> Result<Vec<XorbHash>, RestoreError>
+    where
+        R: Read + Seek + Send + 'static,
+    {
+        let (sender, mut items) = mpsc::channel(1);
+        let reading = self.pool.start(move || read_archive(source, &sender, &watch)).await;
+        let mut healed = Vec::new();
+        let taken = async {
+            while !wanted.is_empty() {
+                let Some(item) = items.recv().await else { break };
+                if let Item::Xorb(xorb) = item
+                    && wanted.remove(&xorb.hash)
+                {
+                    let hash = xorb.hash;
+                    if self.take(xorb).await? {
+                        healed.push(hash);
+                    }
+                }
+            }
+            Ok::<_, RestoreError>(())
+        };
+        let taken = taken.await;
+        // Before waiting for the reader: it may be waiting for somebody to receive.
+        drop(items);
+        let ending = reading.await;
+        taken?;
+        // An archive that was not read to its end, because everything was found, is as good as it has to be.
+        let count = healed.len() as u64;
+        ending.map_err(|source| RestoreError::Archive { xorb_count: count, file_count: 0, source })?;
+        Ok(healed)
+    }
+
+    /// Puts a xorb into its place: in that of a damaged one, or where there is none. Returns whether it is sound then.
+    async fn take(&self, xorb: LooseXorb) -> Result<bool, RestoreError> {
+        let (named, blobs) = (xorb.hash, Arc::clone(&self.blobs));
+        let made = self.pool.run(move || tighten(&*blobs, &xorb, Tightening::Compressed)).await?;
+        let (actual, crc64, draft) = made;
+        if actual.hash() != named {
+            return Err(RestoreError::OtherXorb { named, actual: actual.hash() });
+        }
+        let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+        let (ticket, now) = (Ticket::random(), self.clock.now());
+        match self.index.stage_xorb(named, ticket, now).await.map_err(StoreError::from)? {
+            Staging::Staged => {
+                Draft::publish(draft, BlobKey::xorb(named)).await.map_err(StoreError::from)?;
+                self.index.publish_xorb(row, ticket, now).await.map_err(StoreError::from)?;
+            }
+            Staging::Damaged => {
+                Draft::publish(draft, BlobKey::xorb(named)).await.map_err(StoreError::from)?;
+                self.index.heal_xorb(row, ticket, now).await.map_err(StoreError::from)?;
+            }
+            Staging::Live => {}
+            Staging::Deleting => return Ok(false),
+        }
+        Ok(true)
+    }
+}

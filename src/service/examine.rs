@@ -1,0 +1,252 @@
+//! Reading a blob to its end: whether it is the xorb that it should be.
+//!
+//! What is damage and what is not: bytes that are not the xorb's, a blob that is not there, and one that the disk cannot
+//! read are damage of this blob. Anything else that fails (no descriptors, no permission, a folder that is gone) says
+//! nothing about it, and is an error.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crc64fast_nvme::Digest;
+use futures_util::TryStreamExt;
+use rustix::io::Errno;
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until};
+
+use super::error::StoreError;
+use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore};
+use crate::format::limits::MAX_XORB_BODY_LEN;
+use crate::format::xorb::{Layout, VerifiedXorb, Verifier, XorbError};
+use crate::format::{ByteRange, ChunkHash, XorbHash};
+use crate::index::{Index, IndexError, IndexErrorKind, NewXorb, XorbHealth};
+use crate::runtime::blocking::Pool;
+
+/// What is wrong with a blob.
+#[derive(Debug, Error)]
+pub enum Damage {
+    /// It is not there.
+    #[error("its blob is not there")]
+    Missing,
+    /// It is shorter or longer than it was, and no xorb either.
+    #[error("its blob has {actual} bytes, not {expected}")]
+    Length {
+        /// Bytes that it should have.
+        expected: u64,
+        /// Bytes that it has.
+        actual: u64,
+    },
+    /// Its bytes are not what they were, and no xorb either.
+    #[error("its blob is no xorb any more")]
+    Invalid(#[source] XorbError),
+    /// Its bytes are another xorb.
+    #[error("its blob is the xorb {actual}")]
+    OtherXorb {
+        /// Which one.
+        actual: XorbHash,
+    },
+    /// The disk cannot read it.
+    #[error("its blob cannot be read to its end")]
+    Unreadable(#[source] BlobError),
+}
+
+/// What a blob is.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The xorb, in whatever serialization.
+    Sound(Proven),
+    /// Not the xorb.
+    Damaged(Damage),
+}
+
+/// A blob that is the xorb that it should be.
+#[derive(Debug)]
+pub(super) struct Proven {
+    xorb: VerifiedXorb,
+    /// CRC-64/NVME of the blob.
+    crc64: u64,
+}
+
+impl Proven {
+    /// Whether the index describes this blob. A row that says anything else makes readers get other bytes.
+    pub(super) async fn is_described(&self, index: &dyn Index, seen: &XorbHealth) -> Result<bool, IndexError> {
+        if self.crc64 != seen.crc64 || self.xorb.layout().serialized_len() != seen.serialized_len {
+            return Ok(false);
+        }
+        let is_same =
+            |layout: &Layout, hashes: &[ChunkHash]| layout == self.xorb.layout() && hashes == self.xorb.chunk_hashes();
+        let row = tolerate(index.find_xorb(seen.hash).await)?;
+        let columns = tolerate(index.find_chunks(seen.hash).await)?;
+        Ok(row.zip(columns).is_some_and(|(row, columns)| is_same(&row.layout, &columns.hashes)))
+    }
+
+    /// Bytes of the blob.
+    pub(super) fn serialized_len(&self) -> u64 {
+        self.xorb.layout().serialized_len()
+    }
+
+    /// The row of this blob.
+    pub(super) fn into_row(self) -> NewXorb {
+        let crc64 = self.crc64;
+        let (hash, layout, chunk_hashes, schemes) = self.xorb.into_parts();
+        NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None }
+    }
+}
+
+/// A row that does not parse describes nothing.
+fn tolerate<T>(found: Result<Option<T>, IndexError>) -> Result<Option<T>, IndexError> {
+    match found {
+        Err(error) if error.kind == IndexErrorKind::Inconsistent => Ok(None),
+        found => found,
+    }
+}
+
+/// Holds reading back to so many bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    bytes_per_sec: Option<u64>,
+    /// When the next byte may be read.
+    next: Instant,
+    /// Bytes read so far.
+    read_len: u64,
+}
+
+impl Pace {
+    /// `None` for as fast as it goes.
+    pub(super) fn new(bytes_per_sec: Option<u64>) -> Self {
+        Self { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), next: Instant::now(), read_len: 0 }
+    }
+
+    /// Bytes that were read with it.
+    pub(super) const fn read_len(&self) -> u64 {
+        self.read_len
+    }
+
+    /// Counts bytes, and waits until as many may have been read. What was not used is not saved up.
+    async fn spend(&mut self, len: u64) {
+        self.read_len = self.read_len.saturating_add(len);
+        let Some(rate) = self.bytes_per_sec else { return };
+        let micros = len.saturating_mul(1_000_000) / rate;
+        self.next = self.next.max(Instant::now()) + Duration::from_micros(micros);
+        sleep_until(self.next).await;
+    }
+}
+
+/// Who reads blobs to check them.
+#[derive(Clone, Debug)]
+pub(super) struct Examiner {
+    pub(super) blobs: Arc<dyn BlobStore>,
+    /// Where they are verified.
+    pub(super) pool: Pool,
+}
+
+impl Examiner {
+    /// Bytes of a blob; the damage where there is none.
+    pub(super) async fn len(&self, hash: XorbHash) -> Result<Result<u64, Damage>, StoreError> {
+        let len = self.blobs.head(BlobKey::xorb(hash)).await?;
+        Ok(len.ok_or(Damage::Missing))
+    }
+
+    /// Reads a blob, at most twice: a bad cable or a bit of memory is not to condemn it.
+    pub(super) async fn examine(
+        &self,
+        hash: XorbHash,
+        expected_len: Option<u64>,
+        pace: &mut Pace,
+    ) -> Result<Verdict, StoreError> {
+        match self.examine_once(hash, expected_len, pace).await? {
+            Verdict::Damaged(_) => self.examine_once(hash, expected_len, pace).await,
+            sound @ Verdict::Sound(_) => Ok(sound),
+        }
+    }
+
+    async fn examine_once(
+        &self,
+        hash: XorbHash,
+        expected_len: Option<u64>,
+        pace: &mut Pace,
+    ) -> Result<Verdict, StoreError> {
+        let len = match self.len(hash).await? {
+            Ok(len) => len,
+            Err(missing) => return Ok(Verdict::Damaged(missing)),
+        };
+        let wrong_len = expected_len.filter(|expected| *expected != len);
+        let wrong_len = wrong_len.map(|expected| Damage::Length { expected, actual: len });
+        let bytes = ByteRange::new(0, len).filter(|_| len <= MAX_XORB_BODY_LEN);
+        let Some(bytes) = bytes else {
+            let expected = expected_len.unwrap_or(MAX_XORB_BODY_LEN);
+            return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
+        };
+        match self.verify(hash, bytes, pace).await? {
+            Ok((xorb, crc64)) => {
+                // A footer that nobody has stored verifies, too.
+                if xorb.layout().serialized_len() != len {
+                    let expected = xorb.layout().serialized_len();
+                    return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
+                }
+                if xorb.hash() != hash {
+                    let other = Damage::OtherXorb { actual: xorb.hash() };
+                    return Ok(Verdict::Damaged(wrong_len.unwrap_or(other)));
+                }
+                Ok(Verdict::Sound(Proven { xorb, crc64 }))
+            }
+            Err(damage) => Ok(Verdict::Damaged(wrong_len.unwrap_or(damage))),
+        }
+    }
+
+    async fn verify(
+        &self,
+        hash: XorbHash,
+        bytes: ByteRange,
+        pace: &mut Pace,
+    ) -> Result<Result<(VerifiedXorb, u64), Damage>, StoreError> {
+        let Some(mut blob) = self.blobs.read(BlobKey::xorb(hash), bytes).await? else {
+            return Ok(Err(Damage::Missing));
+        };
+        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Digest::new());
+        loop {
+            let piece = match blob.try_next().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                Err(error) if is_of_blob(&error) => {
+                    // A disk that fails altogether says nothing about this blob, and takes no data either.
+                    self.blobs.probe().await?;
+                    return Ok(Err(Damage::Unreadable(error)));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let len = piece.len() as u64;
+            let work = move || {
+                crc64.write(&piece);
+                let mut rest = &piece[..];
+                let taken = loop {
+                    match verifier.next_frame(&mut rest) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break Ok(()),
+                        Err(error) => break Err(error),
+                    }
+                };
+                taken.map(|()| (verifier, crc64))
+            };
+            match self.pool.run(work).await {
+                Ok(same) => (verifier, crc64) = same,
+                Err(error) => return Ok(Err(Damage::Invalid(error))),
+            }
+            pace.spend(len).await;
+        }
+        Ok(verifier.finish().map(|xorb| (xorb, crc64.sum64())).map_err(Damage::Invalid))
+    }
+}
+
+/// Whether a failed read is the fault of the blob: it has ended early, or its sectors are bad.
+pub(super) fn is_of_blob(error: &BlobError) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error.source.as_ref());
+    let mut is_bad_sector = false;
+    while let Some(error) = cause {
+        let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        is_bad_sector |= code == Some(Errno::IO.raw_os_error());
+        cause = error.source();
+    }
+    error.kind == BlobErrorKind::Corrupt || is_bad_sector
+}

@@ -1,0 +1,156 @@
+//! Mending what was found. Every repair looks again.
+
+use futures_util::TryStreamExt;
+
+use super::{Finding, Fsck, Presence, Repair};
+use crate::blob::{BlobKey, Draft};
+use crate::format::{ByteRange, FileHash, XorbHash};
+use crate::index::{IndexErrorKind, Ticket, XorbState};
+use crate::service::error::StoreError;
+use crate::service::examine::{Pace, Proven, Verdict};
+
+/// What became of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is mended, or was not so any more.
+    Repaired,
+    /// The xorb is out of service. It is still lacking: an upload or an archive brings it back.
+    Quarantined,
+    /// Nothing was done, since nothing can be done here.
+    Left,
+    /// Nothing was done, since a server may be running.
+    NeedsAlone,
+}
+
+impl Outcome {
+    /// In words.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Repaired => "repaired",
+            Self::Quarantined => "quarantined",
+            Self::Left => "left",
+            Self::NeedsAlone => "needs_stopped_server",
+        }
+    }
+}
+
+impl Fsck {
+    /// Mends what was found, as far as that is possible. May be repeated.
+    ///
+    /// # Errors
+    ///
+    /// The store failed; the finding stands.
+    pub async fn execute(&self, finding: &Finding) -> Result<Outcome, StoreError> {
+        if finding.repair.needs_alone() && self.presence == Presence::Shared {
+            return Ok(Outcome::NeedsAlone);
+        }
+        match (finding.repair, finding.xorb, finding.file) {
+            (Repair::Quarantine, Some(xorb), _) => self.quarantine(xorb).await,
+            (Repair::Release | Repair::Describe, Some(xorb), _) => self.recheck(xorb).await,
+            (Repair::Adopt, Some(xorb), _) => self.adopt(xorb).await,
+            (Repair::Remove, Some(xorb), _) => self.remove(xorb).await,
+            (Repair::Finish, Some(xorb), _) => self.finish(xorb).await,
+            (Repair::Rebuild, _, Some(file)) => self.rebuild(file).await,
+            (Repair::Add(drift), ..) => {
+                self.index.mend_totals(drift).await?;
+                Ok(Outcome::Repaired)
+            }
+            (Repair::Clear, ..) => {
+                self.blobs.remove_stray_drafts().await?;
+                Ok(Outcome::Repaired)
+            }
+            _ => Ok(Outcome::Left),
+        }
+    }
+
+    async fn rebuild(&self, file: FileHash) -> Result<Outcome, StoreError> {
+        self.index.rebuild_references(file).await?;
+        Ok(Outcome::Repaired)
+    }
+
+    /// Reads the blob again and marks its row: it may have been healed since.
+    async fn quarantine(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
+        let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
+        match self.examiner().examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+            Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => Ok(Outcome::Repaired),
+            _ => {
+                self.index.mark_damaged(seen, self.clock.now()).await?;
+                Ok(Outcome::Quarantined)
+            }
+        }
+    }
+
+    /// Reads the blob again and says in the row what it is.
+    async fn recheck(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
+        let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
+        match self.examiner().examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+            Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => {
+                let is_marked = self.index.mark_sound(seen, self.clock.now()).await?;
+                Ok(if is_marked { Outcome::Repaired } else { Outcome::Left })
+            }
+            Verdict::Sound(_) if self.presence == Presence::Shared => Ok(Outcome::NeedsAlone),
+            Verdict::Sound(proven) => {
+                self.make_durable(hash, &proven).await?;
+                match self.index.heal_xorb(proven.into_row(), seen.ticket, self.clock.now()).await {
+                    Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
+                    healed => healed.map(|()| Outcome::Repaired).map_err(StoreError::from),
+                }
+            }
+            Verdict::Damaged(_) => {
+                self.index.mark_damaged(seen, self.clock.now()).await?;
+                Ok(Outcome::Quarantined)
+            }
+        }
+    }
+
+    async fn adopt(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
+        let Verdict::Sound(proven) = self.examiner().examine(hash, None, &mut Pace::new(None)).await? else {
+            return Ok(Outcome::Left);
+        };
+        self.make_durable(hash, &proven).await?;
+        // Not by staging it first: a row that is staged makes the next start delete the blob, which may be all that is
+        // left of a file.
+        self.index.adopt_xorb(proven.into_row(), Ticket::random(), self.clock.now()).await?;
+        Ok(Outcome::Repaired)
+    }
+
+    /// Publishes a blob once more, as it is. It was found, so nobody has said that it would survive a power cut.
+    async fn make_durable(&self, hash: XorbHash, proven: &Proven) -> Result<(), StoreError> {
+        let key = BlobKey::xorb(hash);
+        let bytes = ByteRange::new(0, proven.serialized_len()).expect("a xorb has at least a chunk");
+        let Some(mut blob) = self.blobs.read(key, bytes).await? else { return Ok(()) };
+        let blobs = self.blobs.clone();
+        let mut draft = self.pool.run(move || blobs.draft()).await?;
+        while let Some(piece) = blob.try_next().await? {
+            let write = move || draft.write(&piece).map(|()| draft);
+            draft = self.pool.run(write).await?;
+        }
+        Draft::publish(draft, key).await?;
+        Ok(())
+    }
+
+    async fn remove(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
+        if !self.index.claim_deleting(hash, self.clock.now()).await? {
+            // Somebody has uploaded it meanwhile, and so has replaced the blob.
+            return Ok(Outcome::Repaired);
+        }
+        self.blobs.delete(BlobKey::xorb(hash)).await?;
+        self.index.forget_xorb(hash).await?;
+        Ok(Outcome::Repaired)
+    }
+
+    /// What a start of the server does with an unfinished row.
+    async fn finish(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
+        let unfinished = self.index.unfinished_xorbs().await?;
+        let Some((_, state)) = unfinished.into_iter().find(|(xorb, _)| *xorb == hash) else {
+            return Ok(Outcome::Repaired);
+        };
+        if state == XorbState::Staged {
+            self.index.abandon_xorb(hash, self.clock.now()).await?;
+        }
+        self.blobs.delete(BlobKey::xorb(hash)).await?;
+        self.index.forget_xorb(hash).await?;
+        Ok(Outcome::Repaired)
+    }
+}

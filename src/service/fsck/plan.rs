@@ -1,0 +1,240 @@
+//! Finding what is wrong: nothing is changed here.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::{Finding, Fsck, Kind, NAMED_FILE_COUNT, Presence, Repair};
+use crate::blob::BlobKey;
+use crate::format::{FileHash, XorbHash};
+use crate::index::{Drift, FileFault, XorbHealth, XorbState};
+use crate::runtime::telemetry::chain;
+use crate::service::error::StoreError;
+use crate::service::examine::{Damage, Pace, Verdict};
+
+/// Rows that are compared with their blobs at once.
+const PAGE_COUNT: u32 = 256;
+
+/// Blobs that are looked at, or read, at once: enough for a disk to have something to order.
+const AT_ONCE: usize = 4;
+
+/// A store that is being gone through.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    fsck: &'a Fsck,
+    step: Step,
+    /// Xorbs and files that were looked at.
+    seen: Seen,
+}
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Rows of xorbs.
+    pub xorb_count: u64,
+    /// Files.
+    pub file_count: u64,
+    /// Bytes of blobs that were read.
+    pub read_len: u64,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Before everything else: what is being cleared up is neither a row without a blob nor the reverse.
+    Unfinished,
+    Rows(Option<XorbHash>),
+    Blobs(u8),
+    Files(Option<FileHash>),
+    Totals,
+    Drafts,
+    Over,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) const fn new(fsck: &'a Fsck) -> Self {
+        Self { fsck, step: Step::Unfinished, seen: Seen { xorb_count: 0, file_count: 0, read_len: 0 } }
+    }
+
+    /// How much was looked at so far.
+    #[must_use]
+    pub const fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// What is wrong in the next part of the store, which may be nothing; `None` at its end.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read. What was found so far is true all the same.
+    pub async fn next_findings(&mut self) -> Result<Option<Vec<Finding>>, StoreError> {
+        let (findings, next) = match self.step {
+            Step::Unfinished => (self.unfinished().await?, Step::Rows(None)),
+            Step::Rows(after) => self.rows(after).await?,
+            Step::Blobs(group) => {
+                (self.blobs(group).await?, group.checked_add(1).map_or(Step::Files(None), Step::Blobs))
+            }
+            Step::Files(after) => self.files(after).await?,
+            Step::Totals => (self.totals().await?, Step::Drafts),
+            Step::Drafts => (self.drafts().await?, Step::Over),
+            Step::Over => return Ok(None),
+        };
+        self.step = next;
+        Ok(Some(findings))
+    }
+
+    async fn unfinished(&self) -> Result<Vec<Finding>, StoreError> {
+        if self.fsck.presence == Presence::Shared {
+            // An upload that is under way looks like this.
+            return Ok(Vec::new());
+        }
+        let rows = self.fsck.index.unfinished_xorbs().await?;
+        let finding = |(hash, state)| {
+            let what = if state == XorbState::Staged { "an upload" } else { "a deletion" };
+            Finding::new(Kind::UnfinishedRow, format!("{what} did not end"), Repair::Finish).of_xorb(hash)
+        };
+        Ok(rows.into_iter().map(finding).collect())
+    }
+
+    async fn rows(&mut self, after: Option<XorbHash>) -> Result<(Vec<Finding>, Step), StoreError> {
+        let page = self.fsck.index.health_after(after, PAGE_COUNT).await?;
+        let Some(last) = page.last().map(|xorb| xorb.hash) else { return Ok((Vec::new(), Step::Blobs(0))) };
+        self.seen.xorb_count += page.len() as u64;
+        let fsck = self.fsck;
+        let checks = stream::iter(page.into_iter().map(|xorb| fsck.check_row(xorb))).buffered(AT_ONCE);
+        let checked: Vec<_> = checks.try_collect().await?;
+        self.seen.read_len += checked.iter().map(|(_, read_len)| read_len).sum::<u64>();
+        Ok((checked.into_iter().filter_map(|(finding, _)| finding).collect(), Step::Rows(Some(last))))
+    }
+
+    async fn blobs(&self, group: u8) -> Result<Vec<Finding>, StoreError> {
+        let keys = self.fsck.blobs.list_group(group).await?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let hashes = keys.iter().map(BlobKey::xorb_hash).collect();
+        let orphans = self.fsck.index.without_row(hashes).await?;
+        let mut findings = Vec::new();
+        for hash in orphans {
+            findings.extend(self.fsck.check_orphan(hash).await?);
+        }
+        Ok(findings)
+    }
+
+    async fn files(&mut self, after: Option<FileHash>) -> Result<(Vec<Finding>, Step), StoreError> {
+        let page = self.fsck.index.faulty_files(after).await?;
+        self.seen.file_count += page.file_count;
+        let next = page.last.map_or(Step::Totals, |last| Step::Files(Some(last)));
+        Ok((page.faults.into_iter().flat_map(file_findings).collect(), next))
+    }
+
+    async fn totals(&self) -> Result<Vec<Finding>, StoreError> {
+        let drift = self.fsck.index.totals_drift().await?;
+        if drift == Drift::default() {
+            return Ok(Vec::new());
+        }
+        let Drift { xorb_count, serialized_len, raw_len } = drift;
+        let detail = format!(
+            "the totals lack {xorb_count} xorbs, {serialized_len} bytes of blobs and {raw_len} bytes of chunks"
+        );
+        Ok(vec![Finding::new(Kind::WrongTotals, detail, Repair::Add(drift))])
+    }
+
+    async fn drafts(&self) -> Result<Vec<Finding>, StoreError> {
+        let count = self.fsck.blobs.draft_count().await?;
+        if count == 0 || self.fsck.presence == Presence::Shared {
+            return Ok(Vec::new());
+        }
+        let detail = format!("uploads that did not end have left {count} temporary files");
+        Ok(vec![Finding::new(Kind::TemporaryFiles, detail, Repair::Clear)])
+    }
+}
+
+impl Fsck {
+    /// Compares a row with its blob; what is wrong, and the bytes that were read.
+    async fn check_row(&self, seen: XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
+        match self.judge(&seen).await {
+            Ok((None, read_len)) => Ok((None, read_len)),
+            Ok((Some(mut finding), read_len)) => {
+                finding.files = self.index.files_hit(seen.hash, NAMED_FILE_COUNT).await?;
+                Ok((Some(finding.of_xorb(seen.hash)), read_len))
+            }
+            Err(StoreError::Blob(error)) => {
+                let finding = Finding::new(Kind::Unchecked, chain(&error), Repair::LookInto);
+                Ok((Some(finding.of_xorb(seen.hash)), 0))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn judge(&self, seen: &XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
+        let (examiner, is_known) = (self.examiner(), seen.damaged_at.is_some());
+        let repair = if is_known { Repair::Upload } else { Repair::Quarantine };
+        let len = match examiner.len(seen.hash).await? {
+            Ok(len) => len,
+            Err(missing) => return Ok((Some(Finding::new(Kind::MissingBlob, chain(&missing), repair)), 0)),
+        };
+        if !self.is_deep && !is_known && len == seen.serialized_len {
+            return Ok((None, 0));
+        }
+        // Of another length it may be another serialization, which is as good.
+        let mut pace = Pace::new(None);
+        let verdict = examiner.examine(seen.hash, Some(seen.serialized_len), &mut pace).await?;
+        let finding = match verdict {
+            Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => {
+                is_known.then(|| Finding::new(Kind::FalseAlarm, "it was damaged, and is sound again", Repair::Release))
+            }
+            Verdict::Sound(_) => {
+                let detail = "its row describes another serialization than the blob is";
+                // A server that runs describes it by itself when it scrubs; until then nobody is to read it.
+                let is_open = self.presence == Presence::Shared && !is_known;
+                let repair = if is_open { Repair::Quarantine } else { Repair::Describe };
+                Some(Finding::new(Kind::WrongRow, detail, repair))
+            }
+            Verdict::Damaged(damage) => {
+                let kind = match damage {
+                    Damage::Missing => Kind::MissingBlob,
+                    Damage::Length { .. } => Kind::WrongLength,
+                    Damage::Invalid(_) | Damage::OtherXorb { .. } | Damage::Unreadable(_) => Kind::WrongBytes,
+                };
+                Some(Finding::new(kind, chain(&damage), repair))
+            }
+        };
+        Ok((finding, pace.read_len()))
+    }
+
+    async fn check_orphan(&self, hash: XorbHash) -> Result<Option<Finding>, StoreError> {
+        let verdict = match self.examiner().examine(hash, None, &mut Pace::new(None)).await {
+            Err(StoreError::Blob(error)) => {
+                return Ok(Some(Finding::new(Kind::Unchecked, chain(&error), Repair::LookInto).of_xorb(hash)));
+            }
+            verdict => verdict?,
+        };
+        let finding = match verdict {
+            Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a sound blob has no row", Repair::Adopt),
+            // Gone since it was listed.
+            Verdict::Damaged(Damage::Missing) => return Ok(None),
+            Verdict::Damaged(_) => {
+                Finding::new(Kind::OrphanGarbage, "a blob that is not the xorb of its name has no row", Repair::Remove)
+            }
+        };
+        Ok(Some(finding.of_xorb(hash)))
+    }
+}
+
+fn file_findings(fault: FileFault) -> Vec<Finding> {
+    let FileFault { file, lost, unreferenced, surplus_count, is_unreadable } = fault;
+    let mut findings = Vec::new();
+    if is_unreadable {
+        findings.push(Finding::new(Kind::UnreadableTerms, "its terms do not parse", Repair::LookInto).of_file(file));
+    }
+    if !lost.is_empty() {
+        let detail = format!("{} of the xorbs that it is made of are not there", lost.len());
+        let finding = Finding::new(Kind::LostXorbs, detail, Repair::Upload).of_file(file);
+        findings.push(Finding { lost, ..finding });
+    }
+    if !unreferenced.is_empty() || surplus_count > 0 {
+        let missing = unreferenced.len();
+        let detail = format!("{missing} references of the file are missing, and {surplus_count} are too many");
+        findings.push(Finding::new(Kind::WrongReferences, detail, Repair::Rebuild).of_file(file));
+    }
+    findings
+}

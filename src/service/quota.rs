@@ -1,0 +1,177 @@
+//! Quotas: how much repositories may have, and how much they do.
+//!
+//! A registration is charged in the transaction that enters it, or is refused there and changes nothing. What is charged
+//! follows from the files of a repository (see [`Usage`]): it is given back when their claims are removed, at once, although
+//! the bytes themselves go later, with the garbage. Uploads are charged to nobody: a xorb that no file needs is garbage.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use super::Cas;
+use super::access::{Claims, RepoScope, Scope};
+use super::error::StoreError;
+use super::listing::{MAX_PAGE_COUNT, Page};
+use super::register::domain;
+use crate::index::{Allowance, Excess, Limits, Quantity, Registration, Usage};
+
+/// How much repositories may have. By default, any number of everything.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    each: Limits,
+    repos: HashMap<String, Limits>,
+    owners: HashMap<String, Limits>,
+}
+
+impl Quotas {
+    /// Limits for each repository that is not named, for named ones (`*` is what tokens of all repositories register), and
+    /// for owners, by the part of a repository's name before its last slash.
+    #[must_use]
+    pub fn new(each: Limits, repos: HashMap<String, Limits>, owners: HashMap<String, Limits>) -> Self {
+        Self { each, repos, owners }
+    }
+
+    /// Those of a repository. What is meant for each of them does not bind tokens of all of them.
+    fn of_repo(&self, repo: &str) -> Limits {
+        let rest = if repo == "*" { Limits::default() } else { self.each };
+        self.repos.get(repo).copied().unwrap_or(rest)
+    }
+
+    /// Those of its owner, with the owner's name, if there are any.
+    fn of_owner(&self, repo: &str) -> Option<(String, Limits)> {
+        let owner = owner(repo)?;
+        self.owners.get(&owner).map(|limits| (owner, *limits))
+    }
+
+    pub(super) fn allowance(&self, repo: &RepoScope) -> Allowance {
+        let repo = repo.to_string();
+        Allowance { repo: self.of_repo(&repo), owner: self.of_owner(&repo) }
+    }
+}
+
+/// Who owns a repository: those within the same walls. `None` for `*`, which belongs to nobody.
+fn owner(repo: &str) -> Option<String> {
+    let scope: RepoScope = repo.parse().ok()?;
+    (scope != RepoScope::All).then(|| domain(&scope))
+}
+
+/// A registration was refused, since there would be more than there may be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct OverQuota {
+    /// Whose limit it is: the repository, or the owner with `/*` behind its name.
+    pub holder: String,
+    /// What is limited.
+    pub quantity: Quantity,
+    /// How much there may be.
+    pub limit: u64,
+    /// How much there is.
+    pub used: u64,
+    /// How much the registration would add.
+    pub added: u64,
+}
+
+impl OverQuota {
+    pub(super) fn new(registration: &Registration, excess: Excess) -> Self {
+        let owner = registration.allowance.owner.as_ref().filter(|_| excess.is_owner_wide);
+        let holder = owner.map_or_else(|| registration.repo.clone(), |(owner, _)| format!("{owner}/*"));
+        let Excess { quantity, limit, used, added, .. } = excess;
+        Self { holder, quantity, limit, used, added }
+    }
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.quantity {
+            Quantity::Files => "files",
+            Quantity::LogicalBytes => "bytes of files",
+            Quantity::PhysicalBytes => "stored bytes",
+        };
+        let Self { holder, limit, used, added, .. } = self;
+        write!(f, "{holder} has {used} of {limit} {what}, and this would add {added}")
+    }
+}
+
+/// What somebody has, and may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// A repository, or an owner.
+    pub name: String,
+    /// What it has.
+    pub usage: Usage,
+    /// What it may have.
+    pub limits: Limits,
+}
+
+/// What a repository has, and may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeteredRepo {
+    /// The repository.
+    pub repo: Holding,
+    /// All repositories of its owner together, where they have limits.
+    pub owner: Option<Holding>,
+}
+
+/// Why nobody is told of a usage.
+#[derive(Debug, Error)]
+pub enum UsageError {
+    /// These claims are about another repository.
+    #[error("this is somebody else's usage")]
+    Foreign,
+    /// The store failed.
+    #[error("the index does not answer")]
+    Store(#[from] StoreError),
+}
+
+impl Cas {
+    /// What a repository has: this one, or what these claims stand for by themselves. For whoever administers all
+    /// repositories those are all that have something, in the order of their names from behind `after` on; `count` of them,
+    /// but not more than [`MAX_PAGE_COUNT`].
+    ///
+    /// # Errors
+    ///
+    /// See [`UsageError`].
+    pub async fn usage(
+        &self,
+        claims: &Claims,
+        repo: Option<RepoScope>,
+        after: Option<String>,
+        count: u32,
+    ) -> Result<Page<MeteredRepo>, UsageError> {
+        let is_operator = claims.repo == RepoScope::All && claims.scope == Scope::Admin;
+        let one = match repo {
+            None if is_operator => return Ok(self.usages(after, count.clamp(1, MAX_PAGE_COUNT)).await?),
+            Some(repo) if is_operator || repo == claims.repo => repo.to_string(),
+            Some(_) => return Err(UsageError::Foreign),
+            None => claims.repo.to_string(),
+        };
+        let usage = self.index.repo_usage(one.clone()).await.map_err(StoreError::from)?;
+        let owner = self.owner_of(&one).await?;
+        let repo = Holding { limits: self.quotas.of_repo(&one), name: one, usage };
+        Ok(Page { entries: vec![MeteredRepo { repo, owner }], is_full: false })
+    }
+
+    async fn usages(&self, after: Option<String>, count: u32) -> Result<Page<MeteredRepo>, StoreError> {
+        let found = self.index.usages_after(after, count).await?;
+        let is_full = found.len() as u64 >= count.into();
+        let mut entries: Vec<MeteredRepo> = Vec::with_capacity(found.len());
+        for found in found {
+            // Repositories of one owner mostly follow each other.
+            let name = self.quotas.of_owner(&found.repo).map(|(owner, _)| owner);
+            let before = entries.last().and_then(|last| last.owner.clone());
+            let owner = match before.filter(|before| Some(&before.name) == name.as_ref()) {
+                Some(owner) => Some(owner),
+                None => self.owner_of(&found.repo).await?,
+            };
+            let limits = self.quotas.of_repo(&found.repo);
+            entries.push(MeteredRepo { repo: Holding { name: found.repo, usage: found.usage, limits }, owner });
+        }
+        Ok(Page { entries, is_full })
+    }
+
+    async fn owner_of(&self, repo: &str) -> Result<Option<Holding>, StoreError> {
+        let Some((name, limits)) = self.quotas.of_owner(repo) else { return Ok(None) };
+        let usage = self.index.owner_usage(name.clone()).await?;
+        Ok(Some(Holding { name, usage, limits }))
+    }
+}

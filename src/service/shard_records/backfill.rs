@@ -1,0 +1,137 @@
+//! Records for files that were registered before there were records, or restored from a backup: made from the index.
+//!
+//! After [`Cas::complete_records`] there is a record of every file that the index has. It can be stopped at any moment
+//! and goes on from the page of files that it was at; what is written twice by that is registered twice by a rebuild,
+//! which changes nothing. Nobody else may write records meanwhile.
+
+use std::collections::BTreeMap;
+
+use super::record::{FromIndex, Record, Registered, parse};
+use super::{Cas, places_of};
+use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
+use crate::format::{FileHash, RangeHash};
+use crate::index::{FileRecord, Sha256State};
+use crate::service::contents::{Contents, runs};
+use crate::service::error::StoreError;
+use crate::service::register::distinct;
+
+/// Files of one record, and what a record says of each beside the shard.
+#[derive(Default)]
+struct Group {
+    files: Vec<FileInfo>,
+    records: Vec<FileRecord>,
+}
+
+impl Cas {
+    /// Makes sure that there is a record of every file that the index has; returns how many files were written down.
+    /// Costs nothing where that was done before. Only while nobody else uses the store.
+    ///
+    /// # Errors
+    ///
+    /// The store failed; what is missing is written next time.
+    pub async fn complete_records(&self) -> Result<u64, StoreError> {
+        if self.records.is_complete().await? {
+            return Ok(0);
+        }
+        let (mut after, mut count) = (self.written_up_to().await?, 0_u64);
+        loop {
+            let page = self.index.file_records(after).await?;
+            after = page.last().map(|file| file.hash);
+            let Some(last) = after else { break };
+            // What was removed is cleared up in steps, and nobody's until it is gone.
+            count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
+            self.write_page(page, last).await?;
+        }
+        self.records.set_complete().await?;
+        Ok(count)
+    }
+
+    /// The last file of the last page that was written.
+    async fn written_up_to(&self) -> Result<Option<FileHash>, StoreError> {
+        let mut seqs = Vec::new();
+        loop {
+            let page = self.records.list(seqs.last().copied()).await?;
+            if page.is_empty() {
+                break;
+            }
+            seqs.extend(page);
+        }
+        for seq in seqs.into_iter().rev() {
+            let Some(bytes) = self.records.read(seq).await? else { continue };
+            if let Ok(Record::Register(Registered { origin: Some(FromIndex { up_to: Some(file), .. }), .. })) =
+                parse(&bytes)
+            {
+                return Ok(file.parse().ok());
+            }
+        }
+        Ok(None)
+    }
+
+    async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<(), StoreError> {
+        let mut groups: BTreeMap<Vec<String>, Group> = BTreeMap::new();
+        for file in page {
+            let Some(range_hashes) = self.range_hashes(&file).await? else {
+                tracing::error!(file = %file.hash, "the index contradicts itself; this file cannot be written down");
+                continue;
+            };
+            for (repos, sha256) in self.readers_of(&file).await? {
+                let (hash, terms) = (file.hash, file.terms.clone());
+                let group = groups.entry(repos).or_default();
+                group.files.push(FileInfo { hash, terms, range_hashes: Some(range_hashes.clone()), sha256 });
+                group.records.push(file.clone());
+            }
+        }
+        let count = groups.len();
+        for (number, (repos, Group { files, records })) in groups.into_iter().enumerate() {
+            let named = distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
+            let origin = FromIndex {
+                since_ms: records.iter().map(|file| file.since.as_millis()).collect(),
+                up_to: (number + 1 == count).then(|| last.to_string()),
+            };
+            let owners = places_of(records.into_iter().flat_map(|file| file.owners), &named);
+            let at = self.clock.now();
+            let write = move || {
+                let shard = write_upload(&Shard { files, xorbs: Vec::new() });
+                let shard = shard.expect("files that the index has are those of shards").into();
+                Record::Register(Registered { at, repos, owners, origin: Some(origin), shard }).encode()
+            };
+            let record = self.verify_pool.run(write).await;
+            self.records.append(record).await?;
+        }
+        Ok(())
+    }
+
+    /// Who may read a file, by what they have claimed of its sha256.
+    async fn readers_of(&self, file: &FileRecord) -> Result<Vec<(Vec<String>, Option<Sha256>)>, StoreError> {
+        let readers = match file.sha256 {
+            Some((sha256, Sha256State::Verified)) => vec![(file.repos.clone(), Some(sha256))],
+            Some((sha256, Sha256State::Claimed)) => {
+                let readers = self.index.readers_of(file.hash).await?;
+                let (claimants, others): (Vec<_>, Vec<_>) =
+                    readers.into_iter().partition(|(_, has_claimed)| *has_claimed);
+                let names = |readers: Vec<(String, bool)>| readers.into_iter().map(|(repo, _)| repo).collect();
+                vec![(names(claimants), Some(sha256)), (names(others), None)]
+            }
+            None => vec![(file.repos.clone(), None)],
+        };
+        Ok(readers.into_iter().filter(|(repos, _)| !repos.is_empty()).collect())
+    }
+
+    /// The verification hashes of a file's terms; `None` where the index does not have what they name.
+    async fn range_hashes(&self, file: &FileRecord) -> Result<Option<Vec<RangeHash>>, StoreError> {
+        let (mut hashes, mut contents) = (Vec::with_capacity(file.terms.len()), Contents::default());
+        for terms in runs(&file.terms) {
+            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+            let terms = terms.to_vec();
+            let hash = move || {
+                let hashes = terms.iter().map(|term| Some(RangeHash::of(contents.chunks(term)?.hashes)));
+                (hashes.collect::<Option<Vec<_>>>(), contents)
+            };
+            let run;
+            (run, contents) = self.verify_pool.run(hash).await;
+            let Some(run) = run else { return Ok(None) };
+            hashes.extend(run);
+        }
+        Ok(Some(hashes))
+    }
+}

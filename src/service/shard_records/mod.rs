@@ -1,0 +1,164 @@
+//! What was registered and removed, kept beside the index, so that the index can be made again from blobs and these
+//! records alone.
+//!
+//! Every registration that told something new is a record, with the shard as it was sent; every removal is one, too. They
+//! are in [`RecordStore`](crate::blob::records::RecordStore), and nobody reads them but [`rebuild`](self::rebuild) and the
+//! pruning of those that say nothing any more.
+//!
+//! Order of effects: record durable → transaction of the index → answer. So whatever was acknowledged has its record. What
+//! a crash between the two leaves is the record of something that was not acknowledged, and a rebuilt index may have it:
+//! absent or whole, as for uploads. The same goes for a transaction that failed without telling whether it was done. A
+//! registration that turned out to be known, or was refused, leaves no record; should removing it fail, that is logged,
+//! and a rebuild tries that registration again and finds what the first one found, or that nothing is against it any more.
+//!
+//! Records of one file are in the order in which the index saw them: whoever writes one holds the file's [`Turn`] until
+//! the transaction is over. Files that share a lock wait for each other for the length of some syncs.
+//!
+//! What is not kept: uploads of xorbs that no registration has named since (nobody could reach them), when a xorb was
+//! uploaded, spent grants, leases, and whether a claimed sha256 was verified. Blobs and the hashes in records say what is
+//! damaged; a record that says "removed" and is itself damaged cannot be honoured, which is reported.
+
+mod backfill;
+mod prune;
+mod rebuild;
+mod record;
+mod replay;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+pub use self::prune::{Pruned, Pruning};
+pub use self::rebuild::{RebuildError, Rebuilt};
+use self::record::{Record, Registered};
+use super::Cas;
+use super::error::StoreError;
+use crate::blob::records::{RecordStore, Seq};
+use crate::format::shard::{Shard, write_upload};
+use crate::format::{FileHash, XorbHash};
+use crate::index::Registration;
+use crate::runtime::telemetry::chain;
+
+/// Locks that keep records of one file in the order of its transactions. Few files are registered at once, and fewer
+/// share a lock.
+const TURN_COUNT: usize = 256;
+
+/// The turns of all files.
+pub(super) type Turns = Arc<[Arc<Mutex<()>>]>;
+
+/// Turns that nobody has.
+pub(super) fn turns() -> Turns {
+    std::iter::repeat_with(Arc::default).take(TURN_COUNT).collect()
+}
+
+/// The right to change what is known of some files; for as long as it exists, nobody else has it.
+#[derive(Debug)]
+struct Turn {
+    _held: Vec<OwnedMutexGuard<()>>,
+}
+
+/// A record that was written before what it tells of has been done. To be held until that is done, or not.
+#[derive(Debug)]
+#[must_use = "until it is done, nobody else may change what is known of these files"]
+pub struct Noted {
+    records: Arc<dyn RecordStore>,
+    seq: Seq,
+    _turn: Turn,
+}
+
+impl Noted {
+    /// It was done, or nobody knows.
+    pub fn keep(self) {}
+
+    /// It was not done, or it changed nothing.
+    pub async fn withdraw(self) {
+        if let Err(error) = self.records.remove(self.seq).await {
+            // Harmless: see the module.
+            tracing::warn!(record = %self.seq, error = %chain(&error), "a record of something that was not done stays");
+        }
+    }
+}
+
+impl Cas {
+    /// Writes down that all of this is about to be registered. The index says afterwards whether it was.
+    pub(super) async fn note_registration(
+        &self,
+        registration: &Registration,
+        domain: String,
+        shard: Bytes,
+    ) -> Result<Noted, StoreError> {
+        let turn = self.turn_of(registration.files.iter().map(|file| file.hash)).await;
+        let owned = self.index.owned_xorbs(registration.xorbs.clone(), domain.clone()).await?;
+        let owned: HashSet<XorbHash> = owned.into_iter().collect();
+        let places = registration.xorbs.iter().zip(0..).filter(|(xorb, _)| owned.contains(xorb));
+        let places: Vec<u32> = places.map(|(_, place)| place).collect();
+        let owners = if places.is_empty() { BTreeMap::new() } else { BTreeMap::from([(domain, places)]) };
+        let (at, repos) = (registration.now, vec![registration.repo.clone()]);
+        self.note(turn, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
+    }
+
+    /// Writes down that a repository is about to give up a file, or that all of them are. To be called before the
+    /// transaction of the index that does it; when that has removed nothing, the record is to be withdrawn.
+    ///
+    /// # Errors
+    ///
+    /// The record could not be written: the removal must not be done, since a rebuilt index would not know of it.
+    pub async fn note_removal(&self, file: FileHash, repo: Option<String>) -> Result<Noted, StoreError> {
+        let turn = self.turn_of([file]).await;
+        self.note(turn, Record::Remove { at: self.clock.now(), file, repo }).await
+    }
+
+    /// Writes down that files which are known are about to be made of other xorbs, that is, have the terms of this shard,
+    /// with their verification hashes. To be called before the transaction of the index that switches them, and when the
+    /// xorbs are there.
+    ///
+    /// # Errors
+    ///
+    /// The record could not be written: the terms must not be switched, since the old xorbs may be deleted then, and a
+    /// rebuilt index would look for them.
+    pub async fn note_terms(&self, shard: &Shard) -> Result<Noted, StoreError> {
+        let turn = self.turn_of(shard.files.iter().map(|file| file.hash)).await;
+        let shard = write_upload(shard).expect("terms that the index has are those of a shard").into();
+        self.note(turn, Record::Terms { at: self.clock.now(), shard }).await
+    }
+
+    async fn note(&self, turn: Turn, record: Record) -> Result<Noted, StoreError> {
+        let record = self.verify_pool.run(move || record.encode()).await;
+        let seq = self.records.append(record).await?;
+        Ok(Noted { records: Arc::clone(&self.records), seq, _turn: turn })
+    }
+
+    /// Waits for the turn of these files.
+    async fn turn_of(&self, files: impl IntoIterator<Item = FileHash>) -> Turn {
+        let place = |file: FileHash| usize::from(file.as_bytes()[0]) % TURN_COUNT;
+        // In ascending order, so that no two wait for each other.
+        let places: BTreeSet<usize> = files.into_iter().map(place).collect();
+        let mut held = Vec::with_capacity(places.len());
+        for place in places {
+            held.push(Arc::clone(&self.turns[place]).lock_owned().await);
+        }
+        Turn { _held: held }
+    }
+}
+
+/// The owners of a record with their xorbs; what has no place in the list is left out.
+fn owners_of<'a>(
+    owners: &'a BTreeMap<String, Vec<u32>>,
+    xorbs: &'a [XorbHash],
+) -> impl Iterator<Item = (&'a String, XorbHash)> {
+    let xorb = |place: &u32| xorbs.get(usize::try_from(*place).ok()?).copied();
+    owners.iter().flat_map(move |(domain, places)| places.iter().filter_map(xorb).map(move |xorb| (domain, xorb)))
+}
+
+/// The other way round: for each owner the places of its xorbs in the list.
+fn places_of(owners: impl IntoIterator<Item = (XorbHash, String)>, xorbs: &[XorbHash]) -> BTreeMap<String, Vec<u32>> {
+    let places: HashMap<XorbHash, u32> = xorbs.iter().copied().zip(0..).collect();
+    let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    for (xorb, domain) in owners {
+        found.entry(domain).or_default().extend(places.get(&xorb));
+    }
+    found.into_iter().map(|(domain, places)| (domain, places.into_iter().collect())).collect()
+}

@@ -1,0 +1,189 @@
+//! An index from blobs and records alone.
+//!
+//! Every blob is read and verified, and has its row then, through the verbs of an upload; one that is damaged is reported
+//! and has none. Then everything that was registered and removed happens again, in its order ([`replay`](super::replay)),
+//! so that the new index answers as the old one did. A file that needs a xorb which is not there is reported and left out;
+//! its record stays, and the next rebuild finds it when the xorb is back.
+//!
+//! The index must be new, and nobody else may use the store. A rebuild that fails, or is killed, has done nothing but to
+//! that index: it is thrown away, and the next one begins anew.
+
+use std::sync::Arc;
+
+use crc64fast_nvme::Digest;
+use futures_util::{StreamExt, stream};
+use thiserror::Error;
+
+use super::replay::Replay;
+use crate::blob::records::Seq;
+use crate::blob::{BlobErrorKind, BlobKey};
+use crate::format::limits::MAX_XORB_BODY_LEN;
+use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
+use crate::format::{ByteRange, XorbHash};
+use crate::index::{NewXorb, Staging, Ticket};
+use crate::service::Cas;
+use crate::service::archive::Watch;
+use crate::service::error::StoreError;
+
+/// Blobs that are being read at once. Each has some MiB in memory, and the workers take turns at them.
+const IN_FLIGHT_COUNT: usize = 8;
+
+/// What an index was made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Xorbs that are in it.
+    pub xorb_count: u64,
+    /// Bytes of their blobs.
+    pub serialized_len: u64,
+    /// Blobs that are damaged, and not in it.
+    pub damaged_xorb_count: u64,
+    /// Records that were read.
+    pub record_count: u64,
+    /// Records that are damaged.
+    pub damaged_record_count: u64,
+    /// Registrations of a file that could not be repeated.
+    pub left_out_count: u64,
+}
+
+impl Rebuilt {
+    /// Whether anything is not as it was.
+    #[must_use]
+    pub const fn has_problems(&self) -> bool {
+        self.damaged_xorb_count + self.damaged_record_count + self.left_out_count > 0
+    }
+}
+
+/// Why there is no index.
+#[derive(Debug, Error)]
+pub enum RebuildError {
+    /// A record of a newer program: what it means is not known.
+    #[error("record {seq} has version {found}: use the zorb that wrote it")]
+    Newer {
+        /// Which record.
+        seq: Seq,
+        /// Its version.
+        found: u32,
+    },
+    /// The store failed.
+    #[error("the index could not be rebuilt")]
+    Store(#[from] StoreError),
+}
+
+/// A blob that is not what its name says.
+#[derive(Debug, Error)]
+#[error("the blob of xorb {hash} is damaged; it is left where it is, and is in the index no more")]
+pub(super) struct DamagedBlob {
+    hash: XorbHash,
+    #[source]
+    source: Damage,
+}
+
+/// What is wrong with it.
+#[derive(Debug, Error)]
+enum Damage {
+    #[error(transparent)]
+    Xorb(#[from] XorbError),
+    #[error("its bytes are the xorb {actual}")]
+    OtherXorb { actual: XorbHash },
+    #[error("it has {len} bytes, which no xorb has")]
+    Len { len: u64 },
+    #[error("something follows its chunks")]
+    Tail,
+}
+
+impl Cas {
+    /// Fills the index of this store, which must be new and nobody else's, from blobs and records.
+    ///
+    /// # Errors
+    ///
+    /// See [`RebuildError`]. What is in the index then is to be thrown away.
+    pub async fn rebuild(&self, watch: &Arc<dyn Watch>) -> Result<Rebuilt, RebuildError> {
+        let mut rebuilt = Rebuilt::default();
+        self.adopt_all(watch, &mut rebuilt).await?;
+        Replay::new(self, &**watch, &mut rebuilt).run().await?;
+        Ok(rebuilt)
+    }
+
+    async fn adopt_all(&self, watch: &Arc<dyn Watch>, rebuilt: &mut Rebuilt) -> Result<(), StoreError> {
+        let (mut blobs, mut total) = (Vec::new(), 0_u64);
+        for key in self.blobs.list().await? {
+            // One that is gone by now was being deleted.
+            let Some(len) = self.blobs.head(key).await? else { continue };
+            blobs.push((key, len));
+            total = total.saturating_add(len);
+        }
+        watch.total(total);
+        let mut adopted = stream::iter(blobs)
+            .map(|(key, len)| async move { (len, self.adopt(key, len).await) })
+            .buffer_unordered(IN_FLIGHT_COUNT);
+        let mut position = 0_u64;
+        while let Some((len, outcome)) = adopted.next().await {
+            match outcome? {
+                Ok(()) => {
+                    rebuilt.xorb_count += 1;
+                    rebuilt.serialized_len = rebuilt.serialized_len.saturating_add(len);
+                }
+                Err(damaged) => {
+                    rebuilt.damaged_xorb_count += 1;
+                    watch.problem(&damaged);
+                }
+            }
+            position = position.saturating_add(len);
+            watch.position(position);
+        }
+        Ok(())
+    }
+
+    /// Gives a blob its row, if it is what its name says.
+    async fn adopt(&self, key: BlobKey, len: u64) -> Result<Result<(), DamagedBlob>, StoreError> {
+        let named = key.xorb_hash();
+        let (xorb, crc64) = match self.verify_blob(key, len).await? {
+            Ok(verified) => verified,
+            Err(source) => return Ok(Err(DamagedBlob { hash: named, source })),
+        };
+        let ticket = Ticket::random();
+        if self.index.stage_xorb(named, ticket, self.clock.now()).await? == Staging::Staged {
+            let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
+            let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+            self.index.publish_xorb(row, ticket, self.clock.now()).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Reads a blob of this many bytes; returns the xorb, and the CRC-64/NVME of the blob.
+    async fn verify_blob(&self, key: BlobKey, len: u64) -> Result<Result<(VerifiedXorb, u64), Damage>, StoreError> {
+        let Some(whole) = ByteRange::new(0, len).filter(|_| len <= MAX_XORB_BODY_LEN) else {
+            return Ok(Err(Damage::Len { len }));
+        };
+        let Some(mut pieces) = self.blobs.read(key, whole).await? else { return Ok(Err(Damage::Len { len: 0 })) };
+        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Digest::new());
+        while let Some(piece) = pieces.next().await {
+            let piece = match piece {
+                Ok(piece) => piece,
+                Err(error) if error.kind == BlobErrorKind::Corrupt => return Ok(Err(Damage::Len { len })),
+                Err(error) => return Err(error.into()),
+            };
+            let verify = move || {
+                crc64.write(&piece);
+                let mut rest = &piece[..];
+                while verifier.next_frame(&mut rest)?.is_some() {}
+                Ok::<_, XorbError>((verifier, crc64))
+            };
+            (verifier, crc64) = match self.verify_pool.run(verify).await {
+                Ok(verified) => verified,
+                Err(error) => return Ok(Err(error.into())),
+            };
+        }
+        let xorb = match verifier.finish() {
+            Ok(xorb) => xorb,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        Ok(if xorb.hash() != key.xorb_hash() {
+            Err(Damage::OtherXorb { actual: xorb.hash() })
+        } else if xorb.layout().serialized_len() != len {
+            Err(Damage::Tail)
+        } else {
+            Ok((xorb, crc64.sum64()))
+        })
+    }
+}

@@ -1,0 +1,377 @@
+//! Records, from the oldest to the newest: what they tell of happens again, in an index that has all xorbs.
+//!
+//! From the oldest on, since what a file is made of is what its *first* registration said, and stays so when that one is
+//! given up while others have the file; its time is that of the first one, too. Only a record of new terms changes that,
+//! and it may be all there is to prove a file by: the xorbs of the old terms may have been deleted since. So those are
+//! looked for first.
+//!
+//! Nothing that a record says of files is believed: each is proven as that of a client is. That its xorbs belong to a
+//! domain, and when it was registered, is believed; the record's own hash says that it is what was written. A file that
+//! cannot be proven because of a missing xorb waits: a later registration may name others, and then everybody who had
+//! registered it has it; or a later removal may make it nobody's business.
+
+mod prove;
+
+use std::collections::{BTreeMap, HashMap};
+use std::slice;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::owners_of;
+use super::rebuild::{RebuildError, Rebuilt};
+use super::record::{Record, RecordError, Registered as Registrations, parse};
+use crate::blob::BlobErrorKind;
+use crate::blob::records::Seq;
+use crate::format::shard::{Shard, parse as parse_shard};
+use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
+use crate::runtime::clock::Timestamp;
+use crate::runtime::fair::Tenant;
+use crate::service::Cas;
+use crate::service::access::RepoScope;
+use crate::service::archive::Watch;
+use crate::service::contents::Contents;
+use crate::service::error::StoreError;
+use crate::service::register::{RegisterError, distinct, domain};
+
+/// How long reading a file may take that decides between two claims: there is no request that waits for it.
+const CONFLICT_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Something that could not be repeated.
+#[derive(Debug, Error)]
+enum Problem {
+    #[error("record {seq} cannot be used")]
+    Record {
+        seq: Seq,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("file {file} of {repo} is left out")]
+    File {
+        file: FileHash,
+        repo: String,
+        #[source]
+        source: RegisterError,
+    },
+}
+
+/// A registration of one file that waits for a proof.
+#[derive(Debug)]
+struct Waiting {
+    file: NewFile,
+    repo: String,
+    at: Timestamp,
+    missing: XorbHash,
+}
+
+/// A file that may be registered.
+struct Proven {
+    file: NewFile,
+    /// Its first chunk, and the xorb that has it.
+    first: Option<(ChunkHash, XorbHash)>,
+    at: Timestamp,
+}
+
+/// Why one may not.
+enum Unproven {
+    /// A xorb is not there.
+    Missing(XorbHash),
+    /// What it says is false.
+    False(RegisterError),
+}
+
+/// One pass over all records.
+pub(super) struct Replay<'a> {
+    cas: &'a Cas,
+    watch: &'a dyn Watch,
+    rebuilt: &'a mut Rebuilt,
+    /// The last record of new terms for each file that has any.
+    switched: HashMap<FileHash, Seq>,
+    waiting: HashMap<FileHash, Vec<Waiting>>,
+}
+
+impl<'a> Replay<'a> {
+    pub(super) fn new(cas: &'a Cas, watch: &'a dyn Watch, rebuilt: &'a mut Rebuilt) -> Self {
+        Self { cas, watch, rebuilt, switched: HashMap::new(), waiting: HashMap::new() }
+    }
+
+    pub(super) async fn run(mut self) -> Result<(), RebuildError> {
+        let mut after = None;
+        while let Some(seqs) = self.page(&mut after).await? {
+            for seq in seqs {
+                if let Some(Ok(Record::Terms { shard, .. })) = self.read(seq).await?
+                    && let Ok(shard) = parse_shard(&shard)
+                {
+                    self.switched.extend(shard.files.iter().map(|file| (file.hash, seq)));
+                }
+            }
+        }
+        after = None;
+        while let Some(seqs) = self.page(&mut after).await? {
+            for seq in seqs {
+                match self.read(seq).await? {
+                    None => {}
+                    Some(Ok(record)) => {
+                        self.rebuilt.record_count += 1;
+                        self.repeat(seq, record).await?;
+                    }
+                    Some(Err(source)) => self.spoilt(seq, source),
+                }
+            }
+        }
+        while self.cas.index.sweep_removed(self.cas.clock.now()).await.map_err(StoreError::from)? {}
+        for waiting in std::mem::take(&mut self.waiting).into_values().flatten() {
+            let (file, source) = (waiting.file.hash, RegisterError::MissingXorb { xorb: waiting.missing });
+            self.leave_out(file, waiting.repo, source);
+        }
+        Ok(())
+    }
+
+    async fn page(&self, after: &mut Option<Seq>) -> Result<Option<Vec<Seq>>, StoreError> {
+        let page = self.cas.records.list(*after).await?;
+        *after = page.last().copied().or(*after);
+        Ok(Some(page).filter(|page| !page.is_empty()))
+    }
+
+    /// A record, or what is wrong with it; `None` where there is none any more.
+    async fn read(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, RebuildError> {
+        let bytes = match self.cas.records.read(seq).await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind == BlobErrorKind::Corrupt => return Ok(Some(Err(RecordError::Damaged))),
+            Err(error) => return Err(StoreError::from(error).into()),
+        };
+        match self.cas.verify_pool.run(move || parse(&bytes)).await {
+            // Not one to be passed over: what it says may be that a file was removed.
+            Err(RecordError::Version { found }) => Err(RebuildError::Newer { seq, found }),
+            parsed => Ok(Some(parsed)),
+        }
+    }
+
+    fn spoilt(&mut self, seq: Seq, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) {
+        self.rebuilt.damaged_record_count += 1;
+        self.watch.problem(&Problem::Record { seq, source: source.into() });
+    }
+
+    fn leave_out(&mut self, file: FileHash, repo: String, source: RegisterError) {
+        self.rebuilt.left_out_count += 1;
+        self.watch.problem(&Problem::File { file, repo, source });
+    }
+
+    async fn repeat(&mut self, seq: Seq, record: Record) -> Result<(), RebuildError> {
+        match record {
+            Record::Register(registered) => self.register(seq, registered).await,
+            Record::Remove { at, file, repo } => {
+                if let Some(waiting) = self.waiting.get_mut(&file) {
+                    waiting.retain(|waiting| repo.as_ref().is_some_and(|repo| *repo != waiting.repo));
+                }
+                if let Some(repo) = &repo {
+                    self.settle_before_removal(file, repo).await?;
+                }
+                self.cas.index.remove_claims(file, repo, at).await.map_err(StoreError::from)?;
+                Ok(())
+            }
+            // Those that count were found beforehand.
+            Record::Terms { .. } => Ok(()),
+        }
+    }
+
+    /// Reads a file that others keep, where a repository that gives it up is the only one that has claimed its sha256: by
+    /// then it was verified, most likely, and everybody's. A claim that nobody has verified would go with the repository.
+    async fn settle_before_removal(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
+        let readers = self.cas.index.readers_of(file).await?;
+        let is_only_claimant = readers.iter().all(|(reader, has_claimed)| *has_claimed == (reader == repo));
+        if readers.len() > 1
+            && is_only_claimant
+            && let Some(sha256) = self.cas.index.unverified_sha256(file).await?
+        {
+            self.cas.settle_before(Claim { file, sha256 }, Instant::now() + CONFLICT_WAIT).await;
+        }
+        Ok(())
+    }
+
+    async fn register(&mut self, seq: Seq, registered: Registrations) -> Result<(), RebuildError> {
+        let Registrations { at, repos, owners, origin, shard } = registered;
+        let shard = match self.cas.verify_pool.run(move || parse_shard(&shard)).await {
+            Ok(shard) => shard,
+            Err(error) => {
+                self.spoilt(seq, error);
+                return Ok(());
+            }
+        };
+        let scopes = repos.iter().map(|repo| repo.parse::<RepoScope>()).collect::<Result<Vec<_>, _>>();
+        let scopes = match scopes {
+            Ok(scopes) => scopes,
+            Err(error) => {
+                self.spoilt(seq, error);
+                return Ok(());
+            }
+        };
+        let Shard { files, xorbs } = shard;
+        let named = distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs);
+        for (domain, xorb) in owners_of(&owners, &named) {
+            self.cas.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
+        }
+        let (mut dedup, mut listed) = self.prove_listed(seq, &xorbs).await?;
+        let (mut proven, mut unproven, mut contents) = (Vec::new(), Vec::new(), Contents::default());
+        for (place, file) in files.into_iter().enumerate() {
+            let since = origin.as_ref().and_then(|origin| origin.since_ms.get(place));
+            let at = since.map_or(at, |millis| Timestamp::from_millis(*millis));
+            let claim = NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 };
+            let outcome;
+            (outcome, contents) = self.prove(seq, file, contents).await?;
+            match outcome {
+                Ok((file, first)) => proven.push(Proven { file, first, at }),
+                Err(why) => unproven.push((claim, at, why)),
+            }
+        }
+        if origin.is_some() {
+            let (chunks, xorbs) = self.chunks_to_ask_for(&proven).await?;
+            dedup.extend(chunks);
+            listed.extend(xorbs);
+        }
+        for (repo, scope) in repos.into_iter().zip(&scopes) {
+            for (file, at, why) in &unproven {
+                self.postpone(file, *at, why, &repo).await?;
+            }
+            self.register_for(&repo, scope, at, &proven, (&dedup, &listed)).await?;
+        }
+        Ok(())
+    }
+
+    async fn postpone(
+        &mut self,
+        file: &NewFile,
+        at: Timestamp,
+        why: &Unproven,
+        repo: &str,
+    ) -> Result<(), RebuildError> {
+        match why {
+            Unproven::Missing(missing) => {
+                let waiting = Waiting { file: file.clone(), repo: repo.to_owned(), at, missing: *missing };
+                self.waiting.entry(file.hash).or_default().push(waiting);
+            }
+            Unproven::False(error) => {
+                let actual = match error {
+                    RegisterError::FileHash { actual, .. } => *actual,
+                    _ => file.hash,
+                };
+                tracing::debug!(file = %file.hash, error = %crate::runtime::telemetry::chain(error), "not proven");
+                let claimed = file.hash;
+                self.leave_out(file.hash, repo.to_owned(), RegisterError::FileHash { claimed, actual });
+            }
+        }
+        Ok(())
+    }
+
+    async fn register_for(
+        &mut self,
+        repo: &str,
+        scope: &RepoScope,
+        at: Timestamp,
+        proven: &[Proven],
+        (dedup, listed): (&[(ChunkHash, XorbHash)], &[XorbHash]),
+    ) -> Result<(), RebuildError> {
+        let mut by_time: BTreeMap<u64, Vec<NewFile>> = BTreeMap::new();
+        // Also where there are no files: what is listed counts, too.
+        by_time.entry(at.as_millis()).or_default();
+        let mut asked_for = dedup.to_vec();
+        for Proven { file, first, at } in proven {
+            let xorbs = distinct(file.terms.iter().map(|term| term.xorb), &[]);
+            if *scope != RepoScope::All {
+                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &xorbs, &domain(scope)).await {
+                    Ok(()) => {}
+                    Err(RegisterError::Store(error)) => return Err(error.into()),
+                    Err(other) => {
+                        self.leave_out(file.hash, repo.to_owned(), other);
+                        continue;
+                    }
+                }
+            }
+            asked_for.extend(first);
+            by_time.entry(at.as_millis()).or_default().push(file.clone());
+        }
+        let last = by_time.keys().next_back().copied();
+        for (millis, files) in by_time {
+            let terms = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb);
+            let mut xorbs = distinct(terms, &[]);
+            let mut dedup = Vec::new();
+            if Some(millis) == last {
+                // Once, with the last of them.
+                dedup.clone_from(&asked_for);
+                let more = listed.iter().copied().chain(asked_for.iter().map(|(_, xorb)| *xorb));
+                xorbs = distinct(xorbs.into_iter().chain(more), &[]);
+            }
+            let now = Timestamp::from_millis(millis);
+            self.enter(Registration {
+                repo: repo.to_owned(),
+                files,
+                xorbs,
+                dedup,
+                now,
+                allowance: Allowance::default(),
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Registers what was proven; before that, who has waited for one of these files.
+    fn enter(&mut self, mut registration: Registration) -> BoxFuture<'_, Result<(), RebuildError>> {
+        async move {
+            for file in &registration.files {
+                for waiting in self.waiting.remove(&file.hash).into_iter().flatten() {
+                    let first = Registration {
+                        repo: waiting.repo,
+                        files: vec![NewFile { sha256: waiting.file.sha256, ..file.clone() }],
+                        xorbs: distinct(file.terms.iter().map(|term| term.xorb), &[]),
+                        dedup: Vec::new(),
+                        now: waiting.at,
+                        allowance: Allowance::default(),
+                    };
+                    self.enter(first).await?;
+                }
+            }
+            loop {
+                let registered = self.cas.index.register(&registration).await.map_err(StoreError::from)?;
+                match registered {
+                    Registered::New | Registered::Added | Registered::Known => return Ok(()),
+                    Registered::OverQuota(_) => unreachable!("this registration has no limits"),
+                    Registered::MissingXorb(xorb) | Registered::DamagedXorb(xorb) => {
+                        self.take_out(&mut registration, xorb);
+                    }
+                    Registered::OtherSha256 { file, unverified } => {
+                        let deadline = Instant::now() + CONFLICT_WAIT;
+                        let settled = match unverified {
+                            Some(sha256) => self.cas.settle_before(Claim { file, sha256 }, deadline).await,
+                            None => None,
+                        };
+                        if !matches!(settled, Some(ClaimState::False { .. })) {
+                            tracing::warn!(%file, repo = registration.repo, "a sha256 is left out: another one is known");
+                            let same = registration.files.iter_mut().filter(|other| other.hash == file);
+                            same.for_each(|other| other.sha256 = None);
+                        }
+                    }
+                }
+            }
+        }
+        .boxed()
+    }
+
+    /// Takes what needs this xorb out of a registration.
+    fn take_out(&mut self, registration: &mut Registration, xorb: XorbHash) {
+        registration.xorbs.retain(|other| *other != xorb);
+        registration.dedup.retain(|(_, other)| *other != xorb);
+        let needs = |file: &NewFile| file.terms.iter().any(|term| term.xorb == xorb);
+        let (out, files) = std::mem::take(&mut registration.files).into_iter().partition(needs);
+        registration.files = files;
+        let out: Vec<NewFile> = out;
+        for file in out {
+            self.leave_out(file.hash, registration.repo.clone(), RegisterError::MissingXorb { xorb });
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The verbs of checks and repairs, of which the n-th fails like any other.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::faults::{FaultyIndex, index_error};
+use crate::format::{FileHash, XorbHash};
+use crate::index::{
+    Drift, FaultPage, FilesHit, HealthIndex, HealthSums, IndexError, NewXorb, RepairIndex, Ticket, Totals, XorbHealth,
+};
+use crate::runtime::clock::Timestamp;
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
+
+impl HealthIndex for FaultyIndex {
+    fn find_health(&self, hash: XorbHash) -> Answer<'_, Option<XorbHealth>> {
+        self.faults.around("find_health", self.inner.find_health(hash), index_error).boxed()
+    }
+
+    fn due_xorbs(&self, before: Timestamp, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+        self.faults.around("due_xorbs", self.inner.due_xorbs(before, limit), index_error).boxed()
+    }
+
+    fn damaged_after(&self, after: Option<XorbHash>, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+        self.faults.around("damaged_after", self.inner.damaged_after(after, limit), index_error).boxed()
+    }
+
+    fn health_sums(&self) -> Answer<'_, HealthSums> {
+        self.faults.around("health_sums", self.inner.health_sums(), index_error).boxed()
+    }
+
+    fn files_hit(&self, hash: XorbHash, limit: u32) -> Answer<'_, FilesHit> {
+        self.faults.around("files_hit", self.inner.files_hit(hash, limit), index_error).boxed()
+    }
+
+    fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
+        self.faults.around("mark_damaged", self.inner.mark_damaged(seen, now), index_error).boxed()
+    }
+
+    fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
+        self.faults.around("mark_sound", self.inner.mark_sound(seen, now), index_error).boxed()
+    }
+
+    fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Answer<'_, ()> {
+        self.faults.around("heal_xorb", self.inner.heal_xorb(xorb, ticket, now), index_error).boxed()
+    }
+}
+
+impl RepairIndex for FaultyIndex {
+    fn health_after(&self, after: Option<XorbHash>, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+        self.faults.around("health_after", self.inner.health_after(after, limit), index_error).boxed()
+    }
+
+    fn without_row(&self, hashes: Vec<XorbHash>) -> Answer<'_, Vec<XorbHash>> {
+        self.faults.around("without_row", self.inner.without_row(hashes), index_error).boxed()
+    }
+
+    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Answer<'_, bool> {
+        self.faults.around("adopt_xorb", self.inner.adopt_xorb(xorb, ticket, now), index_error).boxed()
+    }
+
+    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> Answer<'_, bool> {
+        self.faults.around("claim_deleting", self.inner.claim_deleting(hash, now), index_error).boxed()
+    }
+
+    fn faulty_files(&self, after: Option<FileHash>) -> Answer<'_, FaultPage> {
+        self.faults.around("faulty_files", self.inner.faulty_files(after), index_error).boxed()
+    }
+
+    fn rebuild_references(&self, file: FileHash) -> Answer<'_, bool> {
+        self.faults.around("rebuild_references", self.inner.rebuild_references(file), index_error).boxed()
+    }
+
+    fn totals_drift(&self) -> Answer<'_, Drift> {
+        self.faults.around("totals_drift", self.inner.totals_drift(), index_error).boxed()
+    }
+
+    fn mend_totals(&self, drift: Drift) -> Answer<'_, Totals> {
+        self.faults.around("mend_totals", self.inner.mend_totals(drift), index_error).boxed()
+    }
+}

@@ -1,0 +1,221 @@
+//! A store with everything wrong with it, checked and mended, with every operation failing in turn.
+
+use std::sync::Arc;
+
+use super::faults::{FaultyBlobs, FaultyIndex, Moment};
+use super::{Setup, read, upload, xorb};
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::compression::Policy;
+use crate::format::shard::Term;
+use crate::format::xorb::BuiltXorb;
+use crate::format::{FileHash, XorbHash};
+use crate::index::{Allowance, HealthIndex, Index, NewFile, Registration, RepairIndex, Ticket};
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::Clock;
+use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
+use crate::service::{ReadError, StoreError};
+
+fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
+    Fsck {
+        blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        clock: Arc::clone(&setup.clock) as _,
+        pool: Pool::new(2),
+        presence,
+        is_deep,
+    }
+}
+
+/// Finds, and mends where that is asked for.
+async fn run(fsck: &Fsck, is_repair: bool) -> Result<Vec<(Finding, Option<Outcome>)>, StoreError> {
+    let (mut walk, mut all) = (fsck.walk(), Vec::new());
+    while let Some(findings) = walk.next_findings().await? {
+        for finding in findings {
+            let outcome = if is_repair { Some(fsck.execute(&finding).await?) } else { None };
+            all.push((finding, outcome));
+        }
+    }
+    Ok(all)
+}
+
+fn kinds(findings: &[(Finding, Option<Outcome>)]) -> Vec<&'static str> {
+    let mut kinds: Vec<_> = findings.iter().map(|(finding, _)| finding.kind.as_str()).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+/// A file of the whole of these xorbs.
+async fn register(setup: &Setup, xorbs: &[&BuiltXorb], byte: u8) -> FileHash {
+    let term = |xorb: &&BuiltXorb| {
+        let layout = xorb.xorb().layout();
+        Term { xorb: xorb.xorb().hash(), chunks: layout.whole(), raw_len: u32::try_from(layout.raw_len()).unwrap() }
+    };
+    let terms: Vec<_> = xorbs.iter().map(term).collect();
+    let raw_len = terms.iter().map(|term| u64::from(term.raw_len)).sum();
+    let hash = FileHash::from_bytes([byte; 32]);
+    let registration = Registration {
+        repo: "org/a".to_owned(),
+        xorbs: terms.iter().map(|term| term.xorb).collect(),
+        files: vec![NewFile { hash, raw_len, terms, sha256: None }],
+        dedup: Vec::new(),
+        now: setup.clock.now(),
+        allowance: Allowance::default(),
+    };
+    setup.index.register(&registration).await.unwrap();
+    hash
+}
+
+/// What is wrong in [`broken`].
+struct Broken {
+    setup: Setup,
+    sound: BuiltXorb,
+    /// Xorbs whose blobs are missing, cut off, and altered.
+    bad: [BuiltXorb; 3],
+    /// The row describes `first`, the blob is `second`.
+    other: (BuiltXorb, BuiltXorb),
+    /// Without a row, though a file names it.
+    orphan: BuiltXorb,
+    garbage: XorbHash,
+}
+
+async fn broken() -> Broken {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let sound = xorb("sound", Policy::Lz4);
+    let bad = ["missing", "short", "altered"].map(|text| xorb(text, Policy::None));
+    let other = (xorb("other", Policy::Lz4), xorb("other", Policy::None));
+    let orphan = xorb("orphan", Policy::Lz4);
+    for xorb in [&sound, &bad[0], &bad[1], &bad[2], &other.0, &orphan] {
+        upload(&cas, xorb).await.unwrap();
+    }
+    register(&setup, &[&sound, &bad[0]], 1).await;
+    register(&setup, &[&bad[1], &bad[2], &other.0], 2).await;
+    register(&setup, &[&orphan, &sound], 3).await;
+    setup.blobs.delete(BlobKey::xorb(bad[0].xorb().hash())).await.unwrap();
+    setup.blobs.damage(BlobKey::xorb(bad[1].xorb().hash()), bad[1].bytes()[..100].to_vec());
+    let mut altered = bad[2].bytes().to_vec();
+    *altered.last_mut().unwrap() ^= 1;
+    setup.blobs.damage(BlobKey::xorb(bad[2].xorb().hash()), altered);
+    setup.blobs.damage(BlobKey::xorb(other.0.xorb().hash()), other.1.bytes().to_vec());
+    // The last row that was made is the orphan's.
+    let sql = "DELETE FROM xorb_files WHERE xorb_id = 6; DELETE FROM xorb_chunks WHERE xorb_id = 6; \
+         DELETE FROM xorb_domains WHERE xorb_id = 6; DELETE FROM xorbs WHERE id = 6; \
+         DELETE FROM xorb_files WHERE file_id = 1; UPDATE totals SET raw_len = 0";
+    setup.index.tamper(sql).await;
+    let garbage = XorbHash::from_bytes([0xaa; 32]);
+    setup.blobs.damage(BlobKey::xorb(garbage), b"garbage".to_vec());
+    setup.index.stage_xorb(XorbHash::from_bytes([0xbb; 32]), Ticket::random(), setup.clock.now()).await.unwrap();
+    Broken { setup, sound, bad, other, orphan, garbage }
+}
+
+const ALL: [&str; 10] = [
+    "lost_xorbs",
+    "missing_blob",
+    "orphan_blob",
+    "orphan_garbage",
+    "unfinished_row",
+    "wrong_bytes",
+    "wrong_length",
+    "wrong_references",
+    "wrong_row",
+    "wrong_totals",
+];
+
+/// After a repair: what is sound is served, what is damaged is refused, and only an upload is still wanted.
+async fn check_mended(broken: &Broken, case: &str) {
+    let Broken { setup, sound, bad, other, orphan, garbage } = broken;
+    let left = run(&fsck(setup, Presence::Alone, true), false).await.unwrap();
+    assert_eq!(kinds(&left), ["missing_blob", "wrong_bytes", "wrong_length"], "{case}");
+    let cas = setup.process();
+    for (xorb, expected) in [(sound, sound), (&other.0, &other.1), (orphan, orphan)] {
+        assert_eq!(read(&cas, xorb).await.unwrap().as_deref(), Some(expected.bytes()), "{case}");
+    }
+    for xorb in bad {
+        assert!(matches!(read(&cas, xorb).await, Err(ReadError::Quarantined { .. })), "{case}");
+        assert!(upload(&cas, xorb).await.unwrap().was_inserted, "{case}");
+        assert_eq!(read(&cas, xorb).await.unwrap().as_deref(), Some(xorb.bytes()), "{case}");
+    }
+    assert_eq!(setup.blobs.head(BlobKey::xorb(*garbage)).await.unwrap(), None, "{case}");
+    assert_eq!(setup.index.files_hit(orphan.xorb().hash(), 5).await.unwrap().count, 1, "{case}");
+    assert_eq!(setup.index.files_hit(sound.xorb().hash(), 5).await.unwrap().count, 2, "{case}");
+    let clean = run(&fsck(setup, Presence::Alone, true), false).await.unwrap();
+    assert_eq!(kinds(&clean), [""; 0], "{case}");
+}
+
+#[tokio::test]
+async fn everything_that_is_wrong_is_found_and_what_can_be_is_repaired() {
+    let broken = broken().await;
+    let deep = fsck(&broken.setup, Presence::Alone, true);
+    // The orphan's row comes back with the first run, before the files are looked at: without a repair it is lost.
+    assert_eq!(kinds(&run(&deep, false).await.unwrap()), ALL);
+    let shallow = run(&fsck(&broken.setup, Presence::Alone, false), false).await.unwrap();
+    assert!(!kinds(&shallow).contains(&"wrong_bytes") && kinds(&shallow).contains(&"wrong_length"));
+    let hit = shallow.iter().find(|(finding, _)| finding.kind == Kind::MissingBlob).unwrap();
+    // Its references are gone as well, so nobody knows whom it hits.
+    assert_eq!(hit.0.files.count, 0);
+    let hit = shallow.iter().find(|(finding, _)| finding.kind == Kind::WrongLength).unwrap();
+    assert_eq!(hit.0.files.files, [FileHash::from_bytes([2; 32])]);
+    run(&deep, true).await.unwrap();
+    check_mended(&broken, "at once").await;
+}
+
+#[tokio::test]
+async fn beside_a_server_only_what_is_safe_is_repaired_and_no_row_of_an_upload_is_touched() {
+    let broken = broken().await;
+    let (setup, deep) = (&broken.setup, fsck(&broken.setup, Presence::Shared, true));
+    let mut done = run(&deep, true).await.unwrap();
+    done.retain(|(_, outcome)| *outcome == Some(Outcome::NeedsAlone));
+    assert_eq!(kinds(&done), ["orphan_blob"]);
+    assert_eq!(setup.index.unfinished_xorbs().await.unwrap().len(), 1);
+    // The other serialization is not served until the server has looked, or nobody else is there.
+    let cas = setup.process();
+    assert!(matches!(read(&cas, &broken.other.0).await, Err(ReadError::Quarantined { .. })));
+    assert!(setup.blobs.head(BlobKey::xorb(broken.orphan.xorb().hash())).await.unwrap().is_some());
+    run(&fsck(setup, Presence::Alone, true), true).await.unwrap();
+    check_mended(&broken, "after that").await;
+}
+
+#[tokio::test]
+async fn a_repair_whose_nth_operation_fails_loses_nothing_and_the_next_one_finishes_it() {
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let broken = broken().await;
+            let alone = fsck(&broken.setup, Presence::Alone, true);
+            broken.setup.faults.arm(n, moment);
+            let result = run(&alone, true).await;
+            let Some(failed) = broken.setup.faults.disarm() else {
+                assert!(n > 50, "a repair has more than {n} operations that can fail");
+                break;
+            };
+            let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+            if n % 2 == 1 {
+                // A server may start in between.
+                broken.setup.process().recover().await.unwrap();
+            }
+            // Twice: what the first one could not check because of the fault stands behind what it mends.
+            run(&alone, true).await.unwrap();
+            check_mended(&broken, &case).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_comes_while_a_bad_blob_is_removed_is_told_to_come_back() {
+    let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    let (cas, hash) = (setup.process(), first.xorb().hash());
+    setup.blobs.damage(BlobKey::xorb(hash), b"garbage".to_vec());
+    let fsck = fsck(&setup, Presence::Shared, false);
+    let found = run(&fsck, false).await.unwrap();
+    assert_eq!(kinds(&found), ["orphan_garbage"]);
+    // It dies when the row is claimed.
+    setup.faults.arm_at("delete", Moment::Before);
+    fsck.execute(&found[0].0).await.unwrap_err();
+    setup.faults.disarm();
+    assert!(upload(&cas, &first).await.is_err());
+    cas.recover().await.unwrap();
+    assert!(upload(&cas, &first).await.unwrap().was_inserted);
+    // What was found before is not so any more: the upload stays.
+    assert_eq!(fsck.execute(&found[0].0).await.unwrap(), Outcome::Repaired);
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
+    assert_eq!(setup.index.without_row(vec![hash]).await.unwrap(), []);
+}

@@ -1,0 +1,277 @@
+//! Damage on purpose: found, refused, healed; with every operation failing in turn.
+
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+
+use super::faults::Moment;
+use super::{Setup, read, upload, xorb};
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::ByteRange;
+use crate::format::compression::Policy;
+use crate::format::xorb::BuiltXorb;
+use crate::index::{HealthIndex, Index};
+use crate::service::examine::{Damage, Pace};
+use crate::service::scrub::{Checked, Scrub};
+use crate::service::{Cas, Form, ReadError, ScrubBudget, StoredXorb, UploadError};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn key(xorb: &BuiltXorb) -> BlobKey {
+    BlobKey::xorb(xorb.xorb().hash())
+}
+
+impl Setup {
+    /// Flips a bit of the blob, somewhere in the middle.
+    fn flip(&self, xorb: &BuiltXorb) {
+        let mut bytes = xorb.bytes().to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        self.blobs.damage(key(xorb), bytes);
+    }
+
+    /// A store whose only xorb is damaged and known to be.
+    async fn quarantined(xorb: &BuiltXorb) -> (Self, Cas) {
+        let setup = Self::new().await;
+        let cas = setup.process();
+        upload(&cas, xorb).await.unwrap();
+        setup.flip(xorb);
+        assert!(matches!(check(&cas, xorb).await, Checked::Damaged(Damage::Invalid(_) | Damage::OtherXorb { .. })));
+        (setup, cas)
+    }
+
+    async fn is_damaged(&self, xorb: &BuiltXorb) -> bool {
+        self.index.find_health(xorb.xorb().hash()).await.unwrap().unwrap().damaged_at.is_some()
+    }
+}
+
+async fn check(cas: &Cas, xorb: &BuiltXorb) -> Checked {
+    cas.check_xorb(xorb.xorb().hash(), &mut Pace::new(None)).await.unwrap()
+}
+
+async fn read_again(cas: &Cas, found: &StoredXorb) -> Result<Vec<u8>, ReadError> {
+    let bytes = ByteRange::new(0, found.layout().serialized_len()).unwrap();
+    Ok(cas.read(found, Form::Serialized, bytes).await?.try_collect::<Vec<_>>().await?.concat())
+}
+
+#[tokio::test]
+async fn a_damaged_blob_is_refused_and_an_upload_in_another_serialization_heals_it() {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    assert_ne!(first.bytes().len(), second.bytes().len());
+    let (setup, cas) = Setup::quarantined(&first).await;
+    assert!(matches!(read(&cas, &first).await, Err(ReadError::Quarantined { .. })));
+    assert!(matches!(check(&cas, &first).await, Checked::Damaged(_)));
+
+    assert!(upload(&cas, &second).await.unwrap().was_inserted);
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
+    assert!(matches!(check(&cas, &first).await, Checked::Sound));
+    assert_eq!(setup.index.totals().await.unwrap().serialized_len, second.bytes().len() as u64);
+    // And now it is there.
+    assert!(!upload(&cas, &first).await.unwrap().was_inserted);
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
+}
+
+#[tokio::test]
+async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    let early = cas.find(first.xorb().hash()).await.unwrap().unwrap();
+    assert_eq!(read_again(&cas, &early).await.unwrap(), first.bytes());
+    setup.flip(&first);
+    check(&cas, &first).await;
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Quarantined { .. })));
+    let late = cas.find(first.xorb().hash()).await.unwrap().unwrap();
+    assert!(late.is_damaged());
+    upload(&cas, &second).await.unwrap();
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Replaced { .. })));
+    // The same serialization again is what the early one knows of.
+    setup.flip(&second);
+    check(&cas, &first).await;
+    upload(&cas, &first).await.unwrap();
+    assert_eq!(read_again(&cas, &early).await.unwrap(), first.bytes());
+}
+
+/// What a heal in which the n-th operation failed has to leave.
+async fn check_heal_with_fault(n: usize, moment: Moment) -> bool {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    let (setup, cas) = Setup::quarantined(&first).await;
+    setup.faults.arm(n, moment);
+    let result = upload(&cas, &second).await;
+    let Some(failed) = setup.faults.disarm() else {
+        assert!(result.unwrap().was_inserted);
+        return false;
+    };
+    let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+    for cas in [cas, setup.process()] {
+        match read(&cas, &first).await {
+            Ok(bytes) => assert_eq!(bytes.as_deref(), Some(second.bytes()), "{case}"),
+            Err(ReadError::Quarantined { .. }) => assert!(result.is_err(), "{case}"),
+            Err(error) => panic!("{case}: {error}"),
+        }
+        cas.recover().await.unwrap();
+    }
+    // The blob may be the new one although the row does not say so: the scrub finds out. Else it takes an upload.
+    let cas = setup.process();
+    if let Checked::Damaged(_) = check(&cas, &first).await {
+        assert!(upload(&cas, &second).await.unwrap().was_inserted, "{case}");
+    }
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()), "{case}");
+    assert_eq!(setup.index.totals().await.unwrap().serialized_len, second.bytes().len() as u64, "{case}");
+    assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1, "{case}");
+    true
+}
+
+#[tokio::test]
+async fn a_heal_whose_nth_operation_fails_gives_nobody_wrong_bytes_and_can_be_repeated() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        while check_heal_with_fault(n, moment).await {
+            n += 1;
+        }
+        assert!(n > 5, "a heal has more than {n} operations that can fail");
+    }
+}
+
+#[tokio::test]
+async fn a_check_whose_nth_operation_fails_marks_nothing_that_is_sound_and_is_repeated() {
+    for moment in [Moment::Before, Moment::After] {
+        for is_damaged in [false, true] {
+            for n in 0.. {
+                let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+                let cas = setup.process();
+                upload(&cas, &first).await.unwrap();
+                if is_damaged {
+                    setup.flip(&first);
+                }
+                setup.faults.arm(n, moment);
+                let checked = cas.check_xorb(first.xorb().hash(), &mut Pace::new(None)).await;
+                let Some(failed) = setup.faults.disarm() else {
+                    assert!(n > 3, "a check has more than {n} operations that can fail");
+                    break;
+                };
+                let case = format!("operation {n} ({failed}) failed {moment:?}: {checked:?}");
+                assert!(is_damaged || !setup.is_damaged(&first).await, "{case}");
+                check(&cas, &first).await;
+                assert_eq!(setup.is_damaged(&first).await, is_damaged, "{case}");
+                assert_eq!(read(&cas, &first).await.is_ok(), !is_damaged, "{case}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_damage_is_found_and_a_blob_that_is_put_back_is_taken() {
+    let (first, other) = (xorb("bytes", Policy::Lz4), xorb("other", Policy::Lz4));
+    let bytes = first.bytes();
+    for damaged in [&bytes[..bytes.len() - 1], &bytes[..1], &[], other.bytes(), &[bytes, bytes].concat()] {
+        let setup = Setup::new().await;
+        let cas = setup.process();
+        upload(&cas, &first).await.unwrap();
+        setup.blobs.damage(key(&first), damaged.to_vec());
+        let checked = check(&cas, &first).await;
+        assert!(matches!(checked, Checked::Damaged(Damage::Length { .. } | Damage::OtherXorb { .. })), "{checked:?}");
+        setup.blobs.delete(key(&first)).await.unwrap();
+        assert!(matches!(check(&cas, &first).await, Checked::Damaged(Damage::Missing)));
+        assert!(matches!(read(&cas, &first).await, Err(ReadError::Quarantined { .. })));
+        setup.blobs.damage(key(&first), bytes.to_vec());
+        assert!(matches!(check(&cas, &first).await, Checked::Sound));
+        assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(bytes));
+    }
+}
+
+#[tokio::test]
+async fn a_blob_of_another_serialization_than_its_row_says_is_described_again() {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    setup.blobs.damage(key(&first), second.bytes().to_vec());
+    assert!(matches!(check(&cas, &first).await, Checked::Sound));
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
+    // The same with a row that is damaged itself.
+    setup.index.tamper("UPDATE xorbs SET layout = x'01'").await;
+    let cas = setup.process();
+    assert!(matches!(check(&cas, &first).await, Checked::Sound));
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
+}
+
+#[tokio::test]
+async fn an_upload_that_began_before_the_damage_was_found_has_to_come_again_and_then_heals() {
+    let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    assert!(read(&cas, &first).await.unwrap().is_some());
+    // Another process finds out.
+    setup.flip(&first);
+    check(&setup.process(), &first).await;
+    assert!(matches!(upload(&cas, &first).await, Err(UploadError::FoundDamaged { .. })));
+    assert!(upload(&cas, &first).await.unwrap().was_inserted);
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
+}
+
+fn scrub(cas: &Cas) -> Scrub {
+    let budget = ScrubBudget { bytes_per_sec: 1 << 40, interval: 30 * DAY };
+    Scrub::new(cas.clone(), budget, Duration::from_millis(1))
+}
+
+#[tokio::test]
+async fn a_scrub_reads_what_is_due_and_leaves_the_rest() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (old, young) = (xorb("old", Policy::Lz4), xorb("young", Policy::Lz4));
+    upload(&cas, &old).await.unwrap();
+    setup.clock.advance(29 * DAY);
+    upload(&cas, &young).await.unwrap();
+    setup.flip(&old);
+    setup.flip(&young);
+    setup.clock.advance(2 * DAY);
+    let mut scrub = scrub(&cas);
+    scrub.round().await.unwrap();
+    assert!(setup.is_damaged(&old).await && !setup.is_damaged(&young).await);
+    // Put back: the recheck of the next start notices, and the clock decides about the other.
+    setup.blobs.damage(key(&old), old.bytes().to_vec());
+    setup.clock.advance(29 * DAY);
+    scrub = self::scrub(&cas);
+    scrub.round().await.unwrap();
+    assert!(!setup.is_damaged(&old).await && setup.is_damaged(&young).await);
+}
+
+#[tokio::test]
+async fn what_a_read_finds_out_is_checked_at_once() {
+    let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    setup.flip(&first);
+    let found = cas.find(first.xorb().hash()).await.unwrap().unwrap();
+    let whole = ByteRange::new(0, found.layout().raw_len()).unwrap();
+    let stream = cas.read(&found, Form::Raw, whole).await.unwrap();
+    assert!(stream.try_collect::<Vec<_>>().await.is_err());
+    scrub(&cas).round().await.unwrap();
+    assert!(setup.is_damaged(&first).await);
+    assert!(matches!(cas.read(&found, Form::Raw, whole).await, Err(ReadError::Quarantined { .. })));
+}
+
+#[tokio::test]
+async fn when_all_blobs_are_missing_it_is_their_disk_and_most_are_not_marked() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let xorbs: Vec<_> = (0..40).map(|number| xorb(&format!("number {number}"), Policy::Lz4)).collect();
+    for xorb in &xorbs {
+        upload(&cas, xorb).await.unwrap();
+        setup.blobs.delete(key(xorb)).await.unwrap();
+    }
+    setup.clock.advance(31 * DAY);
+    let mut scrub = scrub(&cas);
+    scrub.round().await.unwrap();
+    scrub.round().await.unwrap();
+    assert_eq!(cas.health().await.unwrap().damaged_count, 16);
+    // It is mounted again: after the restart all are fine.
+    for xorb in &xorbs {
+        setup.blobs.damage(key(xorb), xorb.bytes().to_vec());
+    }
+    let mut scrub = self::scrub(&cas);
+    scrub.round().await.unwrap();
+    assert_eq!(cas.health().await.unwrap().damaged_count, 0);
+}

@@ -1,0 +1,136 @@
+//! Quotas, and what is told of them.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::format::shard::Term;
+use crate::format::{FileHash, merkle};
+use crate::index::{Allowance, Measure, NewFile, Registered, Registration};
+use crate::service::access::{RepoScope, Scope};
+use crate::service::{Limits, Quantity, Quotas, UsageError};
+
+fn files(count: u64) -> Limits {
+    Limits { file_count: Some(count), ..Limits::default() }
+}
+
+/// For each two files, for `acme/bert` five, for everything of `acme` six, for `*` one.
+fn quotas() -> Quotas {
+    let repos = HashMap::from([("acme/bert".to_owned(), files(5)), ("*".to_owned(), files(1))]);
+    Quotas::new(files(2), repos, HashMap::from([("acme".to_owned(), files(6))]))
+}
+
+fn claims(scope: Scope, repo: &str) -> Claims {
+    Claims { scope, repo: repo.parse().unwrap(), ..Claims::UNRESTRICTED }
+}
+
+/// Some chunks of a xorb as a file.
+fn file(xorb: &BuiltXorb, start: u32) -> NewFile {
+    let (verified, layout) = (xorb.xorb(), xorb.xorb().layout());
+    let places: Vec<_> = layout.chunks().skip(start as usize).collect();
+    let hashes = &verified.chunk_hashes()[start as usize..];
+    let hash: FileHash = merkle::file_hash(hashes.iter().zip(places.iter().map(|place| place.raw.byte_len())));
+    let raw_len: u64 = places.iter().map(|place| place.raw.byte_len()).sum();
+    let chunks = crate::format::ChunkRange::new(start, layout.chunk_count()).unwrap();
+    let terms = vec![Term { xorb: verified.hash(), chunks, raw_len: u32::try_from(raw_len).unwrap() }];
+    NewFile { hash, raw_len, terms, sha256: None }
+}
+
+#[tokio::test]
+async fn the_walls_of_deduplication_and_those_of_owner_wide_quotas_are_the_same() {
+    let setup = Setup::new().await;
+    let (cas, xorb) = (setup.process(), xorb("bytes", Policy::Lz4));
+    upload(&cas, &xorb).await.unwrap();
+    for repo in ["models/acme/bert", "acme/bert", "bert", "*/bert", "a//b", "a/", "/x", "ä/ö", "a/*"] {
+        let scope: RepoScope = repo.parse().unwrap();
+        let registration = Registration {
+            repo: repo.to_owned(),
+            files: vec![file(&xorb, 0)],
+            xorbs: vec![xorb.xorb().hash()],
+            dedup: Vec::new(),
+            now: setup.clock.now(),
+            allowance: Allowance::default(),
+        };
+        let owner = crate::service::register::domain(&scope);
+        let before = setup.index.owner_usage(owner.clone()).await.unwrap().file_count;
+        assert_eq!(setup.index.register(&registration).await.unwrap(), Registered::New);
+        assert_eq!(setup.index.owner_usage(owner).await.unwrap().file_count, before + 1, "{repo}");
+    }
+}
+
+#[test]
+fn a_limit_of_its_own_wins_and_tokens_of_all_repositories_have_none_but_their_own() {
+    let quotas = quotas();
+    let owner = Some(("acme".to_owned(), files(6)));
+    for (repo, limits, owner) in [
+        ("acme/bert", files(5), owner.clone()),
+        ("acme/gpt", files(2), owner.clone()),
+        ("acme", files(2), owner),
+        ("other/bert", files(2), None),
+        ("*", files(1), None),
+    ] {
+        let allowance = quotas.allowance(&repo.parse().unwrap());
+        assert_eq!((allowance.repo, allowance.owner), (limits, owner), "{repo}");
+    }
+    let quotas = Quotas::new(files(2), HashMap::new(), HashMap::new());
+    assert!(quotas.allowance(&RepoScope::All).repo.is_none());
+}
+
+#[tokio::test]
+async fn usage_is_told_to_those_whom_it_is_about_and_to_who_administers_all() {
+    let setup = Setup::new().await;
+    let (cas, xorb) = (setup.process().with_quotas(quotas()), xorb("bytes", Policy::Lz4));
+    upload(&cas, &xorb).await.unwrap();
+    for (repo, start) in [("acme/bert", 0), ("acme/bert", 1), ("acme/gpt", 1), ("other/x", 2)] {
+        let registration = Registration {
+            repo: repo.to_owned(),
+            files: vec![file(&xorb, start)],
+            xorbs: vec![xorb.xorb().hash()],
+            dedup: Vec::new(),
+            now: setup.clock.now(),
+            allowance: cas.quotas.allowance(&repo.parse().unwrap()),
+        };
+        assert_eq!(setup.index.register(&registration).await.unwrap(), Registered::New);
+    }
+    let len = xorb.bytes().len() as u64;
+    let (bert, gpt, all) = (claims(Scope::Read, "acme/bert"), claims(Scope::Admin, "acme/gpt"), Claims::UNRESTRICTED);
+    let named = |name: &str| Some(name.parse::<RepoScope>().unwrap());
+    for (claims, repo) in [(&bert, None), (&bert, named("acme/bert")), (&all, named("acme/bert"))] {
+        let page = cas.usage(claims, repo, None, 10).await.unwrap();
+        let [found] = &page.entries[..] else { panic!("{page:?}") };
+        let owner = found.owner.as_ref().unwrap();
+        assert_eq!((found.repo.name.as_str(), found.repo.limits, owner.limits), ("acme/bert", files(5), files(6)));
+        assert_eq!((found.repo.usage.file_count, found.repo.usage.physical_len), (2, len), "a xorb counts once");
+        assert_eq!((owner.usage.file_count, owner.usage.physical_len), (3, 2 * len), "and once for each repository");
+        assert!(!page.is_full);
+    }
+    let everybody = claims(Scope::Write, "*");
+    for (claims, repo) in [(&bert, "acme/gpt"), (&gpt, "acme/bert"), (&gpt, "*"), (&everybody, "acme/bert")] {
+        let refused = cas.usage(claims, named(repo), None, 10).await;
+        assert!(matches!(refused, Err(UsageError::Foreign)), "{repo}: {refused:?}");
+    }
+    let own = cas.usage(&everybody, None, None, 10).await.unwrap();
+    assert_eq!((own.entries[0].repo.name.as_str(), own.entries[0].repo.usage.file_count), ("*", 0));
+    let (mut names, mut after) = (Vec::new(), None);
+    loop {
+        let page = cas.usage(&all, None, after, 1).await.unwrap();
+        names.extend(page.entries.iter().map(|entry| (entry.repo.name.clone(), entry.owner.is_some())));
+        after = names.last().map(|(name, _)| name.clone());
+        if !page.is_full {
+            break;
+        }
+    }
+    let expected = [("acme/bert", true), ("acme/gpt", true), ("other/x", false)];
+    assert_eq!(names, expected.map(|(name, has_owner)| (name.to_owned(), has_owner)));
+}
+
+#[test]
+fn a_refusal_says_the_limit_what_is_used_and_what_was_asked_for() {
+    let over = crate::service::OverQuota {
+        holder: "acme/*".to_owned(),
+        quantity: Quantity::PhysicalBytes,
+        limit: 100,
+        used: 90,
+        added: 11,
+    };
+    assert_eq!(over.to_string(), "acme/* has 90 of 100 stored bytes, and this would add 11");
+}

@@ -1,0 +1,585 @@
+//! Records of what was registered: that there is one whenever it counts, and that an index made of them answers as the
+//! one that was lost.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
+
+use super::{Moment, Setup};
+use crate::blob::records::{RecordStore, Seq};
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::compression::Policy;
+use crate::format::shard::{CasChunk, CasInfo, FileInfo, Sha256, Shard, Term, write_upload};
+use crate::format::xorb::{BuiltXorb, XorbBuilder};
+use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash, merkle};
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{Collect, FileRecord, Index, Recorded, Totals};
+use crate::runtime::clock::Clock;
+use crate::runtime::metrics::Metrics;
+use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::archive::Watch;
+use crate::service::{BodyError, Budget, Cas, Pruned, Pruning, RebuildError, Rebuilt, RemoveError, Upload};
+
+fn writer(repo: &str) -> Claims {
+    let repo = repo.parse::<RepoScope>().unwrap();
+    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
+}
+
+/// A xorb whose chunks are these numbers, so that xorbs can share chunks.
+fn xorb_of(chunks: &[u32]) -> BuiltXorb {
+    let mut builder = XorbBuilder::new(Policy::Lz4);
+    for chunk in chunks {
+        builder.push(format!("chunk {chunk} ").repeat(100).as_bytes()).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+/// The file that is some chunks of a xorb, and its terms.
+fn file_of(xorb: &BuiltXorb, start: u32, end: u32, sha256: Option<u8>) -> FileInfo {
+    let (verified, chunks) = (xorb.xorb(), ChunkRange::new(start, end).unwrap());
+    let inside = start as usize..end as usize;
+    let hashes = &verified.chunk_hashes()[inside.clone()];
+    let lens: Vec<u64> = verified.layout().chunks().map(|place| place.raw.byte_len()).collect();
+    let raw_len = u32::try_from(lens[inside.clone()].iter().sum::<u64>()).unwrap();
+    FileInfo {
+        hash: merkle::file_hash(hashes.iter().zip(lens[inside].iter().copied())),
+        terms: vec![Term { xorb: verified.hash(), chunks, raw_len }],
+        range_hashes: Some(vec![RangeHash::of(hashes)]),
+        sha256: sha256.map(|byte| Sha256::from_digest([byte; 32])),
+    }
+}
+
+fn listing(xorb: &BuiltXorb) -> CasInfo {
+    let layout = xorb.xorb().layout();
+    let narrow = |number: u64| u32::try_from(number).unwrap();
+    let chunks = layout.chunks().zip(xorb.xorb().chunk_hashes()).map(|(place, hash)| CasChunk {
+        hash: *hash,
+        raw_offset: narrow(place.raw.start()),
+        raw_len: narrow(place.raw.byte_len()),
+        dedup_eligible: false,
+    });
+    CasInfo { hash: xorb.xorb().hash(), chunks: chunks.collect(), raw_len: narrow(layout.raw_len()) }
+}
+
+async fn upload_as(cas: &Cas, repo: &str, xorb: &BuiltXorb) {
+    let pieces: Vec<Result<Bytes, BodyError>> = vec![Ok(Bytes::copy_from_slice(xorb.bytes()))];
+    let (claims, claimed, body) = (writer(repo), xorb.xorb().hash(), stream::iter(pieces));
+    let upload = Upload { claims: &claims, claimed, max_len: 1 << 20, declared_len: None, body };
+    cas.upload(upload).await.unwrap();
+}
+
+async fn register(cas: &Cas, repo: &str, files: Vec<FileInfo>, xorbs: &[&BuiltXorb]) -> bool {
+    let xorbs = xorbs.iter().copied().map(listing).collect();
+    let shard = write_upload(&Shard { files, xorbs }).unwrap();
+    cas.register(&writer(repo), shard.into()).await.unwrap().was_new
+}
+
+async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
+    let claims = repo.map_or(Claims::UNRESTRICTED, writer);
+    match cas.remove_file(&claims, file, None).await {
+        Ok(_) | Err(RemoveError::NotFound) => {}
+        Err(error) => panic!("{error}"),
+    }
+    while cas.index.sweep_removed(cas.clock.now()).await.unwrap() {}
+}
+
+/// What a garbage collection does to a xorb that nothing refers to.
+async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
+    let now = setup.clock.now();
+    setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
+    if setup.index.begin_deletions(vec![hash], now, now).await.unwrap().is_empty() {
+        return false;
+    }
+    setup.blobs.delete(BlobKey::xorb(hash)).await.unwrap();
+    setup.index.forget_xorb(hash).await.unwrap()
+}
+
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Watch for Heard {
+    fn total(&self, _: u64) {}
+
+    fn position(&self, _: u64) {}
+
+    fn problem(&self, problem: &(dyn std::error::Error + 'static)) {
+        self.0.lock().unwrap().push(crate::runtime::telemetry::chain(problem).to_string());
+    }
+}
+
+/// An index that was made of blobs and records.
+struct New {
+    _folder: TempDir,
+    index: SqliteIndex,
+    rebuilt: Rebuilt,
+    problems: Vec<String>,
+}
+
+async fn rebuild(setup: &Setup) -> Result<New, RebuildError> {
+    let folder = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open_unsynced(&folder.path().join("index.sqlite")).await.unwrap();
+    let heard = Arc::new(Heard::default());
+    let watch: Arc<dyn Watch> = Arc::clone(&heard) as _;
+    let rebuilt = setup.process_with(&index).rebuild(&watch).await?;
+    let problems = heard.0.lock().unwrap().clone();
+    Ok(New { _folder: folder, index, rebuilt, problems })
+}
+
+impl Setup {
+    /// A process over the same blobs and records, and another index.
+    fn process_with(&self, index: &SqliteIndex) -> Cas {
+        let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
+        let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
+        let (blobs, records) = (Arc::new(self.blobs.clone()), Arc::new(self.records.clone()));
+        Cas::new(blobs, records, Arc::new(index.clone()), clock, Arc::new(Metrics::new()), budget)
+    }
+
+    async fn record_seqs(&self) -> Vec<Seq> {
+        self.records.list(None).await.unwrap()
+    }
+}
+
+/// Everything that an index says of files and xorbs.
+#[derive(Debug, PartialEq)]
+struct Said {
+    files: Vec<FileRecord>,
+    readers: Vec<Vec<(String, bool)>>,
+    xorbs: BTreeSet<String>,
+    totals: Totals,
+    /// For each chunk whether it is told of to anybody, and to each domain.
+    dedup: Vec<Vec<bool>>,
+}
+
+async fn said(index: &SqliteIndex, chunks: &[u32]) -> Said {
+    let files = index.file_records(None).await.unwrap();
+    let mut readers = Vec::new();
+    for file in &files {
+        readers.push(index.readers_of(file.hash).await.unwrap());
+    }
+    let xorbs = index.list_xorbs().await.unwrap().iter().map(XorbHash::to_string).collect();
+    let mut dedup = Vec::new();
+    for chunk in chunks {
+        let hash = xorb_of(&[*chunk]).xorb().chunk_hashes()[0];
+        let mut told = Vec::new();
+        for domain in [None, Some("org"), Some("other")] {
+            let lease = super::Timestamp::from_millis(0);
+            let hit = index.find_dedup(hash, domain.map(str::to_owned), lease).await.unwrap();
+            told.push(hit.is_some());
+        }
+        dedup.push(told);
+    }
+    Said { files, readers, xorbs, totals: index.totals().await.unwrap(), dedup }
+}
+
+async fn check_same(setup: &Setup, case: &str) {
+    let chunks: Vec<u32> = (0..20).collect();
+    let new = rebuild(setup).await.unwrap();
+    assert_eq!(new.problems, [""; 0], "{case}");
+    assert!(!new.rebuilt.has_problems());
+    assert_eq!(said(&new.index, &chunks).await, said(&setup.index, &chunks).await, "{case}");
+}
+
+#[tokio::test]
+async fn an_index_that_is_rebuilt_says_the_same_of_everything() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&[0, 1, 2, 3]), xorb_of(&[9, 1, 2, 3]));
+    upload_as(&cas, "org/a", &a).await;
+    upload_as(&cas, "other/b", &b).await;
+    // The same file by other xorbs, at other times, by several: the first terms and the first time stay.
+    register(&cas, "org/a", vec![file_of(&a, 1, 4, Some(1)), file_of(&a, 0, 2, None)], &[&a]).await;
+    setup.clock.advance(Duration::from_secs(5));
+    register(&cas, "other/b", vec![file_of(&b, 1, 4, None), file_of(&b, 0, 1, None)], &[&b]).await;
+    register(&cas, "*", vec![file_of(&b, 1, 4, Some(1))], &[&b]).await;
+    register(&cas, "org/c", vec![file_of(&a, 0, 4, None)], &[]).await;
+    check_same(&setup, "as it was registered").await;
+
+    // Whoever was first gives the file up; what it is made of stays, since others have it.
+    setup.clock.advance(Duration::from_secs(5));
+    remove(&cas, file_of(&a, 1, 4, None).hash, Some("org/a")).await;
+    check_same(&setup, "one claim less").await;
+    remove(&cas, file_of(&a, 0, 2, None).hash, None).await;
+    remove(&cas, file_of(&a, 0, 4, None).hash, Some("org/c")).await;
+    check_same(&setup, "files less").await;
+    // And comes back, later and by another xorb.
+    setup.clock.advance(Duration::from_secs(5));
+    register(&cas, "org/a", vec![file_of(&a, 0, 2, Some(3))], &[]).await;
+    check_same(&setup, "a file more").await;
+    remove(&cas, file_of(&a, 1, 4, None).hash, None).await;
+    register(&cas, "other/b", vec![file_of(&b, 1, 4, None)], &[]).await;
+    check_same(&setup, "again by other terms").await;
+}
+
+#[tokio::test]
+async fn what_was_registered_before_by_xorbs_that_are_gone_costs_nobody_a_file() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[9, 0, 1, 2]));
+    upload_as(&cas, "org/a", &a).await;
+    upload_as(&cas, "other/b", &b).await;
+    let file = file_of(&a, 0, 3, None).hash;
+    register(&cas, "org/a", vec![file_of(&a, 0, 3, None)], &[&a]).await;
+    register(&cas, "other/b", vec![file_of(&b, 1, 4, None)], &[&b]).await;
+    // Nothing refers to `b`: the terms are the first ones.
+    setup.clock.advance(Duration::from_secs(1));
+    assert!(delete_xorb(&setup, b.xorb().hash()).await);
+    check_same(&setup, "the second one by a xorb that is gone").await;
+    // The file goes, with its xorb, and comes back.
+    remove(&cas, file, None).await;
+    setup.clock.advance(Duration::from_secs(1));
+    assert!(delete_xorb(&setup, a.xorb().hash()).await);
+    check_same(&setup, "nothing").await;
+    let cas = setup.process();
+    upload_as(&cas, "other/b", &b).await;
+    register(&cas, "other/b", vec![file_of(&b, 1, 4, None)], &[]).await;
+    check_same(&setup, "by the second one alone").await;
+}
+
+#[tokio::test]
+async fn new_terms_are_what_a_file_is_made_of_also_when_the_old_xorbs_are_gone() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (old, new) = (xorb_of(&[0, 1, 2, 3]), xorb_of(&[1, 2]));
+    upload_as(&cas, "org/a", &old).await;
+    let file = file_of(&old, 1, 3, None);
+    register(&cas, "org/a", vec![file.clone()], &[&old]).await;
+    setup.clock.advance(Duration::from_secs(5));
+    register(&cas, "other/b", vec![file.clone()], &[&old]).await;
+    upload_as(&cas, "*", &new).await;
+    let switched = FileInfo { hash: file.hash, ..file_of(&new, 0, 2, None) };
+    assert_eq!(switched.hash, file_of(&new, 0, 2, None).hash);
+    let noted = cas.note_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }).await.unwrap();
+    noted.keep();
+    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    let made = rebuild(&setup).await.unwrap();
+    assert_eq!(made.problems, [""; 0]);
+    let before = setup.index.file_records(None).await.unwrap();
+    let after = made.index.file_records(None).await.unwrap();
+    assert_eq!(after[0].terms, switched.terms);
+    assert_eq!((&after[0].repos, after[0].since), (&before[0].repos, before[0].since));
+    // A crash before the terms were switched: the old xorb is there, and the new one was collected.
+    upload_as(&setup.process_with(&made.index), "org/a", &old).await;
+    setup.blobs.delete(BlobKey::xorb(new.xorb().hash())).await.unwrap();
+    let made = rebuild(&setup).await.unwrap();
+    assert_eq!((made.problems.len(), made.index.file_records(None).await.unwrap()[0].terms.clone()), (0, file.terms));
+}
+
+#[tokio::test]
+async fn a_file_whose_xorb_is_missing_is_left_out_and_found_again_when_the_xorb_is_back() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[5, 6]));
+    upload_as(&cas, "org/a", &a).await;
+    upload_as(&cas, "org/a", &b).await;
+    register(&cas, "org/a", vec![file_of(&a, 0, 3, None), file_of(&b, 0, 2, None)], &[&a, &b]).await;
+    register(&cas, "other/b", vec![file_of(&a, 0, 3, None)], &[]).await;
+    // Every way in which a blob can be damaged.
+    let (key, bytes) = (BlobKey::xorb(a.xorb().hash()), a.bytes().to_vec());
+    let mut altered = bytes.clone();
+    altered[20] ^= 1;
+    let longer = [bytes.clone(), bytes.clone()].concat();
+    for (case, blob) in
+        [("altered", altered), ("short", bytes[..20].to_vec()), ("empty", Vec::new()), ("longer", longer)]
+    {
+        setup.blobs.damage(key, blob);
+        let new = rebuild(&setup).await.unwrap();
+        assert_eq!((new.rebuilt.damaged_xorb_count, new.rebuilt.left_out_count), (1, 2), "{case}: {:?}", new.problems);
+        assert!(new.problems.iter().any(|problem| problem.contains(&a.xorb().hash().to_string())), "{case}");
+        let files = new.index.file_records(None).await.unwrap();
+        assert_eq!(files.iter().map(|file| file.hash).collect::<Vec<_>>(), [file_of(&b, 0, 2, None).hash], "{case}");
+    }
+    setup.blobs.delete(key).await.unwrap();
+    assert_eq!(rebuild(&setup).await.unwrap().rebuilt.left_out_count, 2);
+    setup.blobs.damage(key, bytes);
+    check_same(&setup, "healed").await;
+    // Another one with the same chunks does as well, for everybody who had registered the file.
+    setup.blobs.delete(key).await.unwrap();
+    let c = xorb_of(&[9, 0, 1, 2]);
+    upload_as(&cas, "third/c", &c).await;
+    register(&cas, "third/c", vec![file_of(&c, 1, 4, None)], &[&c]).await;
+    let new = rebuild(&setup).await.unwrap();
+    assert_eq!(new.problems, [""; 0]);
+    let files = new.index.file_records(None).await.unwrap();
+    let found = files.iter().find(|file| file.hash == file_of(&a, 0, 3, None).hash).unwrap();
+    assert_eq!(found.repos, ["org/a", "other/b", "third/c"]);
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_reported_and_nothing_of_it_is_entered() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    for end in 1..=3 {
+        register(&cas, "org/a", vec![file_of(&a, 0, end, None)], &[&a]).await;
+    }
+    let seqs = setup.record_seqs().await;
+    let record = setup.records.read(seqs[1]).await.unwrap().unwrap();
+    let mut cases: Vec<Vec<u8>> = (0..record.len()).step_by(97).map(|len| record[..len].to_vec()).collect();
+    cases.extend((0..record.len()).step_by(89).map(|at| {
+        let mut altered = record.to_vec();
+        altered[at] ^= 1 << (at % 8);
+        altered
+    }));
+    assert!(cases.len() > 10);
+    for case in cases {
+        setup.records.damage(seqs[1], case.clone());
+        let new = rebuild(&setup).await.unwrap();
+        assert_eq!((new.rebuilt.record_count, new.rebuilt.damaged_record_count), (2, 1), "{case:?}");
+        assert!(new.problems[0].contains(&seqs[1].to_string()), "{:?}", new.problems);
+        assert_eq!(new.index.file_records(None).await.unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn what_tells_nothing_new_or_is_refused_leaves_no_record() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    let file = |sha256| vec![file_of(&a, 0, 3, sha256)];
+    assert!(register(&cas, "org/a", file(None), &[&a]).await);
+    assert_eq!(setup.record_seqs().await.len(), 1);
+    for _ in 0..3 {
+        assert!(!register(&cas, "org/a", file(None), &[&a]).await);
+    }
+    assert_eq!(setup.record_seqs().await.len(), 1);
+    // A claim is something new, once.
+    for _ in 0..2 {
+        register(&cas, "org/a", file(Some(1)), &[]).await;
+        assert_eq!(setup.record_seqs().await.len(), 2);
+    }
+    // Its true sha256 is another one, which the file is read for; then the false one is refused.
+    let shard = |sha256| write_upload(&Shard { files: file(sha256), xorbs: Vec::new() }).unwrap();
+    let missing = file_of(&xorb_of(&[7, 8]), 0, 2, None);
+    let missing = write_upload(&Shard { files: vec![missing], xorbs: Vec::new() }).unwrap();
+    cas.register(&writer("org/a"), missing.into()).await.unwrap_err();
+    setup.blobs.delete(BlobKey::xorb(a.xorb().hash())).await.unwrap();
+    cas.register(&writer("org/b"), shard(Some(2)).into()).await.unwrap_err();
+    assert_eq!(setup.record_seqs().await.len(), 2);
+}
+
+/// A registration of which the `n`-th operation fails; whether there was one.
+async fn check_registration_with_fault(n: usize, moment: Moment) -> bool {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    setup.faults.arm(n, moment);
+    let shard = write_upload(&Shard { files: vec![file_of(&a, 0, 3, Some(1))], xorbs: vec![listing(&a)] }).unwrap();
+    let result = cas.register(&writer("org/a"), shard.clone().into()).await;
+    let Some(failed) = setup.faults.disarm() else { return false };
+    let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+    let before = setup.index.file_records(None).await.unwrap();
+    let new = rebuild(&setup).await.unwrap();
+    assert_eq!(new.problems, [""; 0], "{case}");
+    let after = new.index.file_records(None).await.unwrap();
+    if result.is_ok() || !before.is_empty() {
+        assert_eq!(after, before, "{case}: acknowledged, or visible, and lost");
+    }
+    assert!(after.len() <= 1, "{case}");
+    // It can be repeated, and then both say the same.
+    cas.register(&writer("org/a"), shard.clone().into()).await.unwrap();
+    check_same(&setup, &case).await;
+    let count = setup.record_seqs().await.len();
+    cas.register(&writer("org/a"), shard.into()).await.unwrap();
+    assert_eq!(setup.record_seqs().await.len(), count, "{case}: the archive grows");
+    true
+}
+
+#[tokio::test]
+async fn a_registration_whose_nth_operation_fails_is_absent_or_whole_in_a_rebuilt_index() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        while check_registration_with_fault(n, moment).await {
+            n += 1;
+        }
+        assert!(n > 3, "a registration has more than {n} operations that can fail");
+    }
+}
+
+/// A removal of which the `n`-th operation fails; whether there was one.
+async fn check_removal_with_fault(n: usize, moment: Moment) -> bool {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    for repo in ["org/a", "org/b"] {
+        register(&cas, repo, vec![file_of(&a, 0, 3, None)], &[&a]).await;
+    }
+    let file = file_of(&a, 0, 3, None).hash;
+    setup.faults.arm(n, moment);
+    let result = cas.remove_file(&writer("org/a"), file, None).await;
+    let Some(failed) = setup.faults.disarm() else { return false };
+    let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
+    let readers = async |index: &SqliteIndex| index.readers_of(file).await.unwrap();
+    let (before, after) = (readers(&setup.index).await, readers(&rebuild(&setup).await.unwrap().index).await);
+    if result.is_ok() || before.len() == 1 {
+        assert_eq!(after, [("org/b".to_owned(), false)], "{case}: it is back");
+    }
+    assert!(after.contains(&("org/b".to_owned(), false)), "{case}: somebody else's claim is gone");
+    remove(&cas, file, Some("org/a")).await;
+    check_same(&setup, &case).await;
+    // Asking for what is not there leaves nothing behind.
+    let count = setup.record_seqs().await.len();
+    assert!(matches!(cas.remove_file(&writer("org/a"), file, None).await, Err(RemoveError::NotFound)), "{case}");
+    assert_eq!(setup.record_seqs().await.len(), count, "{case}");
+    true
+}
+
+#[tokio::test]
+async fn a_removal_whose_nth_operation_fails_is_done_or_not_in_a_rebuilt_index_and_done_if_it_was_acknowledged() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        while check_removal_with_fault(n, moment).await {
+            n += 1;
+        }
+        assert!(n > 2, "a removal has more than {n} operations that can fail");
+    }
+}
+
+/// Files that were registered before there were records.
+async fn without_records() -> Setup {
+    let mut setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&[0, 1, 2, 3]), xorb_of(&[9, 1, 2, 3]));
+    upload_as(&cas, "org/a", &a).await;
+    upload_as(&cas, "other/b", &b).await;
+    register(&cas, "org/a", vec![file_of(&a, 1, 4, Some(1)), file_of(&a, 0, 2, None)], &[&a]).await;
+    setup.clock.advance(Duration::from_secs(5));
+    register(&cas, "other/b", vec![file_of(&b, 1, 4, None), file_of(&b, 0, 1, Some(2))], &[&b]).await;
+    register(&cas, "*", vec![file_of(&b, 1, 4, Some(1))], &[&b]).await;
+    setup.records = Default::default();
+    setup
+}
+
+#[tokio::test]
+async fn files_that_have_no_records_get_them_from_the_index_and_only_once() {
+    let setup = without_records().await;
+    let cas = setup.process();
+    assert_eq!(cas.complete_records().await.unwrap(), 3);
+    let count = setup.record_seqs().await.len();
+    // Those who have claimed a sha256, and those who have not, are told apart.
+    assert!((1..=5).contains(&count), "{count} records");
+    let files = async |index: &SqliteIndex| {
+        let files = index.file_records(None).await.unwrap();
+        let mut readers = Vec::new();
+        for file in &files {
+            readers.push(index.readers_of(file.hash).await.unwrap());
+        }
+        (files, readers, index.totals().await.unwrap())
+    };
+    let new = rebuild(&setup).await.unwrap();
+    assert_eq!(new.problems, [""; 0]);
+    assert_eq!(files(&new.index).await, files(&setup.index).await);
+    assert_eq!(setup.process().complete_records().await.unwrap(), 0);
+    assert_eq!(setup.record_seqs().await.len(), count);
+}
+
+#[tokio::test]
+async fn writing_records_of_an_index_goes_on_after_any_operation_has_failed() {
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let setup = without_records().await;
+            setup.faults.arm(n, moment);
+            let result = setup.process().complete_records().await;
+            if setup.faults.disarm().is_none() {
+                assert!(n > 5, "only {n} operations");
+                break;
+            }
+            result.unwrap_err();
+            setup.process().complete_records().await.unwrap();
+            let new = rebuild(&setup).await.unwrap();
+            let (after, before) = (new.index.file_records(None).await, setup.index.file_records(None).await);
+            assert_eq!(after.unwrap(), before.unwrap(), "operation {n} {moment:?}");
+        }
+    }
+}
+
+async fn prune(setup: &Setup, count: usize) -> Pruned {
+    let (cas, mut pruning) = (setup.process(), Pruning::default());
+    loop {
+        if let Some(pruned) = cas.prune_records(&mut pruning, count).await.unwrap() {
+            return pruned;
+        }
+    }
+}
+
+#[tokio::test]
+async fn pruning_removes_what_says_nothing_any_more_and_changes_no_rebuilt_index() {
+    let seed = std::env::var("ZORB_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    println!("ZORB_TEST_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let setup = Setup::new().await;
+    let xorbs: Vec<BuiltXorb> = (0..4).map(|first| xorb_of(&[first, 10, 11, 12])).collect();
+    let (repos, chunks): (_, Vec<u32>) = (["org/a", "org/b", "org/c"], (0..13).collect());
+    let mut pruned_count = 0;
+    for round in 0..12 {
+        for _ in 0..8 {
+            let cas = setup.process();
+            setup.clock.advance(Duration::from_secs(3600));
+            let (xorb, repo) = (xorbs.choose(&mut rng).unwrap(), *repos.choose(&mut rng).unwrap());
+            let (start, end) = *[(0, 2), (1, 4), (1, 3)].choose(&mut rng).unwrap();
+            let file = file_of(xorb, start, end, None);
+            match rng.random_range(0..10) {
+                0..4 => {
+                    upload_as(&cas, repo, xorb).await;
+                    register(&cas, repo, vec![file], &[xorb]).await;
+                }
+                4..6 => remove(&cas, file.hash, Some(repo)).await,
+                6..8 => remove(&cas, file.hash, None).await,
+                _ => drop(delete_xorb(&setup, xorb.xorb().hash()).await),
+            }
+        }
+        if round % 4 == 3 {
+            // Everything goes, which is when there is most to prune.
+            for file in setup.index.file_records(None).await.unwrap() {
+                remove(&setup.process(), file.hash, None).await;
+            }
+            setup.clock.advance(Duration::from_secs(48 * 3600));
+            for xorb in &xorbs {
+                delete_xorb(&setup, xorb.xorb().hash()).await;
+            }
+        }
+        let before = rebuild(&setup).await.unwrap();
+        let live = said(&setup.index, &chunks).await;
+        let pruned = prune(&setup, rng.random_range(1..20)).await;
+        pruned_count += pruned.registration_count + pruned.removal_count;
+        let after = rebuild(&setup).await.unwrap();
+        let (before, after) = (said(&before.index, &chunks).await, said(&after.index, &chunks).await);
+        assert_eq!(before, after, "round {round}, {pruned:?}");
+        // What was told of a xorb before it was deleted is told again when it is back: nothing less than before.
+        let is_told =
+            |(live, after): (&Vec<bool>, &Vec<bool>)| live.iter().zip(after).all(|(live, after)| live <= after);
+        assert!(live.dedup.iter().zip(&after.dedup).all(is_told), "round {round}");
+        assert_eq!(Said { dedup: Vec::new(), ..live }, Said { dedup: Vec::new(), ..after }, "round {round}");
+        if round % 4 == 3 {
+            assert_eq!(setup.record_seqs().await, [], "round {round}");
+        }
+    }
+    assert!(pruned_count > 10, "{pruned_count}");
+}
+
+#[tokio::test]
+async fn an_index_that_was_lost_does_not_cost_the_records_that_it_can_be_made_of() {
+    let mut setup = Setup::new().await;
+    let cas = setup.process();
+    let a = xorb_of(&[0, 1, 2]);
+    upload_as(&cas, "org/a", &a).await;
+    register(&cas, "org/a", vec![file_of(&a, 0, 3, None)], &[&a]).await;
+    remove(&cas, file_of(&a, 0, 3, None).hash, None).await;
+    register(&cas, "org/b", vec![file_of(&a, 0, 2, None)], &[&a]).await;
+    setup.clock.advance(Duration::from_secs(48 * 3600));
+    let (lost, folder) = (setup.index.clone(), tempfile::tempdir().unwrap());
+    setup.index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    assert_eq!(prune(&setup, 100).await, Pruned::default());
+    setup.index = lost;
+    check_same(&setup, "after pruning beside an empty index").await;
+}

@@ -1,0 +1,186 @@
+//! The process dies while files are registered and removed: what was acknowledged is so, what was not is whole or not there.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use reqwest::Method;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::support::{Answer, Client, Start, TestServer, Xorb, read_file, rng, shard_of};
+
+/// How often the process is killed: with the 200 times of `crash`, 500.
+const ROUND_COUNT: usize = 300;
+
+/// Clients that upload and register at once.
+const CLIENT_COUNT: usize = 4;
+
+/// A file, and what its reader must get.
+#[derive(Clone, Debug)]
+struct Known {
+    contents: Vec<u8>,
+    shard: Vec<u8>,
+    promise: Promise,
+}
+
+/// What a client was told of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promise {
+    There,
+    Removed,
+    /// The last answer did not come.
+    Either,
+}
+
+/// What one client did until the connection broke.
+#[derive(Default)]
+struct Done {
+    /// Acknowledged.
+    xorbs: Vec<Xorb>,
+    files: HashMap<String, Known>,
+}
+
+#[tokio::test]
+async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_to_what_it_acknowledged() {
+    let mut rng = rng();
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let mut files: HashMap<String, Known> = HashMap::new();
+    let (mut xorbs, mut new): (Vec<Xorb>, Vec<String>) = Default::default();
+    let (mut unheard, mut unheard_there, mut removed) = (0, 0, 0);
+
+    for _ in 0..ROUND_COUNT {
+        let server = Start::default().data_dir(&data_dir).start();
+        let old: Vec<String> = files.keys().take(5).cloned().collect();
+        for hash in new.drain(..).chain(old) {
+            let known = files.get_mut(&hash).unwrap();
+            let is_there = check(&server, &hash, known).await;
+            let is_unheard = known.promise == Promise::Either;
+            unheard += usize::from(is_unheard);
+            unheard_there += usize::from(is_unheard && is_there);
+            removed += usize::from(known.promise == Promise::Removed);
+            // What has been seen once must stay.
+            known.promise = if is_there { Promise::There } else { Promise::Removed };
+        }
+        files.retain(|_, known| known.promise == Promise::There);
+        assert_eq!(server.drafts(), 0);
+
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENT_COUNT {
+            let again: Vec<_> = files.values().take(10).map(|known| known.shard.clone()).collect();
+            let some: Vec<_> = xorbs.iter().rev().take(10).cloned().collect();
+            clients.spawn(register_until_it_breaks(server.client(), StdRng::from_rng(&mut rng), some, again));
+        }
+        // Not a wait for anything: the moment of death.
+        sleep(Duration::from_micros(rng.random_range(500..60_000))).await;
+        server.kill();
+        while let Some(done) = clients.join_next().await {
+            let done = done.unwrap();
+            xorbs.extend(done.xorbs);
+            new.extend(done.files.keys().cloned());
+            files.extend(done.files);
+        }
+    }
+
+    let server = Start::default().data_dir(&data_dir).start();
+    let acknowledged = files.values().filter(|known| known.promise == Promise::There).count();
+    for (hash, known) in &files {
+        check(&server, hash, known).await;
+    }
+    for xorb in &xorbs {
+        let answer = server.client().get(&xorb.path()).await;
+        assert!(answer.status == 200 && answer.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), answer.status);
+    }
+    println!(
+        "{ROUND_COUNT} kills: {acknowledged} files and {} xorbs acknowledged, {removed} files removed; {unheard} files \
+         without an answer, {unheard_there} of them there",
+        xorbs.len()
+    );
+    // A run in which the kill always came too early or too late would show nothing.
+    assert!(acknowledged > ROUND_COUNT / 2 && removed > ROUND_COUNT / 20, "{acknowledged} {removed}");
+    assert!(unheard > ROUND_COUNT / 20, "{unheard}");
+}
+
+/// Reads a file; returns whether it is there.
+async fn check(server: &TestServer, hash: &str, known: &Known) -> bool {
+    match read_file(&server.client(), "v1", hash, None).await {
+        Ok(contents) => {
+            assert!(contents == known.contents, "{hash} is damaged");
+            assert_ne!(known.promise, Promise::Removed, "the removal of {hash} was acknowledged");
+            true
+        }
+        Err(answer) => {
+            assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
+            assert_ne!(known.promise, Promise::There, "{hash} was acknowledged and is not there");
+            false
+        }
+    }
+}
+
+/// Uploads xorbs and registers files of their chunks, until the connection breaks.
+async fn register_until_it_breaks(client: Client, mut rng: StdRng, some: Vec<Xorb>, again: Vec<Vec<u8>>) -> Done {
+    let mut done = Done { xorbs: some, files: HashMap::new() };
+    let old_count = done.xorbs.len();
+    loop {
+        if done.xorbs.len() == old_count || rng.random_ratio(1, 3) {
+            let count = rng.random_range(1..6);
+            let xorb = Xorb::mixed(&mut rng, count);
+            if !is_acknowledged(client.request(Method::POST, &xorb.path()).body(xorb.bytes.clone())).await {
+                break;
+            }
+            done.xorbs.push(xorb);
+        }
+        if let Some(shard) = again.choose(&mut rng).filter(|_| rng.random_ratio(1, 8)) {
+            // What is registered already; its claim is renewed, and nothing else.
+            if !is_acknowledged(client.request(Method::POST, "/v1/shards").body(shard.clone())).await {
+                break;
+            }
+        }
+        let runs: Vec<(&Xorb, u32, u32)> = (0..rng.random_range(1..4))
+            .map(|_| {
+                let xorb = done.xorbs.choose(&mut rng).unwrap();
+                let start = rng.random_range(0..xorb.chunk_count());
+                (xorb, start, rng.random_range(start + 1..=xorb.chunk_count()))
+            })
+            .collect();
+        let contents = runs.iter().flat_map(|(xorb, start, end)| xorb.raw(*start, *end)).copied().collect();
+        let shard = shard_of(&runs);
+        let (hash, shard) = (shard.file_hash(), shard.bytes());
+        // A file of the same runs may be here or with another client already, and that one may remove it.
+        if done.files.contains_key(&hash) || run_is_shared(&runs, &done.xorbs[..old_count]) {
+            continue;
+        }
+        let known = done.files.entry(hash.clone()).or_insert(Known { contents, shard, promise: Promise::Either });
+        if !is_acknowledged(client.request(Method::POST, "/v1/shards").body(known.shard.clone())).await {
+            break;
+        }
+        known.promise = Promise::There;
+        if rng.random_ratio(1, 5) {
+            known.promise = Promise::Either;
+            if !is_acknowledged(client.request(Method::DELETE, &format!("/v1/files/{hash}"))).await {
+                break;
+            }
+            known.promise = Promise::Removed;
+        }
+    }
+    done.xorbs.drain(..old_count);
+    done
+}
+
+/// Whether another client may make the same file: only the xorbs of this one are its alone.
+fn run_is_shared(runs: &[(&Xorb, u32, u32)], shared: &[Xorb]) -> bool {
+    runs.iter().all(|(xorb, ..)| shared.iter().any(|other| other.hash() == xorb.hash()))
+}
+
+async fn is_acknowledged(request: reqwest::RequestBuilder) -> bool {
+    match Answer::try_of(request).await {
+        Ok(answer) => {
+            assert!(matches!(answer.status, 200 | 201), "{}: {:?}", answer.status, answer.body);
+            true
+        }
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,290 @@
+//! `zorb fsck`: each thing that can be wrong, made on purpose, named, repaired, and not found again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection, raw_sql};
+use tempfile::TempDir;
+
+use crate::backup::{Stored, check_served, store, text};
+use crate::cli::{Folder, Ran};
+use crate::scrub::{blob, flip};
+use crate::support::{Start, TestServer, Xorb, rng};
+
+/// A store that no server has, with some files in it.
+struct Stopped {
+    data_dir: PathBuf,
+    stored: Vec<Stored>,
+    folder: Folder,
+    _keep: Vec<Arc<TempDir>>,
+}
+
+impl Stopped {
+    async fn new() -> Self {
+        let (server, mut rng) = (TestServer::start(), rng());
+        let mut stored = Vec::new();
+        for _ in 0..3 {
+            stored.push(store(&server.client(), Xorb::mixed(&mut rng, 6)).await);
+        }
+        let (data_dir, keep) = (server.data_dir().to_owned(), server.folder());
+        server.terminate();
+        assert!(server.wait().success());
+        Self { data_dir, stored, folder: Folder::new(), _keep: keep }
+    }
+
+    fn fsck(&self, args: &[&str]) -> Ran {
+        fsck(&self.folder, &self.data_dir, args)
+    }
+
+    fn blob(&self, index: usize) -> PathBuf {
+        blob(&self.data_dir, &self.stored[index].xorb)
+    }
+
+    /// Where a blob of this name would be.
+    fn place(&self, name: &str) -> PathBuf {
+        self.data_dir.join("xorbs").join(&name[..2]).join(name)
+    }
+
+    async fn sql(&self, sql: &str) {
+        let url = format!("sqlite://{}", self.data_dir.join("index.sqlite").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        let sql = format!("PRAGMA foreign_keys = OFF; {sql}");
+        raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    /// Nothing is wrong, and everything is served.
+    async fn check_well(&self) {
+        assert_eq!(self.fsck(&["--deep"]).ok().record()["findings"], 0);
+        let server = Start::default().data_dir(&self.data_dir).start();
+        check_served(&server, &self.stored).await;
+    }
+}
+
+fn fsck(folder: &Folder, data_dir: &Path, args: &[&str]) -> Ran {
+    folder.zorb(&[&["fsck", "--json", "--data-dir", text(data_dir)], args].concat())
+}
+
+/// Kinds and outcomes of what was found.
+fn findings(ran: &Ran) -> Vec<(String, Option<String>)> {
+    let records = ran.records();
+    let (summary, findings) = records.split_last().expect("there is a summary");
+    assert_eq!((&summary["type"], &summary["findings"]), (&"summary".into(), &findings.len().into()));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    findings.iter().map(|finding| (text(&finding["kind"]).unwrap(), text(&finding["outcome"]))).collect()
+}
+
+/// Named without --repair, mended with it, gone afterwards.
+async fn check_repaired(store: &Stopped, args: &[&str], kinds: &[&str]) {
+    let found = findings(&store.fsck(args).failed(1, &["left"]));
+    let named: Vec<_> = found.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(named, kinds);
+    assert!(found.iter().all(|(_, outcome)| outcome.is_none()));
+    // Looking has changed nothing.
+    assert_eq!(findings(&store.fsck(args).failed(1, &[])), found);
+    let repaired = findings(&store.fsck(&[args, &["--repair"]].concat()).ok());
+    assert!(repaired.iter().all(|(_, outcome)| outcome.as_deref() == Some("repaired")), "{repaired:?}");
+    store.check_well().await;
+}
+
+#[tokio::test]
+async fn a_store_without_faults_is_clean_beside_a_server_and_without_one() {
+    let store = Stopped::new().await;
+    store.check_well().await;
+    let server = Start::default().data_dir(&store.data_dir).start();
+    for args in [&[][..], &["--deep"], &["--repair"], &["--deep", "--repair"]] {
+        let summary = store.fsck(args).ok().record();
+        assert_eq!((&summary["findings"], &summary["alone"]), (&0.into(), &false.into()));
+        assert_eq!((&summary["xorbs"], &summary["files"]), (&3.into(), &3.into()));
+    }
+    check_served(&server, &store.stored).await;
+    // What an upload that is under way leaves in tmp/ is none of its business.
+    fs::write(store.data_dir.join("tmp/draft"), "x").unwrap();
+    store.fsck(&["--repair"]).ok();
+    assert!(store.data_dir.join("tmp/draft").exists());
+}
+
+#[tokio::test]
+async fn what_only_an_upload_can_mend_is_taken_out_of_service_and_stays_a_finding_until_then() {
+    let store = Stopped::new().await;
+    fs::remove_file(store.blob(0)).unwrap();
+    fs::OpenOptions::new().write(true).open(store.blob(1)).and_then(|file| file.set_len(77)).unwrap();
+    flip(&store.blob(2), 33);
+    let mut expected = vec!["missing_blob", "wrong_length"];
+    let kinds = |ran: Ran| {
+        let mut kinds: Vec<_> = findings(&ran).into_iter().map(|(kind, _)| kind).collect();
+        kinds.sort();
+        kinds
+    };
+    assert_eq!(kinds(store.fsck(&[]).failed(1, &["2 findings left"])), expected);
+    expected.insert(1, "wrong_bytes");
+    let found = store.fsck(&["--deep"]).failed(1, &["3 findings left"]);
+    for record in found.records().iter().filter(|record| record["type"] == "finding") {
+        let hit = store.stored.iter().find(|stored| record["xorb"] == stored.xorb.hash()).unwrap();
+        assert_eq!((&record["files"][0], &record["file_count"]), (&hit.file.as_str().into(), &1.into()), "{record}");
+    }
+    assert_eq!(kinds(found), expected);
+    let marked = findings(&store.fsck(&["--deep", "--repair"]).failed(1, &["3 findings left"]));
+    assert!(marked.iter().all(|(_, outcome)| outcome.as_deref() == Some("quarantined")), "{marked:?}");
+    assert_eq!(kinds(store.fsck(&["--repair"]).failed(1, &["3 findings left"])), expected);
+
+    let server = Start::default().data_dir(&store.data_dir).start();
+    for Stored { file, xorb } in &store.stored {
+        server.client().get(&format!("/v1/reconstructions/{file}")).await.problem(500, "xorb_damaged");
+        assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    }
+    check_served(&server, &store.stored).await;
+    server.terminate();
+    assert!(server.wait().success());
+    store.check_well().await;
+}
+
+#[tokio::test]
+async fn a_blob_that_was_put_back_is_taken_back_into_service() {
+    let store = Stopped::new().await;
+    let bytes = fs::read(store.blob(0)).unwrap();
+    flip(&store.blob(0), 10);
+    store.fsck(&["--deep", "--repair"]).failed(1, &[]);
+    fs::write(store.blob(0), bytes).unwrap();
+    check_repaired(&store, &[], &["false_alarm"]).await;
+}
+
+#[tokio::test]
+async fn a_row_that_says_something_else_than_its_sound_blob_is_written_anew() {
+    for sql in ["layout = x'0100000001000000'", "crc64 = 5", "layout = x'00'"] {
+        let store = Stopped::new().await;
+        store.sql(&format!("UPDATE xorbs SET {sql} WHERE id = 2")).await;
+        check_repaired(&store, &["--deep"], &["wrong_row"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sound_blob_without_a_row_gets_one_and_the_files_that_lacked_it_are_whole_again() {
+    let store = Stopped::new().await;
+    let drop_row = "DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorb_domains WHERE xorb_id = 2; \
+         DELETE FROM xorb_chunks WHERE xorb_id = 2; DELETE FROM dedup_chunks WHERE xorb_id = 2; \
+         DELETE FROM xorbs WHERE id = 2; UPDATE totals SET xorb_count = xorb_count - 1, \
+         serialized_len = (SELECT sum(serialized_len) FROM xorbs), raw_len = (SELECT sum(raw_len) FROM xorbs)";
+    store.sql(drop_row).await;
+    let found = findings(&store.fsck(&[]).failed(1, &["2 findings left"]));
+    assert_eq!(found, [("orphan_blob".to_owned(), None), ("lost_xorbs".to_owned(), None)]);
+    // With its row back, the file is not lost: it lacks a reference.
+    let repaired = findings(&store.fsck(&["--repair"]).ok());
+    let done = |kind: &str| (kind.to_owned(), Some("repaired".to_owned()));
+    assert_eq!(repaired, [done("orphan_blob"), done("wrong_references")]);
+    store.check_well().await;
+}
+
+#[tokio::test]
+async fn a_xorb_that_is_lost_is_named_with_its_file_and_comes_back_from_an_archive() {
+    let store = Stopped::new().await;
+    let archive = ["backup", "b.rca", "--data-dir", text(&store.data_dir)];
+    store.folder.zorb(&[&archive[..], &["--quiet"]].concat()).ok();
+    fs::remove_file(store.blob(1)).unwrap();
+    store
+        .sql(
+            "DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorb_domains WHERE xorb_id = 2; \
+             DELETE FROM xorb_chunks WHERE xorb_id = 2; DELETE FROM dedup_chunks WHERE xorb_id = 2; \
+             DELETE FROM xorbs WHERE id = 2",
+        )
+        .await;
+    let found = store.fsck(&["--repair"]).failed(1, &["1 finding left"]);
+    let lost = &found.records()[0];
+    let Stored { file, xorb } = &store.stored[1];
+    assert_eq!((&lost["kind"], &lost["file"]), (&"lost_xorbs".into(), &file.as_str().into()));
+    assert_eq!((&lost["lost"][0], &lost["outcome"]), (&xorb.hash().into(), &"left".into()));
+    store.fsck(&["--repair", "--from", "b.rca"]).ok();
+    store.check_well().await;
+}
+
+#[tokio::test]
+async fn a_damaged_archive_heals_what_stands_before_the_damage_and_says_so() {
+    let store = Stopped::new().await;
+    store.folder.zorb(&["backup", "b.rca", "--quiet", "--data-dir", text(&store.data_dir)]).ok();
+    flip(&store.blob(0), 10);
+    store.fsck(&["--deep", "--repair"]).failed(1, &[]);
+    let bytes = store.folder.read("b.rca");
+    store.folder.write("cut.rca", &bytes[..60]);
+    store.fsck(&["--repair", "--from", "cut.rca"]).failed(2, &[]);
+    store.folder.write("none.rca", b"no archive");
+    store.fsck(&["--repair", "--from", "none.rca"]).failed(2, &["cannot heal"]);
+    store.fsck(&["--repair", "--from", "missing.rca"]).failed(2, &["cannot read"]);
+    assert_eq!(findings(&store.fsck(&[]).failed(1, &[])).len(), 1);
+    store.fsck(&["--repair", "--from", "b.rca"]).ok();
+    store.check_well().await;
+}
+
+#[tokio::test]
+async fn garbage_under_the_name_of_a_xorb_is_removed_also_beside_a_server() {
+    let (store, name) = (Stopped::new().await, "0123456789abcdef".repeat(4));
+    let place = store.place(&name);
+    fs::write(&place, "garbage").unwrap();
+    // Names that are no hashes were not put there by us.
+    fs::write(store.place("01-notes"), "mine").unwrap();
+    check_repaired(&store, &[], &["orphan_garbage"]).await;
+    assert!(!place.exists() && store.place("01-notes").exists());
+
+    let server = Start::default().data_dir(&store.data_dir).start();
+    fs::write(&place, "garbage").unwrap();
+    assert_eq!(findings(&store.fsck(&["--repair"]).ok()).len(), 1);
+    assert!(!place.exists());
+    check_served(&server, &store.stored).await;
+}
+
+#[tokio::test]
+async fn references_and_totals_are_computed_again_also_beside_a_server() {
+    let broken = "DELETE FROM xorb_files WHERE file_id = 1; INSERT INTO xorb_files VALUES (3, 2); \
+         UPDATE totals SET raw_len = raw_len + 1";
+    let store = Stopped::new().await;
+    store.sql(broken).await;
+    check_repaired(&store, &[], &["wrong_references", "wrong_references", "wrong_totals"]).await;
+    let server = Start::default().data_dir(&store.data_dir).start();
+    store.sql(broken).await;
+    assert_eq!(findings(&store.fsck(&["--repair"]).ok()).len(), 3);
+    assert_eq!(findings(&store.fsck(&[]).ok()).len(), 0);
+    check_served(&server, &store.stored).await;
+}
+
+#[tokio::test]
+async fn what_dead_uploads_left_is_cleared_up_when_no_server_runs() {
+    let (store, name) = (Stopped::new().await, "0123456789abcdef".repeat(4));
+    fs::write(store.data_dir.join("tmp/draft"), "x").unwrap();
+    fs::write(store.place(&name), "a blob that was published").unwrap();
+    store.sql("INSERT INTO xorbs (hash, state, since, ticket) VALUES (randomblob(32), 3, 0, 0)").await;
+    check_repaired(&store, &[], &["unfinished_row", "orphan_garbage", "temporary_files"]).await;
+    assert_eq!(fs::read_dir(store.data_dir.join("tmp")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn terms_that_do_not_parse_are_named_and_left() {
+    let store = Stopped::new().await;
+    store.sql("UPDATE file_terms SET terms = zeroblob(44) WHERE file_id = 1").await;
+    let found = findings(&store.fsck(&["--repair"]).failed(1, &["1 finding left"]));
+    assert_eq!(found, [("unreadable_terms".to_owned(), Some("left".to_owned()))]);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_no_store_cannot_be_checked_and_people_get_lines() {
+    let folder = Folder::new();
+    folder.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["there is no store"]);
+    folder.zorb(&["fsck", "--from", "x"]).failed(2, &["--repair"]);
+    let store = Stopped::new().await;
+    let people = |args: &[&str], code| {
+        let ran = folder.zorb(&[&["fsck", "--data-dir", text(&store.data_dir)], args].concat());
+        assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+        ran.text()
+    };
+    assert!(people(&[], 0).starts_with("3 xorbs and 3 files checked"), "{}", people(&[], 0));
+    fs::remove_file(store.blob(0)).unwrap();
+    let found = people(&[], 1);
+    let (xorb, file) = (store.stored[0].xorb.hash(), &store.stored[0].file);
+    assert!(found.starts_with(&format!("missing_blob: xorb {xorb}: ")), "{found}");
+    assert!(found.contains(&format!("\n  file {file}\n")) && found.contains("1 finding, 1 left"), "{found}");
+    assert_eq!(people(&["--quiet"], 1), "");
+    // No server can be started while it looks: they would take each other's work for dead. And one repair at a time.
+    let lock = fs::File::create(store.data_dir.join("gc.lock")).unwrap();
+    lock.try_lock().unwrap();
+    store.fsck(&["--repair"]).failed(2, &["another process deletes or repairs"]);
+}

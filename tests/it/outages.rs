@@ -1,0 +1,205 @@
+//! A machine at its end: a file system that has become read-only, a disk that fails, a quota, too many files. Writes are
+//! refused as what they are, reads go on, and when it is over the same server goes on as if nothing had been.
+//!
+//! The file system's errors come from a library that is preloaded (`outages/shim.c`): a real file system that fails on
+//! command takes a kernel with its modules. The limit of open files is the real one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rand::rngs::StdRng;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+use crate::support::{Answer, Client, Raw, Start, TestServer, Xorb, eventually, read_file, rng, upload_shard};
+
+/// A server whose changes to files can be made to fail.
+pub struct Shimmed {
+    pub server: TestServer,
+    mode: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Shimmed {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (library, mode, data_dir) =
+            (folder.path().join("shim.so"), folder.path().join("mode"), folder.path().join("data"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/outages/shim.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
+        assert!(compiler.status().expect("whoever builds this has the linker cc").success());
+        fs::write(&mode, "-").unwrap();
+        let server = Start::default()
+            .data_dir(&data_dir)
+            .env("LD_PRELOAD", &library)
+            .env("ZORB_SHIM_FOLDER", &data_dir)
+            .env("ZORB_SHIM_MODE", &mode)
+            .start();
+        Self { server, mode, _folder: folder }
+    }
+
+    /// What fails from now on; see the library.
+    pub fn set(&self, mode: &str) {
+        fs::write(&self.mode, mode).unwrap();
+    }
+}
+
+/// A xorb and the file that its chunks make.
+struct Sample {
+    xorb: Xorb,
+    shard: Vec<u8>,
+    file: String,
+}
+
+impl Sample {
+    fn new(rng: &mut StdRng) -> Self {
+        let xorb = Xorb::mixed(rng, 5);
+        let shard = upload_shard(&xorb, 0, 5);
+        Self { shard: shard.bytes(), file: shard.file_hash(), xorb }
+    }
+
+    async fn upload(&self, client: &Client) -> Answer {
+        client.post(&self.xorb.path(), self.xorb.bytes.clone()).await
+    }
+
+    async fn register(&self, client: &Client) -> Answer {
+        client.post("/v1/shards", self.shard.clone()).await
+    }
+
+    async fn store(&self, client: &Client) {
+        assert_eq!(self.upload(client).await.status, 201);
+        assert_eq!(self.register(client).await.status, 200);
+    }
+
+    async fn check_served(&self, client: &Client) {
+        let answer = client.get(&self.xorb.path()).await;
+        assert!(answer.status == 200 && answer.body == self.xorb.bytes, "{}: {:?}", answer.status, answer.body);
+        assert_eq!(read_file(client, "v1", &self.file, None).await.unwrap(), self.xorb.raw);
+    }
+
+    async fn check_absent(&self, client: &Client) {
+        client.head(&self.xorb.path()).await.status_is(404);
+        assert_eq!(read_file(client, "v1", &self.file, None).await.unwrap_err().status, 404);
+    }
+}
+
+impl Answer {
+    fn status_is(&self, status: u16) {
+        assert_eq!(self.status, status, "{:?}", self.body);
+    }
+
+    fn is_outage(&self) {
+        self.problem(503, "unavailable");
+        assert!(self.header("retry-after").parse::<u32>().unwrap() > 0);
+    }
+}
+
+/// Refused while it lasts, with reads going on, and over when it is over.
+async fn check(mode: &str, advice: &str, is_refusal: fn(&Answer)) {
+    let mut rng = rng();
+    let shimmed = Shimmed::start();
+    let client = shimmed.server.client();
+    let kept = Sample::new(&mut rng);
+    kept.store(&client).await;
+    let half = Sample::new(&mut rng);
+    half.upload(&client).await.status_is(201);
+
+    // Several times: what breaks in a connection to the index shows in the next use of it.
+    for round in 0..3 {
+        let refused = Sample::new(&mut rng);
+        shimmed.set(mode);
+        for _ in 0..2 {
+            is_refusal(&refused.upload(&client).await);
+            if round == 0 {
+                is_refusal(&half.register(&client).await);
+            }
+        }
+        kept.check_served(&client).await;
+        refused.check_absent(&client).await;
+        shimmed.server.client().get("/readyz").await.problem(503, "not_ready");
+        assert!(shimmed.server.log().contains(advice), "{}", shimmed.server.log());
+
+        shimmed.set("-");
+        refused.upload(&client).await.status_is(201);
+        refused.register(&client).await.status_is(200);
+        half.register(&client).await.status_is(200);
+        for sample in [&refused, &half, &kept] {
+            sample.check_served(&client).await;
+        }
+        client.get("/readyz").await.status_is(200);
+    }
+    // Nothing half-written is left, at the latest after a start.
+    let server = shimmed.server.restart();
+    assert_eq!(server.drafts(), 0);
+    assert_eq!(server.blobs().len(), 5);
+    kept.check_served(&server.client()).await;
+}
+
+#[tokio::test]
+async fn a_file_system_that_becomes_read_only_and_writable_again_costs_nothing_but_the_writes_between() {
+    check("r", "read-only", Answer::is_outage).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_for_a_while_costs_nothing_but_the_writes_between() {
+    check("i", "the disk fails", Answer::is_outage).await;
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_is_a_full_store_for_blobs() {
+    let mut rng = rng();
+    let shimmed = Shimmed::start();
+    let client = shimmed.server.client();
+    let (kept, refused) = (Sample::new(&mut rng), Sample::new(&mut rng));
+    kept.store(&client).await;
+    shimmed.set("q");
+    refused.upload(&client).await.problem(507, "out_of_space");
+    kept.check_served(&client).await;
+    shimmed.set("-");
+    refused.store(&client).await;
+    refused.check_served(&client).await;
+}
+
+#[tokio::test]
+async fn without_a_file_to_spare_requests_are_refused_and_with_one_they_are_served_again() {
+    let mut rng = rng();
+    let server = TestServer::start();
+    let client = server.client();
+    let (kept, refused) = (Sample::new(&mut rng), Sample::new(&mut rng));
+    kept.store(&client).await;
+    kept.check_served(&client).await;
+    // Taken before; a new one would wait until there is a file for it.
+    let mut connection = Raw::connect(&server).await;
+    connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
+    assert_eq!(connection.answer().await.status, 200);
+    let before = limit_files(&server, Some(0));
+
+    for _ in 0..3 {
+        let (path, len) = (refused.xorb.path(), refused.xorb.bytes.len());
+        connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n")).await;
+        connection.send(&refused.xorb.bytes).await;
+        connection.answer().await.is_outage();
+        connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", kept.xorb.path())).await;
+        connection.answer().await.is_outage();
+    }
+    assert!(server.log().contains("too many files are open"), "{}", server.log());
+    limit_files(&server, before);
+    kept.check_served(&client).await;
+    refused.check_absent(&client).await;
+    refused.store(&client).await;
+    refused.check_served(&client).await;
+    // Connections are taken again, too.
+    eventually("a new client is served", async || {
+        Answer::try_of(server.client().request(reqwest::Method::GET, "/readyz")).await.is_ok_and(|it| it.status == 200)
+    })
+    .await;
+    assert_eq!(server.drafts(), 0);
+}
+
+/// Sets the number of files that a server may have open; returns what it was.
+fn limit_files(server: &TestServer, limit: Option<u64>) -> Option<u64> {
+    let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap());
+    let limits = Rlimit { current: limit, maximum: getrlimit(Resource::Nofile).maximum };
+    prlimit(pid, Resource::Nofile, limits).expect("the server is a child of this process").current
+}

@@ -1,0 +1,138 @@
+//! What holds for every route, whoever adds one; and that docs/security.md does not promise what nobody tests.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Answer, Raw, Start, Xorb, issue, register, rng, routes, send, shard_of};
+
+/// Headers of every answer, with their values.
+const ALWAYS: [(&str, &str); 4] = [
+    ("x-content-type-options", "nosniff"),
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+
+fn check_headers(what: &str, answer: &Answer) {
+    for (name, value) in ALWAYS {
+        assert_eq!(answer.headers.get(name).map(|found| found.to_str().unwrap()), Some(value), "{name} of {what}");
+    }
+    assert_eq!(answer.headers.get_all("cache-control").iter().count(), 1, "{what}: {:?}", answer.headers);
+    assert_eq!(answer.headers.get("server"), None, "{what}");
+}
+
+#[tokio::test]
+async fn every_answer_of_every_route_has_the_headers_that_keep_browsers_from_harm() {
+    let server = Start::default().with("auth", "token").with("grants", true).start();
+    let client = server.client();
+    let token = issue(&server, "admin", "*", &[]);
+    let mut count = 0;
+    for case in routes(&client).await {
+        for value in ["0".repeat(64), "x".to_owned()] {
+            for token in [None, Some(token.as_str())] {
+                let answer = send(&client, &case.method, &case.path(&value), token, Vec::new()).await;
+                check_headers(&format!("{} {}: {}", case.method, case.template, answer.status), &answer);
+                if answer.status >= 400 {
+                    assert_eq!(answer.header("cache-control"), "no-store", "{case:?}");
+                }
+                count += usize::from(answer.status < 300);
+            }
+        }
+    }
+    assert!(count >= 10, "{count} answers were successes");
+    for path in ["/", "/unknown", "/v1"] {
+        check_headers(path, &client.get(path).await);
+    }
+}
+
+#[tokio::test]
+async fn what_may_be_kept_in_caches_says_so_itself_and_is_not_overruled() {
+    let (server, mut rng) = (Start::default().start(), rng());
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.header("cache-control"), "no-store");
+    assert_eq!(client.get(&xorb.path()).await.header("cache-control"), "public, immutable, max-age=31536000");
+    let answer = client.get_with(&xorb.path(), &[("if-none-match", "*")]).await;
+    assert_eq!((answer.status, answer.header("cache-control")), (304, "public, immutable, max-age=31536000"));
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_gets_problem_json_on_every_route() {
+    let server = Start::default().with("grants", true).start();
+    let client = server.client();
+    let mut count = 0;
+    for case in routes(&client).await.iter().filter(|case| case.template.contains('{')) {
+        for value in ["%ff", "%00", "%c3%28", "%2F..%2F", "%E2%80%AE"] {
+            // A client that does not mend the path for us.
+            let mut connection = Raw::connect(&server).await;
+            let head = format!("{} {}?%ff=%ff HTTP/1.1\r\nhost: zorb\r\n", case.method, case.path(value));
+            connection.send(format!("{head}connection: close\r\ncontent-length: 0\r\n\r\n")).await;
+            if case.method == "HEAD" {
+                let head = connection.head().await;
+                assert_eq!(
+                    (head.status / 100, head.header("content-type")),
+                    (4, "application/problem+json"),
+                    "{case:?}"
+                );
+            } else {
+                let answer = connection.answer().await;
+                let code = answer.json()["code"].as_str().expect("a code").to_owned();
+                answer.problem(answer.status, &code);
+                assert_eq!(answer.status / 100, 4, "{case:?} with {value}: {code}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 100, "{count}");
+}
+
+#[tokio::test]
+async fn head_on_a_url_of_data_tells_the_length_of_the_range_and_not_that_of_the_xorb() {
+    let (server, mut rng) = (Start::default().start(), rng());
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 9));
+    // Chunks 1 and 5, so that there are two ranges in one URL.
+    let shard = shard_of(&[(&xorb, 1, 2), (&xorb, 5, 6)]);
+    let file = shard.file_hash();
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    assert_eq!(register(&client, shard.bytes()).await, 1);
+    let plan = client.get(&format!("/v2/reconstructions/{file}")).await.json();
+    let fetch = &plan["xorbs"][&xorb.hash()][0];
+    let path = fetch["url"].as_str().expect("a URL").strip_prefix(server.url()).expect("our URL").to_owned();
+    let ranges: Vec<_> = fetch["ranges"]
+        .as_array()
+        .expect("ranges")
+        .iter()
+        .map(|range| {
+            let at = |name: &str| range["bytes"][name].as_u64().expect("a number");
+            (at("start"), at("end"))
+        })
+        .collect();
+    assert_eq!(ranges.len(), 2, "{fetch}");
+    let one = format!("bytes={}-{}", ranges[0].0, ranges[0].1);
+    let both = format!("{one},{}-{}", ranges[1].0, ranges[1].1);
+    for range in [one, both] {
+        let got = client.get_with(&path, &[("range", range.as_str())]).await;
+        let head = Answer::of(client.request(reqwest::Method::HEAD, &path).header("range", &range)).await;
+        assert_eq!((got.status, head.status), (206, 206), "{range}");
+        assert_eq!(got.header("content-length"), head.header("content-length"), "{range}");
+        assert_eq!(got.headers.get("content-range"), head.headers.get("content-range"), "{range}");
+        assert!(head.body.is_empty() && head.headers.get("etag").is_none());
+    }
+    assert_eq!(client.head(&path).await.status, 403, "without a range it is nothing");
+}
+
+#[test]
+fn every_test_that_the_threat_model_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("docs/security.md")).expect("the document is there");
+    let mut count = 0;
+    for name in text.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs::")) {
+        let (file, test) = name.split_once("::").expect("it has two parts");
+        let source = fs::read_to_string(root.join(file)).unwrap_or_else(|_| panic!("docs/security.md names {file}"));
+        let at =
+            source.find(&format!("fn {test}(")).unwrap_or_else(|| panic!("docs/security.md names {test} of {file}"));
+        let mut before = source[..at].lines().rev().take_while(|line| !line.is_empty() && *line != "}");
+        assert!(before.any(|line| line.contains("test]") || line.contains("tokio::test(")), "{name} is no test");
+        count += 1;
+    }
+    assert!(count >= 25, "only {count} tests are named");
+}

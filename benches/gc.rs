@@ -17,7 +17,7 @@ use zorb::format::shard::Term;
 use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Collect, Index, NewFile, NewXorb, Registration, SpentGrant, Ticket};
+use zorb::index::{Allowance, Collect, Index, NewFile, NewXorb, Registration, SpentGrant, Ticket};
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
@@ -96,50 +96,48 @@ async fn beside<T: Send>(what: &str, other: &SqliteIndex, work: impl Future<Outp
     (done, longest)
 }
 
+/// Fills the index; returns the file that is large.
+async fn fill(index: &SqliteIndex, now: Timestamp) -> FileHash {
+    let (mut rng, begin) = (StdRng::seed_from_u64(2), Instant::now());
+    let xorbs = xorbs();
+    for xorb in &xorbs {
+        let ticket = Ticket::random();
+        index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
+        index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
+    }
+    let needed = &xorbs[..XORB_COUNT / 10 * 9];
+    for _ in 0..REFERENCE_COUNT / FILE_XORB_COUNT {
+        let first = rng.random_range(0..needed.len());
+        // Neighbours, as files that were pushed together have them, and each once.
+        let terms = (0..FILE_XORB_COUNT).map(|at| term(needed[(first + at * 7) % needed.len()].hash)).collect();
+        register(index, file(&mut rng, terms), now).await;
+    }
+    let terms = (0..LARGE_TERM_COUNT).map(|at| term(needed[at * 11 % needed.len()].hash)).collect();
+    let large = file(&mut rng, terms);
+    let hash = large.hash;
+    register(index, large, now).await;
+    eprintln!(
+        "{XORB_COUNT} xorbs, {REFERENCE_COUNT} references and a file of {LARGE_TERM_COUNT} terms: {:.0} s",
+        begin.elapsed().as_secs_f64()
+    );
+    hash
+}
+
+async fn register(index: &SqliteIndex, file: NewFile, now: Timestamp) {
+    let mut xorbs: Vec<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+    xorbs.sort_by_key(|hash| *hash.as_bytes());
+    xorbs.dedup();
+    let (repo, allowance) = ("bench".to_owned(), Allowance::default());
+    let registration = Registration { repo, files: vec![file], xorbs, dedup: Vec::new(), now, allowance };
+    index.register(&registration).await.unwrap();
+}
+
 async fn run() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.sqlite");
     let index = SqliteIndex::open(&path).await.unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-    let mut rng = StdRng::seed_from_u64(2);
-    let begin = Instant::now();
-    let xorbs = xorbs();
-    for xorb in &xorbs {
-        let ticket = Ticket::random();
-        index.stage_xorb(xorb.hash, ticket, clock.now()).await.unwrap();
-        index.publish_xorb(xorb.clone(), ticket, clock.now()).await.unwrap();
-    }
-    let needed = &xorbs[..XORB_COUNT / 10 * 9];
-    let register = async |files: Vec<NewFile>| {
-        let mut named: Vec<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
-        named.sort_by_key(|hash| *hash.as_bytes());
-        named.dedup();
-        let repo = "bench".to_owned();
-        let registration = Registration {
-            repo,
-            files,
-            xorbs: named,
-            dedup: Vec::new(),
-            now: clock.now(),
-            allowance: zorb::index::Allowance::default(),
-        };
-        index.register(&registration).await.unwrap();
-    };
-    for _ in 0..REFERENCE_COUNT / FILE_XORB_COUNT {
-        let first = rng.random_range(0..needed.len());
-        // Neighbours, as files that were pushed together have them, and each once.
-        let terms = (0..FILE_XORB_COUNT).map(|at| term(needed[(first + at * 7) % needed.len()].hash)).collect();
-        register(vec![file(&mut rng, terms)]).await;
-    }
-    let large: Vec<Term> = (0..LARGE_TERM_COUNT).map(|at| term(needed[at * 11 % needed.len()].hash)).collect();
-    let large = file(&mut rng, large);
-    let large_hash = large.hash;
-    register(vec![large]).await;
-    eprintln!(
-        "{XORB_COUNT} xorbs, {REFERENCE_COUNT} references and a file of {LARGE_TERM_COUNT} terms: {:.0} s",
-        begin.elapsed().as_secs_f64()
-    );
-
+    let large_hash = fill(&index, clock.now()).await;
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let blobs = Arc::new(MemoryBlobStore::new());
     let cas = Cas::new(

@@ -1,6 +1,7 @@
 //! What the record of a registration costs: the same registrations with records on disk and with records in memory, which
 //! cost next to nothing, in turn on the same disk. Prints milliseconds per registration, medians of the rounds, and their
 //! ratio. `cargo bench --bench register`
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a bench fails where it panics, and prints")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ async fn register(cas: &Cas, first: usize, at_once: usize) -> f64 {
 fn shard(xorb: &BuiltXorb, number: usize) -> Bytes {
     let verified = xorb.xorb();
     let digits: Vec<usize> =
-        (0..TERM_COUNT).map(|place| number.checked_shr(2 * place as u32).unwrap_or(0) % 4).collect();
+        (0..TERM_COUNT).map(|place| number.checked_shr(2 * u32::try_from(place).unwrap()).unwrap_or(0) % 4).collect();
     let hashes: Vec<_> = digits.iter().map(|digit| verified.chunk_hashes()[*digit]).collect();
     let term = |digit: &usize| {
         let start = u32::try_from(*digit).unwrap();

@@ -164,12 +164,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         let _ = until.run_until_cancelled(verifying).await;
     });
     if config.scrub_rate > 0 {
-        let budget = ScrubBudget { bytes_per_sec: config.scrub_rate, interval: config.scrub_interval };
-        let (scrubbing, until) = (cas.clone().scrub(budget), watching.clone());
-        background.spawn(async move {
-            // Like the verification.
-            let _ = until.run_until_cancelled(scrubbing).await;
-        });
+        background.spawn(scrub(cas.clone(), config.scrub_rate, config.scrub_interval, watching.clone()));
     }
     serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
     watching.cancel();
@@ -192,6 +187,12 @@ async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
     });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     recovered.context("cannot clear up after the last run")
+}
+
+/// Verifies blobs again, until it is told to stop.
+async fn scrub(cas: Cas, bytes_per_sec: u64, interval: Duration, stop: CancellationToken) {
+    // It never ends by itself, so there is nothing to be got from it.
+    let _ = stop.run_until_cancelled(cas.scrub(ScrubBudget { bytes_per_sec, interval })).await;
 }
 
 fn address(config: &Config) -> PublicAddress {

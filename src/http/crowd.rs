@@ -92,7 +92,8 @@ mod tests {
         assert_eq!(fill(&crowd, "::ffff:10.0.0.1").len(), 0, "the same address");
         assert_eq!(fill(&crowd, "10.0.0.2").len(), 2);
         drop(many);
-        assert_eq!((crowd.table().total, crowd.table().addresses.len()), (0, 0));
+        let table = crowd.table();
+        assert_eq!((table.total, table.addresses.len()), (0, 0));
     }
 
     #[test]

@@ -64,6 +64,11 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         self.millis.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
+
+    /// Moves the clock to this moment, which may be an earlier one.
+    pub fn set(&self, now: Timestamp) {
+        self.millis.store(now.0, Ordering::SeqCst);
+    }
 }
 
 impl Clock for ManualClock {

@@ -13,6 +13,7 @@
 
 mod batch;
 mod draft_slot;
+mod publish;
 mod slot;
 
 use std::error::Error as StdError;
@@ -22,18 +23,17 @@ use bytes::Bytes;
 use crc64fast_nvme::Digest;
 use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
-use tokio::sync::{MutexGuard, oneshot};
+use tokio::sync::oneshot;
 
 use self::batch::Batch;
 use self::draft_slot::DraftSlot;
 use super::Cas;
 use super::access::Claims;
-use super::error::{StoreError, UploadError};
+use super::error::UploadError;
 use super::register::domain;
-use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
-use crate::index::{NewXorb, SpentGrant, Staging, Ticket};
+use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
@@ -226,95 +226,6 @@ impl Cas {
             }
         });
         answered.await.expect("the task sends its answer unless it panics, and then this request fails with it")
-    }
-
-    /// Makes a verified upload durable and visible.
-    async fn publish(&self, verified: Verified, domain: String) -> Result<Uploaded, UploadError> {
-        let _publishing = self.publish_lock(&verified.xorb.hash()).await;
-        match self.stage(verified.xorb.hash()).await {
-            Ok(staged) => self.publish_staged(staged, verified, domain, None).await,
-            Err(refused) => {
-                verified.draft.discard().await;
-                Err(refused)
-            }
-        }
-    }
-
-    /// Lets nobody else publish this xorb.
-    pub(super) async fn publish_lock(&self, hash: &XorbHash) -> MutexGuard<'_, ()> {
-        let [a, b, ..] = *hash.as_bytes();
-        let index = usize::from(u16::from_le_bytes([a, b])) % super::PUBLISH_LOCK_COUNT;
-        self.publish_locks[index].lock().await
-    }
-
-    /// Claims the row, under the lock. What is staged and not published then is invisible, and free for the next upload
-    /// of this xorb.
-    pub(super) async fn stage(&self, hash: XorbHash) -> Result<Staged, UploadError> {
-        let ticket = Ticket::random();
-        match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
-            Staging::Staged => Ok(Staged::New(ticket)),
-            Staging::Live => Ok(Staged::There),
-            Staging::Damaged => Ok(Staged::Damaged(ticket)),
-            Staging::Deleting => Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
-        }
-    }
-
-    /// Publishes what was staged, under the same lock. A grant is spent by that.
-    pub(super) async fn publish_staged(
-        &self,
-        staged: Staged,
-        verified: Verified,
-        domain: String,
-        grant: Option<SpentGrant>,
-    ) -> Result<Uploaded, UploadError> {
-        let Verified { tenant, xorb, crc64, draft } = verified;
-        let hash = xorb.hash();
-        let mut uploaded = Uploaded {
-            hash,
-            was_inserted: false,
-            chunk_count: xorb.layout().chunk_count(),
-            serialized_len: xorb.layout().serialized_len(),
-            raw_len: xorb.layout().raw_len(),
-        };
-        let ticket = match staged {
-            Staged::New(ticket) | Staged::Damaged(ticket) => Some(ticket),
-            Staged::There => None,
-        };
-        let Some(ticket) = ticket else {
-            draft.discard().await;
-            self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
-            if let Some(grant) = grant {
-                self.index.spend_grant(grant).await.map_err(StoreError::from)?;
-            }
-            return Ok(uploaded);
-        };
-        let is_heal = matches!(staged, Staged::Damaged(_));
-        let Some(draft) = draft.into_draft() else {
-            // It was there when the upload began, and was deleted since, or found damaged. Nothing was written, so it
-            // must come again; a staged row is cleared up like that of any failed upload. What memory still
-            // has of it would make the next upload end here as well.
-            self.forget_layout(hash);
-            let retry_after = DELETION_RETRY_AFTER;
-            return Err(if is_heal {
-                UploadError::FoundDamaged { retry_after }
-            } else {
-                UploadError::BeingDeleted { retry_after }
-            });
-        };
-        // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
-        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
-        let turn = self.publishes.wait(tenant, 1).await;
-        if is_heal {
-            // What fails leaves the xorb damaged, and free for the next upload.
-            self.replace_blob(draft, row, ticket).await?;
-        } else {
-            draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
-            drop(turn);
-            self.index.publish_xorb(row, ticket, self.clock.now()).await.map_err(StoreError::from)?;
-        }
-        uploaded.was_inserted = true;
-        Ok(uploaded)
     }
 }
 

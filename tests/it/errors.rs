@@ -6,8 +6,8 @@ use zorb::http::Code;
 
 use crate::outages::Shimmed;
 use crate::support::{
-    Answer, Certificates, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue, random_bytes, rng,
-    sha256_of, upload_shard,
+    Answer, Certificates, Client, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue,
+    random_bytes, rng, sha256_of, upload_shard,
 };
 
 /// Fields that every problem has.
@@ -67,17 +67,12 @@ async fn provoke(code: &str) -> Answer {
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
     let start = Start::default();
     let server = match code {
-        "https_required" => return plain_to_tls().await,
         "overloaded" => start.with("max_uploads", 1).start(),
         "too_many_requests" => start.with("max_uploads", 8).start(),
         "deadline" => start.with("request_timeout_secs", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
-        "quota_exceeded" => return quota_exceeded(&xorb).await,
-        "out_of_space" => return out_of_space().await,
-        "unavailable" => {
-            let shimmed = Shimmed::start();
-            shimmed.set("r");
-            return shimmed.server.client().post(&path, xorb.bytes.clone()).await;
+        "https_required" | "quota_exceeded" | "out_of_space" | "unavailable" => {
+            return provoke_elsewhere(code, &xorb).await;
         }
         _ => start.start(),
     };
@@ -115,13 +110,7 @@ async fn provoke(code: &str) -> Answer {
         "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
         "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.answer().await,
         "range_not_satisfiable" => client.get(&format!("{part}3")).await,
-        "xorb_damaged" => {
-            fs::remove_file(crate::scrub::blob(server.data_dir(), &xorb)).expect("the blob is there");
-            assert_eq!(client.get(&path).await.status, 500);
-            let found = async || Metrics::of(&client).await.get("zorb_store_damaged_xorbs") == 1.0;
-            eventually("it is found", found).await;
-            client.get(&path).await
-        }
+        "xorb_damaged" => xorb_damaged(&server, &client, &xorb).await,
         "internal" => {
             fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
             client.get(&path).await
@@ -152,6 +141,29 @@ async fn provoke(code: &str) -> Answer {
         }
         code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
     }
+}
+
+/// The same for errors that need a server of a kind of its own.
+async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Answer {
+    match code {
+        "https_required" => plain_to_tls().await,
+        "quota_exceeded" => quota_exceeded(xorb).await,
+        "out_of_space" => out_of_space().await,
+        _ => {
+            let shimmed = Shimmed::start();
+            shimmed.set("r");
+            shimmed.server.client().post(&xorb.path(), xorb.bytes.clone()).await
+        }
+    }
+}
+
+/// A xorb of which the blob is gone, once somebody has noticed.
+async fn xorb_damaged(server: &TestServer, client: &Client, xorb: &Xorb) -> Answer {
+    fs::remove_file(crate::scrub::blob(server.data_dir(), xorb)).expect("the blob is there");
+    assert_eq!(client.get(&xorb.path()).await.status, 500);
+    let found = async || Metrics::of(client).await.get("zorb_store_damaged_xorbs") == 1.0;
+    eventually("it is found", found).await;
+    client.get(&xorb.path()).await
 }
 
 /// Plain HTTP where TLS is spoken. No layer but one has seen it, so it has no id.

@@ -24,6 +24,7 @@ suite! {
     a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one
     a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_it_is_cleared_up
     the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_reference
+    the_xorbs_of_a_removed_file_are_touched_as_of_its_removal_when_the_clock_has_gone_back_since
     a_sha256_that_only_one_repository_claims_goes_with_its_claim
     a_large_file_is_cleared_up_in_steps_that_keep_what_is_left
 }
@@ -289,6 +290,14 @@ async fn the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_refer
     assert_eq!(lives.map(|life| life.since), [after(7), NOW, NOW]);
     assert_eq!(lives.map(|life| life.is_referenced), [false, true, false]);
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(6), after(50)).await.unwrap(), [hash(3)]);
+}
+
+async fn the_xorbs_of_a_removed_file_are_touched_as_of_its_removal_when_the_clock_has_gone_back_since(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.register(&registration("r", vec![file(8, &[term(1, 0, 1)])], &[1])).await.unwrap();
+    db.remove_claims(file_hash(8), None, after(9)).await.unwrap();
+    sweep(&db, after(5)).await;
+    assert_eq!(life(&db, 1).await.since, after(9));
 }
 
 async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {

@@ -19,6 +19,8 @@ mod repair;
 mod replace;
 mod terms;
 mod usage;
+#[cfg(test)]
+pub(crate) mod weakened;
 
 use std::fs::File;
 use std::ops::Range;

@@ -15,7 +15,7 @@ const STEP_RUN_COUNT: usize = 64;
 /// References of one step. Each is a place of its own in the table, as are its xorb and that in the index of lives.
 const STEP_REFERENCE_COUNT: usize = 256;
 
-const FIND_REMOVED: &str = "SELECT id FROM files WHERE removed_at IS NOT NULL LIMIT 1";
+const FIND_REMOVED: &str = "SELECT id, removed_at FROM files WHERE removed_at IS NOT NULL LIMIT 1";
 
 impl SqliteIndex {
     pub(super) async fn delete_claims(
@@ -96,7 +96,9 @@ async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timesta
     // Looked for once more: ids are given to new files again, and another process may have been faster.
     let found = sqlx::query(FIND_REMOVED).fetch_optional(&mut *transaction).await.map_err(failed)?;
     let Some(row) = found else { return Ok(false) };
-    let id: i64 = get(op, &row, 0)?;
+    let (id, removed_at): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
+    // The file kept its xorbs until it was removed at least, also where the clock has gone back since.
+    let now = now.max(Timestamp::from_millis(removed_at.cast_unsigned()));
     // Terms first: what has references and no terms is kept, what has terms and no references would be collected.
     let limit = i64::try_from(STEP_RUN_COUNT).unwrap_or(i64::MAX);
     let runs = execute(op, &mut transaction, TERMS, |query| query.bind(id).bind(limit)).await?;

@@ -28,8 +28,8 @@ fn alone_a_tenant_gets_everything_at_once() {
     assert!(gate.shared.state().lines.is_empty(), "who has gone is forgotten");
 }
 
-#[test]
-fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
+#[tokio::test(start_paused = true)]
+async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
     let mut waiting: Vec<_> = [(FLOOD, 'a'), (FLOOD, 'b'), (FLOOD, 'c'), (THIRD, 'x'), (THIRD, 'y'), (OTHER, 'm')]
@@ -89,8 +89,8 @@ async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_stil
     assert!(other.await.is_ok());
 }
 
-#[test]
-fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothing() {
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothing() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
     let (mut gone, mut served) = (Box::pin(gate.enter(OTHER, 1)), Box::pin(gate.enter(THIRD, 1)));
@@ -104,8 +104,8 @@ fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothing() {
     drop(now(&gate, FLOOD, 1));
 }
 
-#[test]
-fn a_tenant_keeps_to_its_limit_and_is_passed_over_but_one_large_request_is_not_impossible() {
+#[tokio::test(start_paused = true)]
+async fn a_tenant_keeps_to_its_limit_and_is_passed_over_but_one_large_request_is_not_impossible() {
     let gate = gate(8, 6);
     let first = now(&gate, FLOOD, 6);
     let mut more = Box::pin(gate.enter(FLOOD, 1));
@@ -121,8 +121,8 @@ fn a_tenant_keeps_to_its_limit_and_is_passed_over_but_one_large_request_is_not_i
     assert_eq!(gate.load(), (0, 0));
 }
 
-#[test]
-fn a_large_request_is_not_starved_by_small_ones() {
+#[tokio::test(start_paused = true)]
+async fn a_large_request_is_not_starved_by_small_ones() {
     let gate = gate(4, 4);
     let held = now(&gate, FLOOD, 1);
     let mut large = Box::pin(gate.enter(OTHER, 4));

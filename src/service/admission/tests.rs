@@ -59,8 +59,9 @@ async fn what_ends_goes_to_who_was_refused_until_both_have_their_share() {
     drop(flood.pop());
     let back = admission.admit(FLOOD, 1).unwrap();
     drop((flood, other, back));
-    assert!(admission.table().tenants.values().all(|entry| entry.usage.count == 0));
-    assert_eq!((admission.table().total.count, admission.table().total.len), (0, 0));
+    let table = admission.table();
+    assert!(table.tenants.values().all(|entry| entry.usage.count == 0));
+    assert_eq!((table.total.count, table.total.len), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use super::plan::{Action, CollectionPlan, PlannedXorb, Tally};
 use super::{Pace, STEP_COUNT};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
-use crate::index::IndexError;
+use crate::index::{IndexError, XorbState};
 use crate::runtime::telemetry::chain;
 use crate::service::Cas;
 use crate::service::error::StoreError;
@@ -92,7 +92,7 @@ impl Cas {
                 let abandoned = self.index.abandon_xorbs(hashes, plan.staged_since(), now).await;
                 (abandoned, "staged xorbs cannot be given up")
             }
-            Action::Finish { .. } => (Ok(hashes), ""),
+            Action::Finish { .. } => (self.still_deleting(hashes).await, "deletions cannot be looked at"),
         };
         let changed = match changed {
             Ok(changed) => changed,
@@ -112,6 +112,17 @@ impl Cas {
             }
             self.finish_deletion(collected, xorb).await;
         }
+    }
+
+    /// Those of these xorbs that are being deleted still. Once somebody else has finished that, the blob may be that of an
+    /// upload that came afterwards.
+    async fn still_deleting(&self, hashes: Vec<XorbHash>) -> Result<Vec<XorbHash>, IndexError> {
+        let mut deleting = Vec::with_capacity(hashes.len());
+        for hash in hashes {
+            let life = self.index.find_life(hash).await?;
+            deleting.extend(life.filter(|life| life.state == XorbState::Deleting).map(|life| life.hash));
+        }
+        Ok(deleting)
     }
 
     /// Removes the blob of a row that says so, and then the row.

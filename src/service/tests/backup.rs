@@ -32,7 +32,7 @@ impl Watch for Unwatched {
 async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError> {
     let origin = Origin {
         blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
-        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
         pool: Pool::new(2),
     };
     let file = File::options().read(true).write(true).open(archive).unwrap();
@@ -42,7 +42,7 @@ async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError>
 async fn restore(setup: &Setup, archive: &Path) -> Result<u64, RestoreError> {
     let target = Target {
         blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
-        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
         clock: Arc::new(ManualClock::new(NOW)),
         pool: Pool::new(3),
         tightening: Tightening::Compressed,

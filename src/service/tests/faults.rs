@@ -25,6 +25,7 @@ use crate::index::{
     Totals, XorbContents, XorbEntry, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
+use crate::service::tests::model::{Gate, Weakness};
 
 /// Whether a failed operation was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(super) enum Moment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     plan: Arc<Mutex<Option<Plan>>>,
+    /// Where operations wait until it is their turn.
+    gate: Option<Gate>,
 }
 
 #[derive(Debug)]
@@ -53,6 +56,11 @@ enum Trigger {
 }
 
 impl Faults {
+    /// None yet, of operations that wait at this gate.
+    pub(super) fn behind(gate: Gate) -> Self {
+        Self { gate: Some(gate), ..Self::default() }
+    }
+
     /// The operation after `n` further ones fails.
     pub(super) fn arm(&self, n: usize, moment: Moment) {
         *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Count(n), moment, failed: None });
@@ -92,6 +100,9 @@ impl Faults {
         operation: impl Future<Output = Result<T, E>>,
         error: impl FnOnce() -> E,
     ) -> Result<T, E> {
+        if let Some(gate) = &self.gate {
+            gate.pass(name).await;
+        }
         match self.hit(name) {
             None => operation.await,
             Some(Moment::Before) => Err(error()),
@@ -117,6 +128,7 @@ pub(super) struct FaultyBlobs {
     pub(super) faults: Faults,
 }
 
+// Blobs in memory do what they are asked for when they are asked, and not when the answer is awaited: hence the blocks.
 impl BlobStore for FaultyBlobs {
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
         if self.faults.hit("draft").is_some() {
@@ -126,19 +138,19 @@ impl BlobStore for FaultyBlobs {
     }
 
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
-        self.faults.around("read", self.inner.read(key, range), blob_error).boxed()
+        self.faults.around("read", async move { self.inner.read(key, range).await }, blob_error).boxed()
     }
 
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
-        self.faults.around("head", self.inner.head(key), blob_error).boxed()
+        self.faults.around("head", async move { self.inner.head(key).await }, blob_error).boxed()
     }
 
     fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
-        self.faults.around("delete", self.inner.delete(key), blob_error).boxed()
+        self.faults.around("delete", async move { self.inner.delete(key).await }, blob_error).boxed()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
-        self.faults.around("list", self.inner.list(), blob_error).boxed()
+        self.faults.around("list", async move { self.inner.list().await }, blob_error).boxed()
     }
 
     fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
@@ -154,7 +166,9 @@ impl BlobStore for FaultyBlobs {
     }
 
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
-        self.faults.around("remove_stray_drafts", self.inner.remove_stray_drafts(), blob_error).boxed()
+        self.faults
+            .around("remove_stray_drafts", async move { self.inner.remove_stray_drafts().await }, blob_error)
+            .boxed()
     }
 
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
@@ -162,7 +176,7 @@ impl BlobStore for FaultyBlobs {
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
-        self.faults.around("probe", self.inner.probe(), blob_error).boxed()
+        self.faults.around("probe", async move { self.inner.probe().await }, blob_error).boxed()
     }
 }
 
@@ -182,7 +196,8 @@ impl Draft for FaultyDraft {
 
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { inner, faults } = *self;
-        async move { faults.around("publish", inner.publish(key), blob_error).await }.boxed()
+        let publish = async move { inner.publish(key).await };
+        async move { faults.around("publish", publish, blob_error).await }.boxed()
     }
 }
 
@@ -229,6 +244,14 @@ impl RecordStore for FaultyRecords {
 pub(super) struct FaultyIndex {
     pub(super) inner: SqliteIndex,
     pub(super) faults: Faults,
+    /// What its guards lack; nothing, but for the test of those.
+    pub(super) weakness: Weakness,
+}
+
+impl FaultyIndex {
+    pub(super) fn new(inner: &SqliteIndex, faults: &Faults) -> Self {
+        Self { inner: inner.clone(), faults: faults.clone(), weakness: Weakness::default() }
+    }
 }
 
 impl Index for FaultyIndex {
@@ -254,11 +277,13 @@ impl Index for FaultyIndex {
     }
 
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
-        self.faults.around("stage_xorb", self.inner.stage_xorb(hash, ticket, now), index_error).boxed()
+        self.faults.around("stage_xorb", self.weakness.stage_xorb(&self.inner, hash, ticket, now), index_error).boxed()
     }
 
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("publish_xorb", self.inner.publish_xorb(xorb, ticket, now), index_error).boxed()
+        self.faults
+            .around("publish_xorb", self.weakness.publish_xorb(&self.inner, xorb, ticket, now), index_error)
+            .boxed()
     }
 
     fn renew_xorb(
@@ -267,7 +292,7 @@ impl Index for FaultyIndex {
         domain: Option<String>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("renew_xorb", self.inner.renew_xorb(hash, domain, now), index_error).boxed()
+        self.faults.around("renew_xorb", self.weakness.renew_xorb(&self.inner, hash, domain, now), index_error).boxed()
     }
 
     fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
@@ -291,7 +316,7 @@ impl Index for FaultyIndex {
     }
 
     fn unfinished_xorbs(&self) -> BoxFuture<'_, Result<Vec<(XorbHash, XorbState)>, IndexError>> {
-        self.faults.around("unfinished_xorbs", self.inner.unfinished_xorbs(), index_error).boxed()
+        self.faults.around("unfinished_xorbs", self.weakness.unfinished_xorbs(&self.inner), index_error).boxed()
     }
 
     fn totals(&self) -> BoxFuture<'_, Result<Totals, IndexError>> {
@@ -307,7 +332,7 @@ impl Index for FaultyIndex {
     }
 
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
-        self.faults.around("register", self.inner.register(registration), index_error).boxed()
+        self.faults.around("register", self.weakness.register(&self.inner, registration), index_error).boxed()
     }
 
     fn find_file(
@@ -316,7 +341,7 @@ impl Index for FaultyIndex {
         reader: Reader,
         part: Option<ByteRange>,
     ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
-        self.faults.around("find_file", self.inner.find_file(hash, reader, part), index_error).boxed()
+        self.faults.around("find_file", self.weakness.find_file(&self.inner, hash, reader, part), index_error).boxed()
     }
 
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
@@ -329,7 +354,9 @@ impl Index for FaultyIndex {
         domain: Option<String>,
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
-        self.faults.around("find_dedup", self.inner.find_dedup(chunk, domain, lease_until), index_error).boxed()
+        self.faults
+            .around("find_dedup", self.weakness.find_dedup(&self.inner, chunk, domain, lease_until), index_error)
+            .boxed()
     }
 
     fn unverified_claims(

@@ -18,7 +18,7 @@ use crate::service::{ReadError, StoreError};
 fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
     Fsck {
         blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
-        index: Arc::new(FaultyIndex { inner: setup.index.clone(), faults: setup.faults.clone() }),
+        index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
         clock: Arc::clone(&setup.clock) as _,
         pool: Pool::new(2),
         presence,

@@ -9,6 +9,8 @@ mod gc;
 mod granted;
 mod health;
 mod large;
+mod late;
+mod model;
 mod quota;
 mod records;
 mod verbs;
@@ -72,7 +74,7 @@ impl Setup {
 
     /// The same over blobs of another kind.
     fn process_over(&self, blobs: impl BlobStore) -> Cas {
-        let index = FaultyIndex { inner: self.index.clone(), faults: self.faults.clone() };
+        let index = FaultyIndex::new(&self.index, &self.faults);
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
         let records = FaultyRecords { inner: self.records.clone(), faults: self.faults.clone() };

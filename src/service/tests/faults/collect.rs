@@ -10,7 +10,7 @@ use crate::runtime::clock::Timestamp;
 
 impl Collect for FaultyIndex {
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>> {
-        self.faults.around("xorb_lives", self.inner.xorb_lives(after, limit), index_error).boxed()
+        self.faults.around("xorb_lives", self.weakness.xorb_lives(&self.inner, after, limit), index_error).boxed()
     }
 
     fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>> {
@@ -18,7 +18,7 @@ impl Collect for FaultyIndex {
     }
 
     fn term_runs(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermPage, IndexError>> {
-        self.faults.around("term_runs", self.inner.term_runs(after, limit), index_error).boxed()
+        self.faults.around("term_runs", self.weakness.term_runs(&self.inner, after, limit), index_error).boxed()
     }
 
     fn condemn_xorbs(
@@ -27,7 +27,9 @@ impl Collect for FaultyIndex {
         idle_since: Timestamp,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        self.faults.around("condemn_xorbs", self.inner.condemn_xorbs(xorbs, idle_since, now), index_error).boxed()
+        self.faults
+            .around("condemn_xorbs", self.weakness.condemn_xorbs(&self.inner, xorbs, idle_since, now), index_error)
+            .boxed()
     }
 
     fn begin_deletions(
@@ -36,7 +38,7 @@ impl Collect for FaultyIndex {
         condemned_since: Timestamp,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        let begun = self.inner.begin_deletions(xorbs, condemned_since, now);
+        let begun = self.weakness.begin_deletions(&self.inner, xorbs, condemned_since, now);
         self.faults.around("begin_deletions", begun, index_error).boxed()
     }
 
@@ -46,7 +48,9 @@ impl Collect for FaultyIndex {
         staged_since: Timestamp,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        self.faults.around("abandon_xorbs", self.inner.abandon_xorbs(xorbs, staged_since, now), index_error).boxed()
+        self.faults
+            .around("abandon_xorbs", self.weakness.abandon_xorbs(&self.inner, xorbs, staged_since, now), index_error)
+            .boxed()
     }
 
     fn remove_claims(
@@ -55,11 +59,13 @@ impl Collect for FaultyIndex {
         repo: Option<String>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>> {
-        self.faults.around("remove_claims", self.inner.remove_claims(file, repo, now), index_error).boxed()
+        self.faults
+            .around("remove_claims", self.weakness.remove_claims(&self.inner, file, repo, now), index_error)
+            .boxed()
     }
 
     fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("sweep_removed", self.inner.sweep_removed(now), index_error).boxed()
+        self.faults.around("sweep_removed", self.weakness.sweep_removed(&self.inner, now), index_error).boxed()
     }
 
     fn generation(&self) -> BoxFuture<'_, Result<u64, IndexError>> {

@@ -1,0 +1,81 @@
+//! What no store does to its index: for tests that break its guards one by one, to see whether anybody notices.
+
+use sqlx::{QueryBuilder, Sqlite};
+
+use super::files::push_hashes;
+use super::{SqliteIndex, map, millis};
+use crate::format::XorbHash;
+use crate::index::error::IndexError;
+use crate::index::rows;
+use crate::index::{Ticket, XorbState};
+use crate::runtime::clock::Timestamp;
+
+/// Which checks of a step in the life of a xorb are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checks {
+    pub(crate) age: bool,
+    pub(crate) lease: bool,
+    pub(crate) references: bool,
+}
+
+impl SqliteIndex {
+    /// Runs a statement, whatever it is: `?1` is a hash, `?2` a number.
+    pub(crate) async fn spoil_at(&self, sql: &'static str, hash: &[u8], number: i64) -> Result<u64, IndexError> {
+        let result = sqlx::query(sql).bind(hash.to_vec()).bind(number).execute(&self.writer).await;
+        result.map(|result| result.rows_affected()).map_err(|error| map("spoil the index", error))
+    }
+
+    /// The same with a second hash.
+    pub(crate) async fn spoil_pair(&self, sql: &'static str, one: &[u8], other: &[u8]) -> Result<u64, IndexError> {
+        let result = sqlx::query(sql).bind(one.to_vec()).bind(other.to_vec()).execute(&self.writer).await;
+        result.map(|result| result.rows_affected()).map_err(|error| map("spoil the index", error))
+    }
+
+    /// Takes a row away from whoever has it, in whatever state, as if this upload had just staged it.
+    pub(crate) async fn steal_row(&self, hash: XorbHash, ticket: Ticket) -> Result<(), IndexError> {
+        let sql = "UPDATE xorbs SET state = 0, ticket = ?2 WHERE hash = ?1";
+        self.spoil_at(sql, hash.as_bytes(), ticket.0).await.map(drop)
+    }
+
+    /// `Live` → `Condemned`, or `Condemned` → `Deleting`, with these checks and no others.
+    pub(crate) async fn step_unchecked(
+        &self,
+        from: XorbState,
+        xorbs: &[XorbHash],
+        since: Timestamp,
+        now: Timestamp,
+        checks: Checks,
+    ) -> Result<Vec<XorbHash>, IndexError> {
+        const RECOUNT: &str = "UPDATE totals SET \
+             xorb_count = (SELECT count(*) FROM xorbs WHERE state IN (1, 2)), \
+             serialized_len = (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE state IN (1, 2)), \
+             raw_len = (SELECT coalesce(sum(raw_len), 0) FROM xorbs WHERE state IN (1, 2))";
+        let op = "take a step without its checks";
+        let (before, after) = if from == XorbState::Live { (1, 2) } else { (2, 3) };
+        let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = ");
+        query.push_bind(after).push(", since = max(since, ").push_bind(millis(now)).push(") WHERE state = ");
+        query.push_bind(before);
+        if checks.age {
+            query.push(" AND since <= ").push_bind(millis(since));
+        }
+        if checks.lease {
+            query.push(" AND lease_until <= ").push_bind(millis(now));
+        }
+        if checks.references {
+            query.push(" AND NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id)");
+        }
+        query.push(" AND hash IN (");
+        push_hashes(&mut query, xorbs);
+        query.push(" RETURNING hash");
+        let found = query.build().fetch_all(&self.writer).await.map_err(|error| map(op, error))?;
+        let mut hashes = Vec::with_capacity(found.len());
+        for row in &found {
+            let hash = rows::xorb_hash(super::get(op, row, 0)?);
+            hashes.push(hash.map_err(|error| IndexError::inconsistent(op, error))?);
+        }
+        for sql in [RECOUNT, "UPDATE visibility SET generation = generation + 1"] {
+            sqlx::query(sql).execute(&self.writer).await.map_err(|error| map(op, error))?;
+        }
+        Ok(hashes)
+    }
+}

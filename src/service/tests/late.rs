@@ -1,0 +1,137 @@
+//! What comes so late that others have gone on without it.
+
+use std::time::Duration;
+
+use super::{Moment, Setup, read, upload, xorb};
+use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::ByteRange;
+use crate::format::compression::Policy as Compression;
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{Collect, Index};
+use crate::runtime::clock::{Clock, Timestamp};
+use crate::service::UploadError;
+use crate::service::gc::{Action, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::blob::memory::MemoryBlobStore;
+
+/// How far the deletion of a row has come when the blob of an upload appears, which had staged it a day ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deletion {
+    Begun,
+    BlobGone,
+    Over,
+}
+
+/// Blobs that are published when somebody has begun to delete their row.
+#[derive(Debug)]
+struct SlowBlobs {
+    blobs: MemoryBlobStore,
+    index: SqliteIndex,
+    deletion: Deletion,
+}
+
+#[derive(Debug)]
+struct SlowDraft {
+    draft: Box<dyn Draft>,
+    index: SqliteIndex,
+    deletion: Deletion,
+}
+
+impl BlobStore for SlowBlobs {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        let (draft, index) = (self.blobs.draft()?, self.index.clone());
+        Ok(Box::new(SlowDraft { draft, index, deletion: self.deletion }))
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        self.blobs.read(key, range)
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.blobs.head(key)
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.blobs.delete(key)
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.blobs.list()
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.blobs.remove_stray_drafts()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.blobs.free_len()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        self.blobs.probe()
+    }
+}
+
+impl Draft for SlowDraft {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
+        self.draft.write(bytes)
+    }
+
+    fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
+        let Self { draft, index, deletion } = *self;
+        async move {
+            // A collection, a day later. There is no blob yet that it could delete.
+            let end = Timestamp::from_millis(u64::MAX >> 1);
+            let abandoned = index.abandon_xorbs(vec![key.xorb_hash()], end, Timestamp::from_millis(0)).await.unwrap();
+            assert_eq!(abandoned, [key.xorb_hash()]);
+            if deletion == Deletion::Over {
+                assert!(index.forget_xorb(key.xorb_hash()).await.unwrap());
+            }
+            draft.publish(key).await
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn an_upload_whose_row_was_given_up_leaves_no_blob_that_nobody_knows_of() {
+    for deletion in [Deletion::Begun, Deletion::BlobGone, Deletion::Over] {
+        let setup = Setup::new().await;
+        let cas = setup.process_over(SlowBlobs { blobs: setup.blobs.clone(), index: setup.index.clone(), deletion });
+        let xorb = xorb("late", Compression::Lz4);
+        let hash = xorb.xorb().hash();
+        assert!(matches!(upload(&cas, &xorb).await, Err(UploadError::Store(_))), "{deletion:?}");
+        match deletion {
+            // Who deletes it goes on, and deletes what is there or is not.
+            Deletion::Begun => drop(setup.blobs.delete(BlobKey::xorb(hash)).await.unwrap()),
+            Deletion::BlobGone | Deletion::Over => {}
+        }
+        setup.index.forget_xorb(hash).await.unwrap();
+        setup.clock.advance(Duration::from_secs(25 * 3600));
+        let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
+        setup.process().collect_garbage(policy, &Pace::default()).await.unwrap();
+        assert_eq!(setup.blobs.list().await.unwrap(), [], "{deletion:?}");
+        assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{deletion:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_old_plan_does_not_finish_a_deletion_that_is_over_and_whose_xorb_is_there_again() {
+    let setup = Setup::new().await;
+    let (cas, xorb) = (setup.process(), xorb("back", Compression::Lz4));
+    let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
+    setup.faults.arm_at("publish_xorb", Moment::Before);
+    upload(&cas, &xorb).await.unwrap_err();
+    setup.faults.disarm();
+    let hash = xorb.xorb().hash();
+    setup.index.abandon_xorb(hash, setup.clock.now()).await.unwrap();
+    let plan = cas.plan_collection(policy).await.unwrap();
+    assert!(matches!(plan.xorbs()[0].action, Action::Finish { .. }));
+    assert_eq!(cas.collect(plan.clone(), &Pace::default()).await.deleted.count, 1);
+    assert!(upload(&cas, &xorb).await.unwrap().was_inserted);
+    let again = cas.collect(plan, &Pace::default()).await;
+    assert_eq!((again.deleted.count, again.spared), (0, 1));
+    assert_eq!(read(&cas, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
+}

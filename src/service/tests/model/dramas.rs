@@ -1,0 +1,158 @@
+//! Scenes that chance alone brings about too rarely: what is slow, what is late, and what was decided long ago.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::palette::PALETTE;
+use super::record::Failure;
+use super::scene::Script;
+use super::verbs::{ADMIN, Verb};
+use super::world::{CONDEMNED, DAY, HOUR, World, millis};
+use crate::index::XorbState;
+use crate::service::gc::{CollectionPlan, MIN_GRACE};
+use crate::service::tests::faults::Moment;
+
+/// Operations of a collection up to the one that begins to delete, about.
+const BEFORE_DELETION: usize = 8;
+
+impl World {
+    /// Plays one of them; returns as how many steps it counts.
+    pub(super) async fn drama(&mut self) -> Result<usize, Failure> {
+        self.count("dramas", 1);
+        match self.rng.random_range(0..6) {
+            0 => self.interrupted_plan().await,
+            1 => self.late_registration().await,
+            2 => self.late_upload().await,
+            3 => self.upload_into_deletion().await,
+            4 => self.old_plan().await,
+            _ => self.unfinished_deletion().await,
+        }
+    }
+
+    async fn beat(&mut self, verbs: Vec<Verb>, lead: Vec<usize>, jump: Option<Duration>) -> Result<usize, Failure> {
+        let jump = jump.map(|by| (lead.len(), by));
+        let count = self.play(verbs, Script { lead, jump, crash: None }, None).await?;
+        self.check().await?;
+        Ok(count)
+    }
+
+    fn time_between(&mut self, least: Duration, most: Duration) -> Duration {
+        Duration::from_millis(self.rng.random_range(millis(least)..millis(most)))
+    }
+
+    /// Time passes until whatever nobody needs is idle; a xorb that nobody needs.
+    fn idle_xorb(&mut self) -> usize {
+        let idle = |xorb: &usize| {
+            self.lives.get(xorb).is_some_and(|life| life.state == XorbState::Live) && !self.record.is_needed(*xorb)
+        };
+        let idle: Vec<usize> = (0..PALETTE.xorbs.len()).filter(idle).collect();
+        let by = self.time_between(MIN_GRACE, MIN_GRACE + DAY * 3);
+        self.advance(by);
+        if idle.is_empty() { self.random_xorb() } else { idle[self.rng.random_range(0..idle.len())] }
+    }
+
+    /// A xorb that was condemned and could be deleted by now, if there is anything to condemn.
+    async fn due_xorb(&mut self) -> Result<usize, Failure> {
+        let other = self.idle_xorb();
+        self.beat(vec![Verb::Collect], Vec::new(), None).await?;
+        let by = self.time_between(CONDEMNED, CONDEMNED + HOUR * 5);
+        self.advance(by);
+        let is_condemned = |xorb: &usize| self.lives.get(xorb).is_some_and(|life| life.state == XorbState::Condemned);
+        let condemned: Vec<usize> = (0..PALETTE.xorbs.len()).filter(is_condemned).collect();
+        Ok(if condemned.is_empty() { other } else { condemned[self.rng.random_range(0..condemned.len())] })
+    }
+
+    async fn idle_or_due_xorb(&mut self) -> Result<usize, Failure> {
+        if self.rng.random_bool(0.5) { self.due_xorb().await } else { Ok(self.idle_xorb()) }
+    }
+
+    async fn new_plan(&mut self) -> Result<Option<CollectionPlan>, Failure> {
+        let count = self.plans.len();
+        let act = self.act(vec![Verb::Plan], Script::default(), None).await?;
+        self.judge(act).await?;
+        Ok(self.plans.get(count).cloned())
+    }
+
+    /// Somebody comes for a xorb between a plan and its execution.
+    async fn interrupted_plan(&mut self) -> Result<usize, Failure> {
+        let xorb = self.idle_or_due_xorb().await?;
+        let Some(plan) = self.new_plan().await? else { return Ok(2) };
+        let verbs = if self.rng.random_bool(0.5) {
+            // Which xorb an answer names is not ours to choose, so everything is asked for.
+            (0..PALETTE.chunks.len()).map(|chunk| Verb::Ask { who: ADMIN, chunk }).collect()
+        } else {
+            vec![self.verb_about(xorb)]
+        };
+        self.beat(verbs, Vec::new(), None).await?;
+        self.beat(vec![Verb::Execute(plan)], Vec::new(), None).await?;
+        Ok(5)
+    }
+
+    /// A registration takes so long that its xorbs are planned to go meanwhile.
+    async fn late_registration(&mut self) -> Result<usize, Failure> {
+        let xorb = self.idle_or_due_xorb().await?;
+        let who = self.rng.random_range(0..ADMIN);
+        let verbs = vec![self.random_registration(who, xorb), Verb::Collect];
+        let mut lead = vec![0; self.rng.random_range(1..4)];
+        let jump = match self.rng.random_range(0..3) {
+            0 => self.time_between(CONDEMNED, CONDEMNED * 2),
+            _ => self.time_between(MIN_GRACE, MIN_GRACE + DAY),
+        };
+        let script = Script { jump: Some((lead.len(), jump)), crash: None, lead: Vec::new() };
+        lead.extend(vec![1; self.rng.random_range(0..BEFORE_DELETION)]);
+        let count = self.play(verbs, Script { lead, ..script }, None).await?;
+        self.check().await?;
+        Ok(count + 2)
+    }
+
+    /// An upload takes so long to publish its xorb that its row is given up.
+    async fn late_upload(&mut self) -> Result<usize, Failure> {
+        let missing: Vec<usize> = (0..PALETTE.xorbs.len()).filter(|xorb| !self.lives.contains_key(xorb)).collect();
+        if missing.is_empty() {
+            return Ok(0);
+        }
+        let xorb = missing[self.rng.random_range(0..missing.len())];
+        let (who, form) = (self.rng.random_range(0..=ADMIN), self.rng.random_range(0..2));
+        let mut lead = vec![0; self.rng.random_range(2..5)];
+        let jump = Some((lead.len(), self.time_between(DAY, DAY * 2)));
+        lead.extend(vec![1; self.rng.random_range(0..=BEFORE_DELETION)]);
+        let verbs = vec![Verb::Upload { who, xorb, form }, Verb::Collect];
+        let count = self.play(verbs, Script { lead, jump, crash: None }, None).await?;
+        self.check().await?;
+        Ok(count)
+    }
+
+    /// A xorb comes back while it is being deleted.
+    async fn upload_into_deletion(&mut self) -> Result<usize, Failure> {
+        let xorb = self.due_xorb().await?;
+        let (who, form) = (self.rng.random_range(0..=ADMIN), self.rng.random_range(0..2));
+        let mut lead = vec![0; self.rng.random_range(BEFORE_DELETION - 1..BEFORE_DELETION + 3)];
+        lead.extend(vec![1; self.rng.random_range(0..6)]);
+        let verbs = vec![Verb::Collect, Verb::Upload { who, xorb, form }];
+        Ok(2 + self.beat(verbs, lead, None).await?)
+    }
+
+    /// A plan is executed when what it would delete was wanted since, and is condemned anew.
+    async fn old_plan(&mut self) -> Result<usize, Failure> {
+        let xorb = self.due_xorb().await?;
+        let Some(plan) = self.new_plan().await? else { return Ok(3) };
+        self.beat(vec![Verb::Renew { who: ADMIN, xorb }], Vec::new(), None).await?;
+        let by = self.time_between(MIN_GRACE, MIN_GRACE + HOUR);
+        self.advance(by);
+        self.beat(vec![Verb::Collect], Vec::new(), None).await?;
+        self.beat(vec![Verb::Execute(plan)], Vec::new(), None).await?;
+        Ok(7)
+    }
+
+    /// A deletion fails midway, and the next collection finds it.
+    async fn unfinished_deletion(&mut self) -> Result<usize, Failure> {
+        self.due_xorb().await?;
+        let n = self.rng.random_range(BEFORE_DELETION - 2..BEFORE_DELETION + 2);
+        let moment = if self.rng.random_bool(0.5) { Moment::Before } else { Moment::After };
+        self.play(vec![Verb::Collect], Script::default(), Some((0, n, moment))).await?;
+        self.check().await?;
+        self.beat(vec![Verb::Collect], Vec::new(), None).await?;
+        Ok(4)
+    }
+}

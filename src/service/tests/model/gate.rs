@@ -1,0 +1,103 @@
+//! Where every operation on the stores waits until it is its turn: what makes one order of many out of things that are
+//! under way at once, and what a crash cuts off.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+
+use tokio::sync::oneshot;
+
+/// The way of one actor to the stores. Whoever waits here has done nothing of the operation yet.
+#[derive(Clone, Debug)]
+pub(in crate::service::tests) struct Gate {
+    stage: Arc<Stage>,
+    actor: usize,
+}
+
+/// All gates of a scene.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeMap<usize, Waiting>,
+    /// Actors whose process has died. What they still have under way never goes on.
+    dead: Vec<usize>,
+    /// Whether the scene is over, and nobody directs any more.
+    is_over: bool,
+    director: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    operation: &'static str,
+    go: oneshot::Sender<()>,
+}
+
+impl Gate {
+    pub(super) fn new(stage: &Arc<Stage>, actor: usize) -> Self {
+        Self { stage: Arc::clone(stage), actor }
+    }
+
+    /// Waits for its turn; for ever, where the process has died.
+    pub(in crate::service::tests) async fn pass(&self, operation: &'static str) {
+        let (go, turn) = oneshot::channel();
+        {
+            let mut state = self.stage.state();
+            if state.dead.contains(&self.actor) {
+                drop(go);
+            } else if state.is_over {
+                return;
+            } else {
+                let before = state.waiting.insert(self.actor, Waiting { operation, go });
+                assert!(before.is_none(), "an actor does one thing at a time");
+                if let Some(director) = state.director.take() {
+                    director.wake();
+                }
+            }
+        }
+        if turn.await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+impl Stage {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Whom to wake when somebody arrives at a gate.
+    pub(super) fn watch(&self, director: &Waker) {
+        self.state().director = Some(director.clone());
+    }
+
+    /// What this actor waits to do.
+    pub(super) fn operation(&self, actor: usize) -> Option<&'static str> {
+        self.state().waiting.get(&actor).map(|waiting| waiting.operation)
+    }
+
+    /// Who waits, ascending.
+    pub(super) fn actors(&self) -> Vec<usize> {
+        self.state().waiting.keys().copied().collect()
+    }
+
+    pub(super) fn let_pass(&self, actor: usize) {
+        if let Some(waiting) = self.state().waiting.remove(&actor) {
+            waiting.go.send(()).expect("it waits");
+        }
+    }
+
+    pub(super) fn kill(&self, actor: usize) {
+        let mut state = self.state();
+        state.dead.push(actor);
+        state.waiting.remove(&actor);
+    }
+
+    pub(super) fn end(&self) {
+        self.state().is_over = true;
+    }
+}

@@ -1,0 +1,362 @@
+//! The guards of the store, and what the model says when one of them is not there.
+//!
+//! A guard is broken below the service, between it and its stores, so that nothing of the store itself is written for
+//! this. Some guards cannot be missed alone, because another one holds: those are broken together with the other, and
+//! what goes wrong then does not without the other one alone ([`COVERED`]).
+
+use std::sync::Arc;
+
+use super::record::Fault;
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::index::sqlite::SqliteIndex;
+use crate::index::sqlite::weakened::Checks;
+use crate::index::{
+    Collect, DedupHit, FileRow, Index, IndexError, NewXorb, Reader, Registered, Registration, RemovedClaims, Staging,
+    TermPage, Ticket, XorbLife, XorbState,
+};
+use crate::runtime::clock::Timestamp;
+
+macro_rules! guards {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What keeps the store from losing or leaking something.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Guard { $($(#[$doc])* $name,)+ }
+
+        pub(super) const GUARDS: &[Guard] = &[$(Guard::$name,)+];
+    };
+}
+
+guards! {
+    /// What was touched within the grace is not condemned.
+    CondemnAge,
+    /// What is promised is not condemned.
+    CondemnLease,
+    /// What a file refers to is not condemned.
+    CondemnReferences,
+    /// What has been condemned for less than a day is not deleted.
+    DeleteAge,
+    /// What is promised is not deleted. Covered: a promise makes live what is condemned.
+    DeleteLease,
+    /// What a file refers to is not deleted. Covered: a registration makes live what is condemned.
+    DeleteReferences,
+    /// A registration makes live what is condemned.
+    RegisterRevives,
+    /// A registration touches what it names.
+    RegisterTouches,
+    /// An upload of what is there makes it live.
+    UploadRevives,
+    /// An upload of what is there touches it.
+    UploadTouches,
+    /// An answer to a question for a chunk makes live what it names.
+    AnswerRevives,
+    /// An answer to a question for a chunk is noted with its end.
+    AnswerPromises,
+    /// Whoever is told that a xorb is there has touched it.
+    RenewTouches,
+    /// Whoever is told that a xorb is there has made it live.
+    RenewRevives,
+    /// A clock that goes back takes nothing from what was touched later.
+    TouchKeepsLater,
+    /// A xorb that loses its last reference is touched.
+    LossTouches,
+    /// A row goes live only for the upload that staged it, and in no state but that.
+    PublishOwnsRow,
+    /// A row that is being deleted is not staged.
+    StageSparesDeleting,
+    /// A blob is deleted when its row says so, and not before.
+    RowBeforeBlob,
+    /// A row is forgotten when its blob is gone, and not before.
+    BlobBeforeForgetting,
+    /// A file that is made of what would go stops a collection, although nothing refers to it.
+    Doubt,
+    /// A start clears up what died with the process before it.
+    Recovery,
+    /// A collection clears up what uploads have left.
+    AbandonStaged,
+    /// A collection finishes the deletions that were begun.
+    FinishDeletions,
+    /// References of removed files are cleared up.
+    Sweep,
+    /// A removal takes the claim of one repository, and no other.
+    OwnClaim,
+    /// Nobody is told of files that somebody else has registered.
+    Walls,
+}
+
+/// Guards that are not missed while another one holds, that other one, and what goes wrong without both but not without
+/// that other one alone.
+pub(super) const COVERED: &[(Guard, Guard, Fault)] = &[
+    // Who makes a promise makes live what is condemned, and what is live is not deleted.
+    (Guard::DeleteLease, Guard::AnswerRevives, Fault::Promise),
+    // So does who registers. The blob of what a file refers to is deleted then, and the row cannot be forgotten.
+    (Guard::DeleteReferences, Guard::RegisterRevives, Fault::Answer),
+];
+
+/// A lack of guards.
+#[derive(Clone, Debug, Default)]
+pub(in crate::service::tests) struct Weakness {
+    broken: Arc<[Guard]>,
+    blobs: MemoryBlobStore,
+}
+
+impl Weakness {
+    pub(super) fn new(broken: &[Guard], blobs: MemoryBlobStore) -> Self {
+        Self { broken: broken.into(), blobs }
+    }
+
+    fn lacks(&self, guard: Guard) -> bool {
+        self.broken.contains(&guard)
+    }
+
+    /// What there is to know of a xorb before it is changed; nothing where nothing is broken.
+    async fn life(&self, index: &SqliteIndex, hash: XorbHash) -> Result<Option<XorbLife>, IndexError> {
+        if self.broken.is_empty() { Ok(None) } else { index.find_life(hash).await }
+    }
+
+    /// Takes back what an operation did to the state or the last touch of a xorb.
+    async fn undo(
+        &self,
+        index: &SqliteIndex,
+        before: Option<XorbLife>,
+        revival: Guard,
+        touch: Guard,
+    ) -> Result<(), IndexError> {
+        let Some(before) = before else { return Ok(()) };
+        let hash = before.hash.as_bytes();
+        if self.lacks(revival) && before.state == XorbState::Condemned {
+            index.spoil_at("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", hash, 0).await?;
+        }
+        if self.lacks(touch) && matches!(before.state, XorbState::Live | XorbState::Condemned) {
+            let since = before.since.as_millis().cast_signed();
+            index.spoil_at("UPDATE xorbs SET since = ?2 WHERE hash = ?1", hash, since).await?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::service::tests) async fn find_file(
+        &self,
+        index: &SqliteIndex,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> Result<Option<FileRow>, IndexError> {
+        let reader = if self.lacks(Guard::Walls) { Reader::All } else { reader };
+        index.find_file(hash, reader, part).await
+    }
+
+    pub(in crate::service::tests) async fn stage_xorb(
+        &self,
+        index: &SqliteIndex,
+        hash: XorbHash,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> Result<Staging, IndexError> {
+        let before = self.life(index, hash).await?;
+        if self.lacks(Guard::StageSparesDeleting) {
+            for sql in [
+                "DELETE FROM xorb_chunks WHERE xorb_id = (SELECT id + 0 * ?2 FROM xorbs WHERE hash = ?1 AND state = 3)",
+                "DELETE FROM xorb_domains WHERE xorb_id = (SELECT id + 0 * ?2 FROM xorbs WHERE hash = ?1 AND state = 3)",
+                "UPDATE xorbs SET state = 0 * ?2 WHERE hash = ?1 AND state = 3",
+            ] {
+                index.spoil_at(sql, hash.as_bytes(), 0).await?;
+            }
+        }
+        let staging = index.stage_xorb(hash, ticket, now).await?;
+        self.undo(index, before, Guard::UploadRevives, Guard::UploadTouches).await?;
+        Ok(staging)
+    }
+
+    pub(in crate::service::tests) async fn publish_xorb(
+        &self,
+        index: &SqliteIndex,
+        xorb: NewXorb,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> Result<(), IndexError> {
+        if self.lacks(Guard::PublishOwnsRow) {
+            index.steal_row(xorb.hash, ticket).await?;
+        }
+        index.publish_xorb(xorb, ticket, now).await
+    }
+
+    pub(in crate::service::tests) async fn renew_xorb(
+        &self,
+        index: &SqliteIndex,
+        hash: XorbHash,
+        domain: Option<String>,
+        now: Timestamp,
+    ) -> Result<bool, IndexError> {
+        let before = self.life(index, hash).await?;
+        let renewed = index.renew_xorb(hash, domain, now).await?;
+        self.undo(index, before, Guard::RenewRevives, Guard::RenewTouches).await?;
+        if renewed && self.lacks(Guard::TouchKeepsLater) {
+            let sql = "UPDATE xorbs SET since = ?2 WHERE hash = ?1";
+            index.spoil_at(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
+        }
+        Ok(renewed)
+    }
+
+    pub(in crate::service::tests) async fn register(
+        &self,
+        index: &SqliteIndex,
+        registration: &Registration,
+    ) -> Result<Registered, IndexError> {
+        let mut before = Vec::new();
+        for hash in &registration.xorbs {
+            before.push(self.life(index, *hash).await?);
+        }
+        let registered = index.register(registration).await?;
+        if matches!(registered, Registered::New | Registered::Known) {
+            for life in before {
+                self.undo(index, life, Guard::RegisterRevives, Guard::RegisterTouches).await?;
+            }
+        }
+        Ok(registered)
+    }
+
+    pub(in crate::service::tests) async fn find_dedup(
+        &self,
+        index: &SqliteIndex,
+        chunk: ChunkHash,
+        domain: Option<String>,
+        lease_until: Timestamp,
+    ) -> Result<Option<DedupHit>, IndexError> {
+        let mut condemned = Vec::new();
+        if self.lacks(Guard::AnswerRevives) {
+            let lives = index.xorb_lives(None, u32::MAX).await?;
+            condemned.extend(lives.into_iter().filter(|life| life.state == XorbState::Condemned));
+        }
+        let until = if self.lacks(Guard::AnswerPromises) { Timestamp::from_millis(0) } else { lease_until };
+        let hit = index.find_dedup(chunk, domain, until).await?;
+        for life in condemned {
+            index
+                .spoil_at("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", life.hash.as_bytes(), 0)
+                .await?;
+        }
+        Ok(hit)
+    }
+
+    pub(in crate::service::tests) async fn unfinished_xorbs(
+        &self,
+        index: &SqliteIndex,
+    ) -> Result<Vec<(XorbHash, XorbState)>, IndexError> {
+        if self.lacks(Guard::Recovery) { Ok(Vec::new()) } else { index.unfinished_xorbs().await }
+    }
+}
+
+/// The verbs of the collection of garbage.
+impl Weakness {
+    pub(in crate::service::tests) async fn xorb_lives(
+        &self,
+        index: &SqliteIndex,
+        after: Option<XorbHash>,
+        limit: u32,
+    ) -> Result<Vec<XorbLife>, IndexError> {
+        let mut lives = index.xorb_lives(after, limit).await?;
+        lives.retain(|life| !self.lacks(Guard::FinishDeletions) || life.state != XorbState::Deleting);
+        Ok(lives)
+    }
+
+    pub(in crate::service::tests) async fn term_runs(
+        &self,
+        index: &SqliteIndex,
+        after: u64,
+        limit: u32,
+    ) -> Result<TermPage, IndexError> {
+        if self.lacks(Guard::Doubt) {
+            return Ok(TermPage { runs: Vec::new(), next: None });
+        }
+        index.term_runs(after, limit).await
+    }
+
+    pub(in crate::service::tests) async fn condemn_xorbs(
+        &self,
+        index: &SqliteIndex,
+        xorbs: Vec<XorbHash>,
+        idle_since: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<XorbHash>, IndexError> {
+        let checks = Checks {
+            age: !self.lacks(Guard::CondemnAge),
+            lease: !self.lacks(Guard::CondemnLease),
+            references: !self.lacks(Guard::CondemnReferences),
+        };
+        if checks.age && checks.lease && checks.references {
+            return index.condemn_xorbs(xorbs, idle_since, now).await;
+        }
+        index.step_unchecked(XorbState::Live, &xorbs, idle_since, now, checks).await
+    }
+
+    pub(in crate::service::tests) async fn begin_deletions(
+        &self,
+        index: &SqliteIndex,
+        xorbs: Vec<XorbHash>,
+        condemned_since: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<XorbHash>, IndexError> {
+        let checks = Checks {
+            age: !self.lacks(Guard::DeleteAge),
+            lease: !self.lacks(Guard::DeleteLease),
+            references: !self.lacks(Guard::DeleteReferences),
+        };
+        if self.lacks(Guard::RowBeforeBlob) {
+            for hash in &xorbs {
+                self.blobs.delete(BlobKey::xorb(*hash)).await.expect("memory does not fail");
+            }
+        }
+        let begun = if checks.age && checks.lease && checks.references {
+            index.begin_deletions(xorbs, condemned_since, now).await?
+        } else {
+            index.step_unchecked(XorbState::Condemned, &xorbs, condemned_since, now, checks).await?
+        };
+        if self.lacks(Guard::BlobBeforeForgetting) {
+            for hash in &begun {
+                index.forget_xorb(*hash).await?;
+            }
+        }
+        Ok(begun)
+    }
+
+    pub(in crate::service::tests) async fn abandon_xorbs(
+        &self,
+        index: &SqliteIndex,
+        xorbs: Vec<XorbHash>,
+        staged_since: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<XorbHash>, IndexError> {
+        if self.lacks(Guard::AbandonStaged) {
+            return Ok(Vec::new());
+        }
+        index.abandon_xorbs(xorbs, staged_since, now).await
+    }
+
+    pub(in crate::service::tests) async fn remove_claims(
+        &self,
+        index: &SqliteIndex,
+        file: FileHash,
+        repo: Option<String>,
+        now: Timestamp,
+    ) -> Result<RemovedClaims, IndexError> {
+        let repo = repo.filter(|_| !self.lacks(Guard::OwnClaim));
+        index.remove_claims(file, repo, now).await
+    }
+
+    pub(in crate::service::tests) async fn sweep_removed(
+        &self,
+        index: &SqliteIndex,
+        now: Timestamp,
+    ) -> Result<bool, IndexError> {
+        if self.lacks(Guard::Sweep) {
+            return Ok(false);
+        }
+        let before = if self.lacks(Guard::LossTouches) { index.xorb_lives(None, u32::MAX).await? } else { Vec::new() };
+        let swept = index.sweep_removed(now).await?;
+        for life in before {
+            let since = life.since.as_millis().cast_signed();
+            index.spoil_at("UPDATE xorbs SET since = ?2 WHERE hash = ?1", life.hash.as_bytes(), since).await?;
+        }
+        Ok(swept)
+    }
+}

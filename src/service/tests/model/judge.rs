@@ -1,0 +1,242 @@
+//! Whether what the outside was told in a scene is what it may be told, and what it may count on from then on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::palette::PALETTE;
+use super::record::{Failure, Fault, Url, ensure};
+use super::verbs::{ADMIN, Outcome, REPOS, Verb, claims, form_of};
+use super::world::{Act, Deed, World, millis};
+use crate::index::{Index, Reader};
+use crate::runtime::clock::Clock;
+use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE};
+
+/// URLs that are remembered.
+const URL_COUNT: usize = 30;
+
+impl World {
+    /// Judges a scene.
+    pub(super) async fn judge(&mut self, act: Act) -> Result<(), Failure> {
+        let before = self.record.claims.clone();
+        self.judge_files(&act).await?;
+        for deed in &act.deeds {
+            let Some((begin, outcome)) = &deed.done else { continue };
+            self.judge_xorbs(&act, deed, *begin, outcome)?;
+        }
+        let Act { deeds, begin, has_jumped, safe } = act;
+        let act = Act { deeds: Vec::new(), begin, has_jumped, safe };
+        let roles: Vec<Verb> = deeds.iter().map(|deed| deed.verb.clone()).collect();
+        for deed in deeds {
+            self.judge_reading(&act, &before, &roles, deed)?;
+        }
+        Ok(())
+    }
+
+    /// Claims to files: what is certain is demanded, and what is not is looked up.
+    async fn judge_files(&mut self, act: &Act) -> Result<(), Failure> {
+        let verbs = || act.deeds.iter().map(|deed| &deed.verb);
+        let touched: BTreeSet<usize> =
+            verbs().filter_map(|verb| verb.claims().or(verb.removes())).map(|(_, file)| file).collect();
+        let mut lost = Vec::new();
+        for file in touched {
+            let before = self.record.claims.get(&file).cloned().unwrap_or_default();
+            let mut found = BTreeSet::new();
+            for (repo, name) in REPOS.iter().enumerate() {
+                let (mut may, mut is_claimed, mut may_go, mut is_gone) = (before.contains(&repo), false, false, false);
+                for deed in &act.deeds {
+                    let done = deed.done.as_ref().map(|(_, outcome)| outcome);
+                    if deed.verb.claims() == Some((repo, file)) {
+                        may = true;
+                        is_claimed |= matches!(done, Some(Outcome::Registered));
+                    }
+                    if deed
+                        .verb
+                        .removes()
+                        .is_some_and(|(who, removed)| removed == file && (who == repo || who == ADMIN))
+                    {
+                        may_go = true;
+                        is_gone |= matches!(done, Some(Outcome::Removed | Outcome::NotThere));
+                    }
+                }
+                let must = (before.contains(&repo) || is_claimed) && !may_go;
+                let is_claiming = verbs().any(|verb| verb.claims() == Some((repo, file)));
+                let must_not = !may || (is_gone && !is_claiming);
+                let what = || format!("file {file} for {name}, before: {before:?}");
+                let sees = self.server.file_len(&claims(repo), PALETTE.files[file].hash).await;
+                let sees =
+                    sees.map_err(|error| Failure::new(Fault::Answer, format!("{}: {error:?}", what())))?.is_some();
+                ensure(sees || !must, Fault::Lost, || format!("{} is not there", what()))?;
+                ensure(!sees || !must_not, Fault::Seen, || format!("{} is there", what()))?;
+                if sees {
+                    found.insert(repo);
+                }
+            }
+            lost.extend(self.enter(act, file, !before.is_empty(), found).await?);
+        }
+        for (xorb, until) in lost.into_iter().filter(|(xorb, _)| !self.record.is_needed(*xorb)).collect::<Vec<_>>() {
+            self.record.lose(xorb, until, self.clock.now());
+        }
+        Ok(())
+    }
+
+    /// Notes who has a file, and what it is made of. Returns the xorbs of one that nobody has any more, and until when they
+    /// stay if no other file is made of them.
+    async fn enter(
+        &mut self,
+        act: &Act,
+        file: usize,
+        was_there: bool,
+        found: BTreeSet<usize>,
+    ) -> Result<Vec<(usize, u64)>, Failure> {
+        if found.is_empty() {
+            self.record.claims.remove(&file);
+            let xorbs = self.record.made_of.remove(&file).unwrap_or_default();
+            let removes = |deed: &&Deed| deed.verb.removes().is_some_and(|(_, removed)| removed == file);
+            let begin = |deed: &Deed| deed.done.as_ref().map_or(act.begin.as_millis(), |(begin, _)| *begin);
+            let begin = act.deeds.iter().filter(removes).map(begin).min().unwrap_or_default();
+            self.count("files gone", u64::from(was_there));
+            return Ok(xorbs.into_iter().map(|xorb| (xorb, begin + millis(MIN_GRACE))).collect());
+        }
+        let hash = PALETTE.files[file].hash;
+        let row = self.index.find_file(hash, Reader::All, crate::format::ByteRange::new(0, u64::MAX)).await;
+        let Ok(Some(row)) = row else { return Err(Failure::new(Fault::Lost, format!("file {file}: {row:?}"))) };
+        let named: BTreeSet<usize> = row.terms.iter().filter_map(|term| PALETTE.xorb(&term.xorb)).collect();
+        for xorb in &named {
+            self.record.need(*xorb);
+        }
+        self.record.made_of.insert(file, named.into_iter().collect());
+        self.record.claims.insert(file, found);
+        Ok(Vec::new())
+    }
+
+    /// What was told of xorbs.
+    fn judge_xorbs(&mut self, act: &Act, deed: &Deed, begin: u64, outcome: &Outcome) -> Result<(), Failure> {
+        let (now, grace) = (self.clock.now(), begin + millis(MIN_GRACE));
+        let is_safe = |world: &Self, xorb: usize| act.safe.contains(&xorb) && world.record.is_safe(xorb);
+        let what = || format!("{:?}: {outcome:?}", deed.verb);
+        match (&deed.verb, outcome) {
+            (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Stored(was_inserted)) => {
+                self.record.promise(*xorb, grace, now);
+                self.count(if *was_inserted { "uploads" } else { "uploads of what is there, or by grant" }, 1);
+            }
+            (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Busy) => {
+                ensure(!is_safe(self, *xorb), Fault::Promise, what)?;
+                self.count("uploads of what is being deleted", 1);
+            }
+            (Verb::Renew { who, xorb }, Outcome::Renewed(is_there)) => {
+                ensure(*is_there || *who != ADMIN || !is_safe(self, *xorb), Fault::Promise, what)?;
+                if *is_there {
+                    self.record.promise(*xorb, grace, now);
+                    self.count("renewals", 1);
+                }
+            }
+            (Verb::Register { file, recipe, listed, .. }, Outcome::Registered) => {
+                for xorb in PALETTE.files[*file].recipes[*recipe].xorbs.iter().chain(listed) {
+                    self.record.promise(*xorb, grace, now);
+                }
+                self.count("registrations", 1);
+            }
+            (Verb::Register { .. }, Outcome::Missing(xorb)) => {
+                let xorb = PALETTE.xorb(xorb).expect("it was named");
+                ensure(!is_safe(self, xorb), Fault::Promise, what)?;
+                self.count("registrations of what is missing", 1);
+            }
+            (Verb::Ask { .. }, Outcome::Told(xorbs, until)) => {
+                for xorb in xorbs {
+                    self.record.promise(PALETTE.xorb(xorb).expect("it was uploaded"), *until, now);
+                }
+                self.count("answers", 1);
+            }
+            (_, Outcome::Collected(collected)) => {
+                let failure = collected.failure.as_ref();
+                ensure(failure.is_none() || deed.was_hit, Fault::Answer, || format!("{failure:?}"))?;
+                // It was alone with the store, and nothing went wrong.
+                let is_whole = failure.is_none() && !collected.is_stopped && !act.has_jumped && act.deeds.len() == 1;
+                self.collected = Some(begin).filter(|_| is_whole && matches!(deed.verb, Verb::Collect));
+                self.count("condemned", collected.condemned.count);
+                self.count("deleted", collected.deleted.count);
+                self.count("spared", collected.spared);
+            }
+            (_, Outcome::Planned(plan)) => self.plans.push(plan.clone()),
+            (_, Outcome::Behind) => {
+                ensure(act.begin.as_millis() < self.latest, Fault::Answer, || {
+                    "doubt of a clock that is right".to_owned()
+                })?;
+            }
+            // Files and readings are judged elsewhere.
+            (Verb::Read { .. } | Verb::Fetch(_) | Verb::Register { .. }, _)
+                if !matches!(outcome, Outcome::Failed(_)) => {}
+            (Verb::Read { .. } | Verb::Fetch(_), Outcome::Failed(_)) => {}
+            (_, Outcome::Failed(error)) => {
+                // Who takes a day to publish a xorb may find that its row was given up.
+                let is_late = act.has_jumped && error.contains("Lost");
+                ensure(deed.was_hit || is_late, Fault::Answer, what)?;
+                self.count("failures", 1);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was read.
+    fn judge_reading(
+        &mut self,
+        act: &Act,
+        before: &BTreeMap<usize, BTreeSet<usize>>,
+        roles: &[Verb],
+        deed: Deed,
+    ) -> Result<(), Failure> {
+        let Some((begin, outcome)) = deed.done else { return Ok(()) };
+        match (deed.verb, outcome) {
+            (Verb::Read { who, file, range }, outcome) => {
+                let had = before.get(&file).is_some_and(|repos| who == ADMIN || repos.contains(&who));
+                let may_go = roles.iter().any(|verb| verb.removes().is_some_and(|(_, removed)| removed == file));
+                let claims = |verb: &Verb| {
+                    verb.claims().is_some_and(|(repo, claimed)| claimed == file && (who == ADMIN || repo == who))
+                };
+                let may = had || roles.iter().any(claims);
+                let what = format!("reading file {file} as {who}, {range:?}");
+                match outcome {
+                    Outcome::Bytes(None, _) => ensure(!had || may_go, Fault::Lost, || what),
+                    Outcome::Bytes(Some(bytes), places) => {
+                        ensure(may, Fault::Seen, || what.clone())?;
+                        let whole = &PALETTE.files[file].bytes;
+                        let expected = range.map_or(&whole[..], |range| {
+                            let (start, end) = (usize::try_from(range.start()), usize::try_from(range.end()));
+                            &whole[start.unwrap()..end.unwrap().min(whole.len())]
+                        });
+                        ensure(bytes == expected, Fault::Lost, || format!("{what}: other bytes"))?;
+                        self.count("files read", 1);
+                        if !act.has_jumped {
+                            self.note_urls(begin, places);
+                        }
+                        Ok(())
+                    }
+                    outcome => ensure(deed.was_hit || may_go, Fault::Lost, || format!("{what}: {outcome:?}")),
+                }
+            }
+            (Verb::Fetch(url), outcome) => {
+                if self.clock.now().as_millis() >= url.until {
+                    return Ok(());
+                }
+                self.count("URLs used", 1);
+                let is_same = matches!(&outcome, Outcome::Bytes(Some(bytes), _) if url.expected == bytes[..]);
+                let is_excused = deed.was_hit && matches!(outcome, Outcome::Failed(_));
+                ensure(is_same || is_excused, Fault::Promise, || format!("{url:?}: {outcome:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note_urls(&mut self, begin: u64, places: Vec<(crate::format::XorbHash, crate::format::ByteRange, u64)>) {
+        for (hash, bytes, checksum) in places {
+            let xorb = PALETTE.xorb(&hash).expect("it was uploaded");
+            let Some(form) = form_of(xorb, checksum) else { continue };
+            let (start, end) = (usize::try_from(bytes.start()).unwrap(), usize::try_from(bytes.end()).unwrap());
+            let expected = bytes::Bytes::from_static(&form[start..end]);
+            if self.record.urls.len() == URL_COUNT {
+                self.record.urls.remove(0);
+            }
+            self.record.urls.push(Url { xorb, bytes, expected, until: begin + millis(MIN_CONDEMNED) });
+        }
+    }
+}

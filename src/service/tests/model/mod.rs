@@ -1,0 +1,208 @@
+//! The store against a simple model of it: random steps, many at once, cut off anywhere, and what must hold after each.
+//!
+//! The model ([`record`]) knows which repository has which files, and until when the outside was told that a xorb stays;
+//! a promise is given by uploads, by answers that a xorb is there, by registrations, by answers to questions for chunks,
+//! and by the removal of the last claim to a file. After every step:
+//!
+//! * a registered file reads as it was: all of them at the end, one of them after each step;
+//! * a promised xorb is live: neither deleted nor condemned, and no shard that names it is refused;
+//! * no xorb is deleted before it was condemned for a day;
+//! * whoever has no claim to a file sees none;
+//! * what is visible has a blob, what has a blob has a row, and the totals are their sums;
+//!
+//! and at the end, when all claims were removed and the grace is over, nothing is left of anything.
+//!
+//! The store is the real one over SQLite; its blobs are in memory. Verbs run at once, with their operations on the stores
+//! in an order that the seed decides ([`scene`]); a crash cuts all of them off between any two operations, and the next
+//! process recovers. Clients that register what they remember, plans that are executed long after they were made, clocks
+//! that jump and go back, and operations that fail are steps like any other ([`steps`], [`dramas`]).
+//!
+//! That this notices anything is tested by breaking the guards of the store ([`guards`]), each in turn.
+//!
+//! A step that goes wrong is printed with its seed and what came before it; `ZORB_SEED=<seed>` runs that one alone.
+
+mod dramas;
+mod gate;
+mod guards;
+mod judge;
+mod palette;
+mod record;
+mod scene;
+mod steps;
+mod verbs;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use tokio::runtime::Builder;
+
+pub(super) use self::gate::Gate;
+pub(super) use self::guards::Weakness;
+use self::guards::{COVERED, GUARDS, Guard};
+use self::record::{Failure, Fault};
+use self::world::World;
+
+/// Steps of one seed: some months.
+const STEP_COUNT: usize = 500;
+
+/// Seeds of a run; together with the steps of each, 100 000 steps.
+const SEED_COUNT: u64 = 200;
+
+/// Seeds after which a guard counts as one that nobody misses.
+const GUARD_SEED_COUNT: u64 = 24;
+
+/// How a seed ended.
+struct Run {
+    seed: u64,
+    steps: usize,
+    failure: Option<Failure>,
+    counts: BTreeMap<&'static str, u64>,
+    history: Vec<String>,
+}
+
+fn run(seed: u64, broken: &[Guard], is_lenient: bool) -> Run {
+    // One thread, and one thing at a time: see `scene`.
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let run = runtime.block_on(async {
+        let mut world = World::new(seed, broken).await;
+        world.is_lenient = is_lenient;
+        let mut steps = 0;
+        let result = async {
+            while steps < STEP_COUNT {
+                steps += world.step().await?;
+            }
+            world.end().await
+        };
+        let failure = Box::pin(result).await.err();
+        Run {
+            seed,
+            steps,
+            failure,
+            counts: std::mem::take(&mut world.counts),
+            history: std::mem::take(&mut world.history).into(),
+        }
+    });
+    runtime.shutdown_background();
+    run
+}
+
+/// Runs these seeds, on as many threads as there are processors, until one fails.
+fn run_all(seeds: std::ops::Range<u64>, broken: &[Guard]) -> (Vec<Run>, Option<Run>) {
+    let (next, runs, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()), Mutex::new(None));
+    let work = || {
+        while failed.lock().unwrap().is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let run = run(seed, broken, false);
+            if run.failure.is_some() {
+                failed.lock().unwrap().get_or_insert(run);
+            } else {
+                runs.lock().unwrap().push(run);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    (runs.into_inner().unwrap(), failed.into_inner().unwrap())
+}
+
+#[test]
+fn a_hundred_thousand_steps_lose_nothing_that_was_promised_and_leave_nothing_behind() {
+    let seed = std::env::var("ZORB_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
+    let seeds = seed.map_or(0..SEED_COUNT, |seed| seed..seed + 1);
+    println!("seeds {seeds:?}");
+    let (runs, failed) = run_all(seeds, &[]);
+    if let Some(Run { seed, steps, failure, history, .. }) = failed {
+        panic!("ZORB_SEED={seed} step {steps}: {failure:?}\n{}", history.join("\n"));
+    }
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for (what, count) in runs.iter().flat_map(|run| &run.counts) {
+        *counts.entry(what).or_default() += count;
+    }
+    let steps: usize = runs.iter().map(|run| run.steps).sum();
+    println!("{steps} steps: {counts:#?}");
+    if seed.is_none() {
+        assert!(steps >= 100_000, "{steps} steps");
+        // What never happens is not tested.
+        for what in [
+            "answers",
+            "clocks set back",
+            "condemned",
+            "crashes",
+            "crashes of the command",
+            "deleted",
+            "doubts",
+            "failures",
+            "files gone",
+            "files read",
+            "registrations",
+            "registrations of what is missing",
+            "renewals",
+            "spared",
+            "uploads",
+            "uploads of what is being deleted",
+            "uploads of what is there, or by grant",
+            "URLs used",
+        ] {
+            assert!(counts.get(what).is_some_and(|count| *count > 20), "{what}: {counts:?}");
+        }
+    }
+}
+
+/// Breaks guards; what the model says of that, after how many steps.
+fn breach(broken: &[Guard]) -> Option<(Fault, usize)> {
+    let mut before = 0;
+    for seed in 0..GUARD_SEED_COUNT {
+        let run = run(seed, broken, false);
+        before += run.steps;
+        if let Some(Failure { fault, what }) = run.failure {
+            println!("{broken:?}: {fault:?} after {before} steps, with seed {}: {what}", run.seed);
+            return Some((fault, before));
+        }
+    }
+    None
+}
+
+#[test]
+fn every_guard_that_is_broken_is_missed() {
+    let next = Mutex::new(GUARDS.iter().filter(|guard| COVERED.iter().all(|(covered, ..)| covered != *guard)));
+    let unnoticed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let Some(guard) = next.lock().unwrap().next() else { return };
+            if breach(&[*guard]).is_none() {
+                unnoticed.lock().unwrap().push(*guard);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let unnoticed = unnoticed.into_inner().unwrap();
+    assert!(unnoticed.is_empty(), "nobody misses {unnoticed:?}");
+}
+
+/// What goes wrong without these guards, where it does not count that something is condemned too early.
+fn losses(broken: &[Guard]) -> BTreeSet<Fault> {
+    let runs = (0..GUARD_SEED_COUNT).map(|seed| run(seed, broken, true));
+    runs.filter_map(|run| run.failure).map(|failure| failure.fault).collect()
+}
+
+#[test]
+fn a_guard_that_another_one_covers_is_missed_when_that_one_is_broken_as_well() {
+    for (guard, companion, fault) in COVERED {
+        let (alone, both) = (losses(&[*companion]), losses(&[*guard, *companion]));
+        println!("without {companion:?}: {alone:?}; without {guard:?} as well: {both:?}");
+        assert!(both.contains(fault) && !alone.contains(fault), "{guard:?}: {both:?} and {alone:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The model: what the outside was told, in plain maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::format::ByteRange;
+use crate::runtime::clock::Timestamp;
+
+/// What has gone wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// A registered file does not read as it was.
+    Lost,
+    /// A xorb that somebody may count on is gone, condemned, or refused.
+    Promise,
+    /// A xorb was deleted without the time between the two steps.
+    Hasty,
+    /// Somebody sees a file without a claim to it.
+    Seen,
+    /// Rows, blobs and totals contradict each other.
+    Torn,
+    /// What nobody needs is still there.
+    Garbage,
+    /// An answer that nobody should get.
+    Answer,
+    /// Somebody waits for ever.
+    Stuck,
+}
+
+/// That something has gone wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    pub(super) what: String,
+}
+
+impl Failure {
+    pub(super) fn new(fault: Fault, what: impl Into<String>) -> Self {
+        Self { fault, what: what.into() }
+    }
+}
+
+/// Ends with a failure unless something holds.
+pub(super) fn ensure(holds: bool, fault: Fault, what: impl FnOnce() -> String) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure::new(fault, what())) }
+}
+
+/// That a xorb stays until a moment.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    until: u64,
+    /// The latest that the clock has shown since. It may go back; what was fair to do at its latest stays fair.
+    seen: u64,
+    /// Whether it was made by the loss of the last file that was made of the xorb.
+    is_of_loss: bool,
+}
+
+/// A URL of bytes of a xorb.
+#[derive(Clone, Debug)]
+pub(super) struct Url {
+    pub(super) xorb: usize,
+    pub(super) bytes: ByteRange,
+    pub(super) expected: Bytes,
+    pub(super) until: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Who has registered which files; no file without anybody.
+    pub(super) claims: BTreeMap<usize, BTreeSet<usize>>,
+    /// What registered files are made of.
+    pub(super) made_of: BTreeMap<usize, Vec<usize>>,
+    pub(super) urls: Vec<Url>,
+    promises: BTreeMap<usize, Vec<Promise>>,
+    /// The least time between the two steps, in milliseconds.
+    condemned: u64,
+}
+
+impl Record {
+    pub(super) fn new(condemned: Duration) -> Self {
+        Self { condemned: u64::try_from(condemned.as_millis()).unwrap(), ..Self::default() }
+    }
+
+    /// Somebody was told that the xorb stays.
+    pub(super) fn promise(&mut self, xorb: usize, until: u64, now: Timestamp) {
+        self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: false });
+    }
+
+    /// The last file that was made of the xorb is gone.
+    pub(super) fn lose(&mut self, xorb: usize, until: u64, now: Timestamp) {
+        self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: true });
+    }
+
+    /// A file is made of the xorb: what was lost before is forgotten.
+    pub(super) fn need(&mut self, xorb: usize) {
+        self.promises.entry(xorb).or_default().retain(|promise| !promise.is_of_loss);
+    }
+
+    /// The clock shows this.
+    pub(super) fn look_at_clock(&mut self, now: Timestamp) {
+        let condemned = self.condemned;
+        for promises in self.promises.values_mut() {
+            for promise in promises.iter_mut() {
+                promise.seen = promise.seen.max(now.as_millis());
+            }
+            promises.retain(|promise| promise.seen < promise.until + condemned);
+        }
+        self.urls.retain(|url| now.as_millis() < url.until);
+    }
+
+    /// What keeps a xorb, for whoever looks for a mistake.
+    pub(super) fn why(&self, xorb: usize) -> String {
+        format!("{:?}, files {:?}", self.promises.get(&xorb), self.made_of)
+    }
+
+    pub(super) fn is_promised(&self, xorb: usize) -> bool {
+        self.promises.get(&xorb).is_some_and(|promises| promises.iter().any(|promise| promise.seen < promise.until))
+    }
+
+    /// Whether it must be there still, since it cannot have been condemned for long enough.
+    pub(super) fn is_kept(&self, xorb: usize) -> bool {
+        self.promises.get(&xorb).is_some_and(|promises| !promises.is_empty())
+    }
+
+    /// Whether a registered file is made of it.
+    pub(super) fn is_needed(&self, xorb: usize) -> bool {
+        self.made_of.values().any(|xorbs| xorbs.contains(&xorb))
+    }
+
+    /// Whether whoever names it in a shard can count on it.
+    pub(super) fn is_safe(&self, xorb: usize) -> bool {
+        self.is_promised(xorb) || self.is_needed(xorb)
+    }
+
+    pub(super) fn has(&self, file: usize, repo: usize) -> bool {
+        self.claims.get(&file).is_some_and(|repos| repos.contains(&repo))
+    }
+
+    /// Every claim there is.
+    pub(super) fn all_claims(&self) -> Vec<(usize, usize)> {
+        self.claims.iter().flat_map(|(file, repos)| repos.iter().map(|repo| (*file, *repo))).collect()
+    }
+}

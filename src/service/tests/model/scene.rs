@@ -1,0 +1,135 @@
+//! A scene: some verbs at once, whose operations on the stores come one after the other in an order that a seed decides.
+//!
+//! At every moment all actors but one wait at a gate, so that a seed gives the same scene again, although hashing and
+//! SQLite have threads of their own. An actor that waits for the lock of a xorb is at no gate; it is known by whom the
+//! lock is held.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::gate::Stage;
+use crate::runtime::clock::ManualClock;
+
+/// Operations that are done under the lock of a xorb.
+const LOCKED: [&str; 5] = ["stage_xorb", "publish", "publish_xorb", "share_xorb", "spend_grant"];
+
+/// Rounds after which an actor that should be waiting for a lock is taken to do so.
+const LOCK_ROUND_COUNT: usize = 3;
+
+/// One of those who act.
+pub(super) struct Actor<T> {
+    pub(super) acting: BoxFuture<'static, T>,
+    /// The xorb whose lock it takes.
+    pub(super) lock: Option<usize>,
+    /// Whether it is a process of its own, beside the server.
+    pub(super) is_command: bool,
+}
+
+/// Who dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crash {
+    Everybody,
+    Command,
+}
+
+/// What happens to the actors, after so many operations.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Script {
+    /// Whose turn it is at first, as far as they wait for one; then it is anybody's.
+    pub(super) lead: Vec<usize>,
+    pub(super) crash: Option<(usize, Crash)>,
+    pub(super) jump: Option<(usize, Duration)>,
+}
+
+/// How a scene ended.
+pub(super) struct Played<T> {
+    /// What became of each actor; nothing where it died.
+    pub(super) outcomes: Vec<Option<T>>,
+    pub(super) crash: Option<Crash>,
+    pub(super) has_jumped: bool,
+    /// Who did what, in order.
+    pub(super) order: Vec<(usize, &'static str)>,
+}
+
+/// Plays a scene to its end.
+pub(super) async fn play<T>(
+    stage: &Arc<Stage>,
+    actors: Vec<Actor<T>>,
+    script: Script,
+    clock: &ManualClock,
+    rng: &mut StdRng,
+) -> Played<T> {
+    let mut outcomes: Vec<Option<T>> = actors.iter().map(|_| None).collect();
+    let mut cast: Vec<Option<Actor<T>>> = actors.into_iter().map(Some).collect();
+    let (mut order, mut crash, mut has_jumped) = (Vec::new(), None, false);
+    loop {
+        settle(stage, &mut cast, &mut outcomes).await;
+        if let Some((_, who)) = script.crash.filter(|(at, _)| crash.is_none() && *at <= order.len()) {
+            crash = Some(who);
+            for (index, actor) in cast.iter_mut().enumerate() {
+                if who == Crash::Everybody || actor.as_ref().is_some_and(|actor| actor.is_command) {
+                    stage.kill(index);
+                    *actor = None;
+                }
+            }
+        }
+        if let Some((_, by)) = script.jump.filter(|(at, _)| !has_jumped && *at <= order.len()) {
+            has_jumped = true;
+            clock.advance(by);
+        }
+        let waiting = stage.actors();
+        if waiting.is_empty() {
+            stage.end();
+            return Played { outcomes, crash, has_jumped, order };
+        }
+        let lead = script.lead.get(order.len()).copied().filter(|actor| waiting.contains(actor));
+        let next = lead.unwrap_or_else(|| waiting[rng.random_range(0..waiting.len())]);
+        order.push((next, stage.operation(next).unwrap_or_default()));
+        stage.let_pass(next);
+    }
+}
+
+/// Lets everybody go on until all of them wait at a gate or are done.
+async fn settle<T>(stage: &Stage, cast: &mut [Option<Actor<T>>], outcomes: &mut [Option<T>]) {
+    let mut round = 0;
+    poll_fn(|context| {
+        stage.watch(context.waker());
+        for (actor, outcome) in cast.iter_mut().zip(outcomes.iter_mut()) {
+            let Some(acting) = actor else { continue };
+            if let Poll::Ready(done) = acting.acting.as_mut().poll(context) {
+                *outcome = Some(done);
+                *actor = None;
+            }
+        }
+        let absent: Vec<usize> =
+            (0..cast.len()).filter(|index| cast[*index].is_some() && stage.operation(*index).is_none()).collect();
+        if absent.is_empty() {
+            return Poll::Ready(());
+        }
+        if !absent.iter().all(|index| waits_for_lock(stage, cast, *index)) {
+            return Poll::Pending;
+        }
+        round += 1;
+        if round > LOCK_ROUND_COUNT {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn waits_for_lock<T>(stage: &Stage, cast: &[Option<Actor<T>>], index: usize) -> bool {
+    let lock = |index: usize| cast[index].as_ref().and_then(|actor: &Actor<T>| actor.lock);
+    let Some(wanted) = lock(index) else { return false };
+    let holds = |other: usize| {
+        other != index && lock(other) == Some(wanted) && stage.operation(other).is_some_and(|op| LOCKED.contains(&op))
+    };
+    (0..cast.len()).any(holds)
+}

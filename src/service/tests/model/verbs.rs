@@ -1,0 +1,248 @@
+//! What the outside does to a store, and what it is told.
+
+use bytes::Bytes;
+use crc64fast_nvme::Digest;
+use futures_util::{TryStreamExt, stream};
+
+use super::palette::{PALETTE, Xorb};
+use super::record::Url;
+use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
+use crate::format::shard::parse_dedup_answer;
+use crate::format::{ByteRange, FileHash, XorbHash};
+use crate::runtime::clock::Clock;
+use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
+use crate::service::gc::{Collected, CollectionPlan, Doubt, Pace, Policy};
+use crate::service::tests::claims::writer;
+use crate::service::{
+    BodyError, Cas, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Upload, UploadError,
+};
+
+/// Repositories, in two domains. Who comes after them administers all.
+pub(super) const REPOS: [&str; 3] = ["a/x", "a/y", "b/x"];
+pub(super) const ADMIN: usize = REPOS.len();
+
+/// Something that is done to the store. Xorbs, files, recipes and chunks are places in the palette.
+#[derive(Clone, Debug)]
+pub(super) enum Verb {
+    Upload { who: usize, xorb: usize, form: usize },
+    Grant { who: usize, xorb: usize, form: usize },
+    Renew { who: usize, xorb: usize },
+    Register { who: usize, file: usize, recipe: usize, listed: Vec<usize> },
+    Read { who: usize, file: usize, range: Option<ByteRange> },
+    Fetch(Url),
+    Ask { who: usize, chunk: usize },
+    Remove { who: usize, file: usize },
+    Plan,
+    Execute(CollectionPlan),
+    Collect,
+    Recover,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The xorb is there; whether by this upload.
+    Stored(bool),
+    /// The xorb is being deleted.
+    Busy,
+    Renewed(bool),
+    Registered,
+    Missing(XorbHash),
+    /// The bytes, and from where they could be fetched: xorb, bytes, checksum of the whole.
+    Bytes(Option<Vec<u8>>, Vec<(XorbHash, ByteRange, u64)>),
+    /// These xorbs may be used until then.
+    Told(Vec<XorbHash>, u64),
+    Untold,
+    Removed,
+    NotThere,
+    Planned(CollectionPlan),
+    Collected(Collected),
+    /// The clock has gone back.
+    Behind,
+    Recovered,
+    Failed(String),
+}
+
+impl Verb {
+    /// The xorb whose lock it takes.
+    pub(super) fn lock(&self) -> Option<usize> {
+        match self {
+            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } => Some(PALETTE.xorbs[*xorb].lock()),
+            _ => None,
+        }
+    }
+
+    /// Whether it deletes blobs, which one process does at a time.
+    pub(super) const fn deletes(&self) -> bool {
+        matches!(self, Self::Collect | Self::Execute(_) | Self::Recover)
+    }
+
+    /// Who removes claims to which file.
+    pub(super) const fn removes(&self) -> Option<(usize, usize)> {
+        if let Self::Remove { who, file } = self { Some((*who, *file)) } else { None }
+    }
+
+    /// Who claims which file.
+    pub(super) const fn claims(&self) -> Option<(usize, usize)> {
+        if let Self::Register { who, file, .. } = self { Some((*who, *file)) } else { None }
+    }
+}
+
+pub(super) fn claims(who: usize) -> Claims {
+    REPOS.get(who).map_or(Claims::UNRESTRICTED, |repo| writer(repo))
+}
+
+fn failed(error: impl std::fmt::Debug) -> Outcome {
+    Outcome::Failed(format!("{error:?}"))
+}
+
+pub(super) async fn perform(cas: Cas, policy: Policy, verb: Verb) -> Outcome {
+    match verb {
+        Verb::Upload { who, xorb, form } => stored(upload(&cas, who, xorb, form).await),
+        Verb::Grant { who, xorb, form } => stored(upload_granted(&cas, who, xorb, form).await),
+        Verb::Renew { who, xorb } => {
+            cas.renew(&claims(who), PALETTE.xorbs[xorb].hash).await.map_or_else(failed, Outcome::Renewed)
+        }
+        Verb::Register { who, file, recipe, listed } => {
+            match cas.register(&claims(who), PALETTE.shard(file, recipe, &listed).into()).await {
+                Ok(_) => Outcome::Registered,
+                Err(RegisterError::MissingXorb { xorb }) => Outcome::Missing(xorb),
+                Err(error) => failed(error),
+            }
+        }
+        Verb::Read { who, file, range } => read_file(&cas, &claims(who), PALETTE.files[file].hash, range).await,
+        Verb::Fetch(url) => fetch(&cas, &url).await,
+        Verb::Ask { who, chunk } => match cas.dedup_answer(&claims(who), PALETTE.chunks[chunk]).await {
+            Ok(None) => Outcome::Untold,
+            Ok(Some(answer)) => parse_dedup_answer(&answer).map_or_else(failed, |shard| {
+                let xorbs = shard.xorbs.iter().map(|xorb| xorb.hash).collect();
+                Outcome::Told(xorbs, shard.key_expires_unix_secs * 1000)
+            }),
+            Err(error) => failed(error),
+        },
+        Verb::Remove { who, file } => match cas.remove_file(&claims(who), PALETTE.files[file].hash, None).await {
+            Ok(_) => Outcome::Removed,
+            Err(RemoveError::NotFound) => Outcome::NotThere,
+            Err(error) => failed(error),
+        },
+        Verb::Plan => in_doubt(cas.plan_collection(policy).await, Outcome::Planned),
+        Verb::Execute(plan) => Outcome::Collected(cas.collect(plan, &Pace::default()).await),
+        Verb::Collect => in_doubt(cas.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
+        Verb::Recover => cas.recover().await.map_or_else(failed, |_| Outcome::Recovered),
+    }
+}
+
+fn in_doubt<T>(result: Result<T, Doubt>, done: impl FnOnce(T) -> Outcome) -> Outcome {
+    match result {
+        Ok(result) => done(result),
+        Err(Doubt::Clock { .. }) => Outcome::Behind,
+        Err(doubt) => failed(doubt),
+    }
+}
+
+fn stored(result: Result<bool, UploadError>) -> Outcome {
+    match result {
+        Ok(was_inserted) => Outcome::Stored(was_inserted),
+        Err(UploadError::BeingDeleted { .. }) => Outcome::Busy,
+        Err(error) => failed(error),
+    }
+}
+
+fn body(xorb: &Xorb, form: usize) -> impl futures_util::Stream<Item = Result<Bytes, BodyError>> + Send + Unpin {
+    let pieces = xorb.forms[form].bytes().chunks(700).map(|piece| Ok(Bytes::copy_from_slice(piece)));
+    stream::iter(pieces.collect::<Vec<_>>())
+}
+
+async fn upload(cas: &Cas, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
+    let xorb = &PALETTE.xorbs[xorb];
+    let body = body(xorb, form);
+    let (claims, claimed, max_len) = (&claims(who), xorb.hash, MAX_XORB_SERIALIZED_LEN);
+    let uploaded = cas.upload(Upload { claims, claimed, max_len, declared_len: None, body }).await?;
+    Ok(uploaded.was_inserted)
+}
+
+async fn upload_granted(cas: &Cas, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
+    let xorb = &PALETTE.xorbs[xorb];
+    let grant = grant(who, xorb, form, cas.clock.as_ref());
+    let declared_len = Some(grant.body_len);
+    let body = body(xorb, form);
+    cas.upload_granted(GrantedUpload { grant, xorb: xorb.hash, declared_len, body }).await?;
+    cas.commit_granted(&claims(who), xorb.hash, grant).await?;
+    Ok(false)
+}
+
+fn grant(who: usize, xorb: &Xorb, form: usize, clock: &dyn Clock) -> Grant {
+    let (ring, now) = (KeyRing::new([7; 32]), clock.now().as_secs());
+    let bytes = xorb.forms[form].bytes();
+    let request = GrantRequest {
+        claims: &claims(who),
+        xorb: xorb.hash,
+        body_len: bytes.len() as u64,
+        crc64nvme: crc64(bytes),
+        expires_unix_secs: now + 3600,
+        nonce: rand::random(),
+    };
+    check_grant(&ring, request.issue(&ring).id.expose(), &xorb.hash, now).unwrap()
+}
+
+pub(super) fn crc64(bytes: &[u8]) -> u64 {
+    let mut crc64 = Digest::new();
+    crc64.write(bytes);
+    crc64.sum64()
+}
+
+/// Reads a range as a client does: asks what to fetch, and fetches it.
+pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range: Option<ByteRange>) -> Outcome {
+    let plan = match cas.reconstruct(claims, file, range, Detail::Terms).await {
+        Ok(plan) => plan,
+        Err(ReconstructError::NotFound) => return Outcome::Bytes(None, Vec::new()),
+        Err(error) => return failed(error),
+    };
+    let (mut bytes, mut places) = (Vec::new(), Vec::new());
+    for term in &plan.plan.file.terms {
+        let xorb = match cas.find(term.xorb).await {
+            Ok(Some(xorb)) => xorb,
+            other => return failed(other),
+        };
+        let Some(raw) = xorb.layout().raw_range(term.chunks) else { return failed(term) };
+        let pieces = match cas.read(&xorb, Form::Raw, raw).await {
+            Ok(pieces) => pieces.try_collect::<Vec<Bytes>>().await,
+            Err(error) => return failed(error),
+        };
+        match pieces {
+            Ok(pieces) => bytes.extend(pieces.concat()),
+            Err(error) => return failed(error),
+        }
+        let fetched = plan.plan.xorbs.iter().filter(|plan| plan.xorb == term.xorb);
+        places.extend(fetched.flat_map(|plan| &plan.descriptors).map(|place| (term.xorb, place.bytes, xorb.crc64())));
+    }
+    let start = usize::try_from(plan.plan.file.offset_into_first_range).unwrap();
+    let len = range.map_or(plan.file_len, |range| range.end().min(plan.file_len) - range.start());
+    let bytes = bytes.get(start..start + usize::try_from(len).unwrap()).map(<[u8]>::to_vec);
+    bytes.map_or_else(|| failed("too few bytes"), |bytes| Outcome::Bytes(Some(bytes), places))
+}
+
+/// Fetches what a URL names, by whoever got it earlier.
+async fn fetch(cas: &Cas, url: &Url) -> Outcome {
+    let xorb = match cas.find(PALETTE.xorbs[url.xorb].hash).await {
+        Ok(Some(xorb)) => xorb,
+        Ok(None) => return Outcome::Bytes(None, Vec::new()),
+        Err(error) => return failed(error),
+    };
+    if url.bytes.end() > xorb.layout().serialized_len() {
+        return Outcome::Bytes(None, Vec::new());
+    }
+    match cas.read(&xorb, Form::Serialized, url.bytes).await {
+        Ok(pieces) => {
+            let pieces = pieces.try_collect::<Vec<Bytes>>().await;
+            pieces.map_or_else(failed, |pieces| Outcome::Bytes(Some(pieces.concat()), Vec::new()))
+        }
+        Err(error) => failed(error),
+    }
+}
+
+/// The form of a xorb with this checksum.
+pub(super) fn form_of(xorb: usize, checksum: u64) -> Option<&'static [u8]> {
+    let forms = PALETTE.xorbs[xorb].forms.iter().map(|form| form.bytes());
+    forms.into_iter().find(|bytes| crc64(bytes) == checksum)
+}

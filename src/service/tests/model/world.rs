@@ -1,0 +1,355 @@
+//! The store under test with all that is around it: processes, a clock, and the model of what it was told to keep.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::gate::{Gate, Stage};
+use super::guards::{Guard, Weakness};
+use super::palette::PALETTE;
+use super::record::{Failure, Fault, Record, ensure};
+use super::scene::{Actor, Crash, Played, Script, play};
+use super::verbs::{Outcome, Verb, perform};
+use crate::blob::BlobStore;
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::records::memory::MemoryRecordStore;
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{Collect, Index, XorbLife, XorbState};
+use crate::runtime::clock::{Clock, ManualClock, Timestamp};
+use crate::runtime::metrics::Metrics;
+use crate::service::gc::{CollectionPlan, MIN_GRACE, Policy};
+use crate::service::tests::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
+use crate::service::{Budget, Cas};
+
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Between the two steps.
+pub(super) const CONDEMNED: Duration = DAY;
+
+/// How long an upload may take to publish what it has staged.
+const STAGED_LIFE: Duration = DAY;
+
+/// A scene takes milliseconds. After this long it is taken to be stuck.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// Steps that are told of when something has gone wrong.
+const HISTORY_COUNT: usize = 60;
+
+/// An index without anything, as a file.
+static EMPTY: OnceCell<Vec<u8>> = OnceCell::const_new();
+
+pub(super) struct World {
+    pub(super) rng: StdRng,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) record: Record,
+    /// Plans that were made and not yet executed.
+    pub(super) plans: Vec<CollectionPlan>,
+    /// The latest that the clock has ever shown.
+    pub(super) latest: u64,
+    /// What the index says of xorbs, as of the last check.
+    pub(super) lives: HashMap<usize, XorbLife>,
+    /// How often things have happened.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+    pub(super) history: VecDeque<String>,
+    pub(super) server: Cas,
+    pub(super) index: SqliteIndex,
+    /// The first of a few xorbs that are popular at the moment.
+    pub(super) popular: usize,
+    pub(super) is_shrinking: bool,
+    /// When garbage was collected by somebody who was alone with the store, in the last step.
+    pub(super) collected: Option<u64>,
+    /// Whether it does not count that a promised xorb is condemned, or deleted soon after its condemnation.
+    pub(super) is_lenient: bool,
+    blobs: MemoryBlobStore,
+    command: Cas,
+    weakness: Weakness,
+    /// Of the generation that the server knows of.
+    seen: Option<u64>,
+    folder: TempDir,
+}
+
+/// One verb of a scene and what became of it.
+pub(super) struct Deed {
+    pub(super) verb: Verb,
+    /// When it began, and its outcome; nothing where its process has died.
+    pub(super) done: Option<(u64, Outcome)>,
+    /// Whether an operation was made to fail.
+    pub(super) was_hit: bool,
+}
+
+/// What has happened in a scene.
+pub(super) struct Act {
+    pub(super) deeds: Vec<Deed>,
+    /// When it began.
+    pub(super) begin: Timestamp,
+    pub(super) has_jumped: bool,
+    /// Xorbs that could be counted on when it began.
+    pub(super) safe: HashSet<usize>,
+}
+
+pub(super) fn policy() -> Policy {
+    Policy::new(MIN_GRACE, CONDEMNED).unwrap()
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap()
+}
+
+impl World {
+    pub(super) async fn new(seed: u64, broken: &[Guard]) -> Self {
+        let folder = folder();
+        let empty = EMPTY.get_or_init(empty_index).await;
+        File::create(path(&folder)).unwrap().write_all(empty).unwrap();
+        let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        let blobs = MemoryBlobStore::new();
+        let weakness = Weakness::new(broken, blobs.clone());
+        let process = || process(&index, &blobs, &weakness, &clock);
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            latest: clock.now().as_millis(),
+            record: Record::new(CONDEMNED),
+            plans: Vec::new(),
+            lives: HashMap::new(),
+            counts: BTreeMap::new(),
+            history: VecDeque::new(),
+            server: process(),
+            command: process(),
+            popular: 0,
+            is_shrinking: false,
+            collected: None,
+            is_lenient: false,
+            seen: None,
+            clock,
+            index,
+            blobs,
+            weakness,
+            folder,
+        }
+    }
+
+    pub(super) fn count(&mut self, what: &'static str, by: u64) {
+        *self.counts.entry(what).or_default() += by;
+    }
+
+    pub(super) fn tell(&mut self, what: String) {
+        if self.history.len() == HISTORY_COUNT {
+            self.history.pop_front();
+        }
+        self.history.push_back(what);
+    }
+
+    /// Moves the clock.
+    pub(super) fn advance(&mut self, by: Duration) {
+        self.clock.advance(by);
+        self.look_at_clock();
+    }
+
+    pub(super) fn look_at_clock(&mut self) {
+        let now = self.clock.now();
+        self.latest = self.latest.max(now.as_millis());
+        self.record.look_at_clock(now);
+    }
+
+    /// A process whose operations wait at a gate.
+    fn cast(&self, process: &Cas, faults: &Faults) -> Cas {
+        let mut cas = process.clone();
+        let (inner, weakness) = (self.index.clone(), self.weakness.clone());
+        cas.index = Arc::new(FaultyIndex { inner, faults: faults.clone(), weakness });
+        cas.blobs = Arc::new(FaultyBlobs { inner: self.blobs.clone(), faults: faults.clone() });
+        cas
+    }
+
+    /// Does all of this at once. `fault` says which operation of which verb fails.
+    pub(super) async fn act(
+        &mut self,
+        verbs: Vec<Verb>,
+        script: Script,
+        fault: Option<(usize, usize, Moment)>,
+    ) -> Result<Act, Failure> {
+        let begin = self.clock.now();
+        let safe = (0..PALETTE.xorbs.len()).filter(|xorb| self.record.is_safe(*xorb)).collect();
+        let (stage, mut actors, mut hits) = (Arc::new(Stage::default()), Vec::new(), Vec::new());
+        for (index, verb) in verbs.iter().enumerate() {
+            let gate = Gate::new(&stage, index);
+            let faults = Faults::behind(gate.clone());
+            if let Some((_, n, moment)) = fault.filter(|(who, ..)| *who == index) {
+                faults.arm(n, moment);
+            }
+            let is_command = matches!(verb, Verb::Collect | Verb::Execute(_)) && self.rng.random_bool(0.5);
+            let cas = self.cast(if is_command { &self.command } else { &self.server }, &faults);
+            let (clock, lock, verb) = (Arc::clone(&self.clock), verb.lock(), verb.clone());
+            let acting = async move {
+                gate.pass("begin").await;
+                let begin = clock.now().as_millis();
+                let outcome = perform(cas, policy(), verb).await;
+                // Who dies here has done everything, and nobody knows.
+                gate.pass("answer").await;
+                (begin, outcome)
+            };
+            actors.push(Actor { acting: acting.boxed(), lock, is_command });
+            hits.push(faults);
+        }
+        let played = timeout(STUCK, play(&stage, actors, script, &self.clock, &mut self.rng)).await;
+        let Played { outcomes, crash, has_jumped, order } =
+            played.map_err(|_| Failure::new(Fault::Stuck, format!("{verbs:?}")))?;
+        self.look_at_clock();
+        let times = (begin.as_millis(), self.clock.now().as_millis());
+        let done: Vec<String> =
+            verbs.iter().zip(&outcomes).map(|(verb, done)| short(verb) + " → " + &short(done)).collect();
+        self.tell(format!("{times:?} {done:#?} fault {fault:?} crash {crash:?} {order:?}"));
+        self.count("verbs", verbs.len() as u64);
+        match crash {
+            None => {}
+            Some(Crash::Command) => {
+                self.count("crashes of the command", 1);
+                self.command = process(&self.index, &self.blobs, &self.weakness, &self.clock);
+            }
+            Some(Crash::Everybody) => self.reboot().await?,
+        }
+        let outcomes = verbs.into_iter().zip(outcomes).zip(hits);
+        let deeds = outcomes.map(|((verb, done), faults)| Deed { verb, done, was_hit: faults.disarm().is_some() });
+        Ok(Act { deeds: deeds.collect(), begin, has_jumped, safe })
+    }
+
+    /// Everything in memory is gone; the next process finds what is in the stores.
+    async fn reboot(&mut self) -> Result<(), Failure> {
+        self.count("crashes", 1);
+        if self.rng.random_bool(0.25) {
+            self.index = SqliteIndex::open(&path(&self.folder)).await.unwrap();
+        }
+        if self.rng.random_bool(0.5) {
+            self.plans.clear();
+        }
+        self.restart().await?;
+        while self.rng.random_bool(0.2) {
+            // The recovery dies as well.
+            let stage = Arc::new(Stage::default());
+            let gate = Gate::new(&stage, 0);
+            let cas = self.cast(&self.server, &Faults::behind(gate));
+            let acting = perform(cas, policy(), Verb::Recover).boxed();
+            let actors = vec![Actor { acting, lock: None, is_command: false }];
+            let crash = Some((self.rng.random_range(0..6), Crash::Everybody));
+            play(&stage, actors, Script { crash, ..Script::default() }, &self.clock, &mut self.rng).await;
+            self.restart().await?;
+        }
+        let recovered = self.server.recover().await;
+        recovered.map_err(|error| Failure::new(Fault::Answer, format!("recovery: {error:?}")))?;
+        let unfinished = self.index.unfinished_xorbs().await.unwrap();
+        ensure(unfinished.is_empty(), Fault::Garbage, || format!("after a recovery there are {unfinished:?}"))
+    }
+
+    async fn restart(&mut self) -> Result<(), Failure> {
+        let process = || process(&self.index, &self.blobs, &self.weakness, &self.clock);
+        (self.server, self.command, self.seen) = (process(), process(), None);
+        self.notice_hidden().await
+    }
+
+    /// The server stops and starts again, and nobody dies.
+    pub(super) async fn restart_in_order(&mut self) -> Result<(), Failure> {
+        self.server.finish().await;
+        self.restart().await?;
+        let recovered = self.server.recover().await;
+        recovered.map_err(|error| Failure::new(Fault::Answer, format!("recovery: {error:?}"))).map(drop)
+    }
+
+    /// The server notices what the command has deleted.
+    pub(super) async fn notice_hidden(&mut self) -> Result<(), Failure> {
+        let seen = self.server.forget_hidden(self.seen).await;
+        self.seen = Some(seen.map_err(|error| Failure::new(Fault::Answer, format!("{error:?}")))?);
+        Ok(())
+    }
+
+    /// Compares the stores with each other and with what was promised.
+    pub(super) async fn check(&mut self) -> Result<(), Failure> {
+        let lives = self.index.xorb_lives(None, u32::MAX).await.unwrap();
+        let totals = self.index.totals().await.unwrap();
+        let blobs: HashSet<_> = self.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash()).collect();
+        self.lives.clear();
+        let (mut count, mut serialized_len, mut raw_len) = (0, 0, 0);
+        for life in lives {
+            let xorb = PALETTE.xorb(&life.hash).expect("all xorbs are of the palette");
+            self.lives.insert(xorb, life);
+            if matches!(life.state, XorbState::Live | XorbState::Condemned) {
+                count += 1;
+                serialized_len += life.serialized_len;
+                raw_len += PALETTE.xorbs[xorb].raw_len();
+                ensure(blobs.contains(&life.hash), Fault::Torn, || format!("xorb {xorb} is visible without a blob"))?;
+            }
+        }
+        for blob in &blobs {
+            let xorb = PALETTE.xorb(blob).expect("all xorbs are of the palette");
+            ensure(self.lives.contains_key(&xorb), Fault::Torn, || format!("the blob of xorb {xorb} has no row"))?;
+        }
+        let sums = (totals.xorb_count, totals.serialized_len, totals.raw_len);
+        ensure(sums == (count, serialized_len, raw_len), Fault::Torn, || format!("the totals are {totals:?}"))?;
+        for xorb in 0..PALETTE.xorbs.len() {
+            let state = self.lives.get(&xorb).map(|life| life.state);
+            let is_visible = matches!(state, Some(XorbState::Live | XorbState::Condemned));
+            let found = || format!("xorb {xorb} is {state:?}; {}", self.record.why(xorb));
+            ensure(is_visible || !self.record.is_needed(xorb), Fault::Lost, found)?;
+            let is_fine = state == Some(XorbState::Live) || (is_visible && self.is_lenient);
+            ensure(is_fine || !self.record.is_safe(xorb), Fault::Promise, found)?;
+            ensure(is_visible || self.is_lenient || !self.record.is_kept(xorb), Fault::Hasty, found)?;
+        }
+        let Some(collected) = self.collected.take() else { return Ok(()) };
+        for life in self.lives.values() {
+            let is_old = life.since.as_millis() + millis(STAGED_LIFE) <= collected;
+            let is_left = life.state == XorbState::Deleting || (life.state == XorbState::Staged && is_old);
+            ensure(!is_left, Fault::Garbage, || format!("after a collection there is {life:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// What must be true when nobody needs anything.
+    pub(super) async fn check_empty(&mut self) -> Result<(), Failure> {
+        self.check().await?;
+        let blobs = self.blobs.list().await.unwrap();
+        let lives = &self.lives;
+        ensure(lives.is_empty() && blobs.is_empty(), Fault::Garbage, || format!("{lives:?} and {blobs:?} are left"))
+    }
+}
+
+fn process(index: &SqliteIndex, blobs: &MemoryBlobStore, weakness: &Weakness, clock: &Arc<ManualClock>) -> Cas {
+    let (inner, faults, weakness) = (index.clone(), Faults::default(), weakness.clone());
+    let budget = Budget { upload_count: 8, verify_worker_count: 2, layout_cache_len: 1 << 20 };
+    let blobs = FaultyBlobs { inner: blobs.clone(), faults: faults.clone() };
+    let index = FaultyIndex { inner, faults, weakness };
+    // Nobody rebuilds the index here, so nobody reads what the process before has recorded.
+    let records = MemoryRecordStore::new();
+    let clock = Arc::clone(clock) as _;
+    Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
+}
+
+/// What it is, without plans and bytes that nobody can read.
+fn short(what: &impl std::fmt::Debug) -> String {
+    format!("{what:?}").chars().take(250).collect()
+}
+
+fn path(folder: &TempDir) -> std::path::PathBuf {
+    folder.path().join("index.sqlite")
+}
+
+/// In memory, where there is a file system for that: the index syncs every transaction.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+async fn empty_index() -> Vec<u8> {
+    let folder = folder();
+    let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+    index.close().await;
+    std::fs::read(path(&folder)).unwrap()
+}

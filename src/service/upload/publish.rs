@@ -1,0 +1,127 @@
+//! The end of an upload: what was verified becomes durable and visible, or what was there before stays.
+
+use tokio::sync::MutexGuard;
+
+use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
+use crate::blob::BlobKey;
+use crate::format::XorbHash;
+use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket};
+use crate::runtime::telemetry::chain;
+use crate::service::error::{StoreError, UploadError};
+use crate::service::{Cas, PUBLISH_LOCK_COUNT};
+
+impl Cas {
+    /// Makes a verified upload durable and visible.
+    pub(super) async fn publish(&self, verified: Verified, domain: String) -> Result<Uploaded, UploadError> {
+        let _publishing = self.publish_lock(&verified.xorb.hash()).await;
+        match self.stage(verified.xorb.hash()).await {
+            Ok(staged) => self.publish_staged(staged, verified, domain, None).await,
+            Err(refused) => {
+                verified.draft.discard().await;
+                Err(refused)
+            }
+        }
+    }
+
+    /// Lets nobody else publish this xorb.
+    pub(in crate::service) async fn publish_lock(&self, hash: &XorbHash) -> MutexGuard<'_, ()> {
+        let [a, b, ..] = *hash.as_bytes();
+        let index = usize::from(u16::from_le_bytes([a, b])) % PUBLISH_LOCK_COUNT;
+        self.publish_locks[index].lock().await
+    }
+
+    /// Claims the row, under the lock. What is staged and not published then is invisible, and free for the next upload
+    /// of this xorb.
+    pub(in crate::service) async fn stage(&self, hash: XorbHash) -> Result<Staged, UploadError> {
+        let ticket = Ticket::random();
+        match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
+            Staging::Staged => Ok(Staged::New(ticket)),
+            Staging::Live => Ok(Staged::There),
+            Staging::Damaged => Ok(Staged::Damaged(ticket)),
+            Staging::Deleting => Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
+        }
+    }
+
+    /// Publishes what was staged, under the same lock. A grant is spent by that.
+    pub(in crate::service) async fn publish_staged(
+        &self,
+        staged: Staged,
+        verified: Verified,
+        domain: String,
+        grant: Option<SpentGrant>,
+    ) -> Result<Uploaded, UploadError> {
+        let Verified { tenant, xorb, crc64, draft } = verified;
+        let hash = xorb.hash();
+        let mut uploaded = Uploaded {
+            hash,
+            was_inserted: false,
+            chunk_count: xorb.layout().chunk_count(),
+            serialized_len: xorb.layout().serialized_len(),
+            raw_len: xorb.layout().raw_len(),
+        };
+        let ticket = match staged {
+            Staged::New(ticket) | Staged::Damaged(ticket) => Some(ticket),
+            Staged::There => None,
+        };
+        let Some(ticket) = ticket else {
+            draft.discard().await;
+            self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
+            if let Some(grant) = grant {
+                self.index.spend_grant(grant).await.map_err(StoreError::from)?;
+            }
+            return Ok(uploaded);
+        };
+        let is_heal = matches!(staged, Staged::Damaged(_));
+        let Some(draft) = draft.into_draft() else {
+            // It was there when the upload began, and was deleted since, or found damaged. Nothing was written, so it
+            // must come again; a staged row is cleared up like that of any failed upload. What memory still
+            // has of it would make the next upload end here as well.
+            self.forget_layout(hash);
+            let retry_after = DELETION_RETRY_AFTER;
+            return Err(if is_heal {
+                UploadError::FoundDamaged { retry_after }
+            } else {
+                UploadError::BeingDeleted { retry_after }
+            });
+        };
+        // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
+        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
+        let turn = self.publishes.wait(tenant, 1).await;
+        if is_heal {
+            // What fails leaves the xorb damaged, and free for the next upload.
+            self.replace_blob(draft, row, ticket).await?;
+        } else {
+            draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
+            drop(turn);
+            self.go_live(row, ticket).await?;
+        }
+        uploaded.was_inserted = true;
+        Ok(uploaded)
+    }
+
+    /// Makes a staged row live whose blob is durable.
+    async fn go_live(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
+        let hash = row.hash;
+        let published = self.index.publish_xorb(row, ticket, self.clock.now()).await;
+        if published.as_ref().is_err_and(|error| error.kind == IndexErrorKind::Lost) {
+            self.account_for(hash).await;
+        }
+        Ok(published?)
+    }
+
+    /// Sees to it, under the lock, that a blob does not stay for ever whose row was given up while it was published: that
+    /// took a day, or the clock has jumped. Failures are logged; the blob is without a row then.
+    async fn account_for(&self, hash: XorbHash) {
+        let accounted = match self.index.stage_xorb(hash, Ticket::random(), self.clock.now()).await {
+            // A staged row says that there may be a blob, and is cleared up like that of any failed upload.
+            Ok(Staging::Staged | Staging::Live | Staging::Damaged) => Ok(()),
+            // Whoever deletes it may be past the blob. Nobody publishes it again while we have the lock.
+            Ok(Staging::Deleting) => self.blobs.delete(BlobKey::xorb(hash)).await.map(drop).map_err(StoreError::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = accounted {
+            tracing::warn!(xorb = %hash, error = %chain(&error), "a blob may be left that no row knows of");
+        }
+    }
+}

@@ -31,7 +31,8 @@ fn alone_a_tenant_gets_everything_at_once() {
 #[tokio::test(start_paused = true)]
 async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
     let gate = gate(1, 1);
-    let held = now(&gate, FLOOD, 1);
+    // Of a stranger: who has all that one may have is passed over, and its line would begin behind the next one.
+    let held = now(&gate, Tenant::new(4), 1);
     let mut waiting: Vec<_> = [(FLOOD, 'a'), (FLOOD, 'b'), (FLOOD, 'c'), (THIRD, 'x'), (THIRD, 'y'), (OTHER, 'm')]
         .into_iter()
         .map(|(tenant, name)| (name, Box::pin(gate.go_on(tenant, 1))))

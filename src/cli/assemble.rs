@@ -14,15 +14,16 @@ use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::metrics::Metrics;
-use crate::service::{Budget, Cas, Limits, Quotas};
+use crate::service::{Budget, Cas, Limits, Quotas, Shares};
 
 /// The store of this configuration, and its index, which is to be closed at the end.
 pub(super) async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &records).await?;
-    let (clock, writer) = (Arc::new(SystemClock), Arc::new(index.clone()));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget(config))
+    let (clock, writer, budget) = (Arc::new(SystemClock), Arc::new(index.clone()), budget(config));
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
+        .sharing(shares(config), budget)
         .keep_free(config.min_free_len)
         .with_quotas(quotas(&config.quota));
     Ok((cas, index))
@@ -47,6 +48,16 @@ const fn budget(config: &Config) -> Budget {
         upload_count: config.max_uploads,
         verify_worker_count: config.verify_workers,
         layout_cache_len: config.layout_cache,
+    }
+}
+
+/// What tenants share.
+const fn shares(config: &Config) -> Shares {
+    Shares {
+        upload_len: config.max_upload_len,
+        read_count: config.read_turns,
+        // So that whoever reads never waits for those who sync.
+        publish_count: config.disk_workers.div_ceil(2),
     }
 }
 

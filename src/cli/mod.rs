@@ -3,6 +3,7 @@
 mod assemble;
 mod backup;
 mod collector;
+mod descriptors;
 mod destination;
 mod fsck;
 mod gc;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
@@ -15,13 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::assemble::open_store;
 use super::collector::{self, DeletionLock};
-use super::keys;
 use super::reload::{self, Reloaded};
+use super::{descriptors, keys};
 use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, router};
+use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
 use crate::runtime::journal::Journal;
@@ -106,6 +108,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let reload = ReloadSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
+    let (descriptor_count, max_connections) = descriptors::budget(&config)?;
+    metrics.descriptors_max.set(i64::try_from(descriptor_count).unwrap_or(i64::MAX));
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
     let (cas, index) = open_store(&config, &metrics).await?;
@@ -125,7 +129,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     );
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
-    let (address, limits) = (address(&config), limits(&config));
+    let address = address(&config);
+    let limits = limits(&config, max_connections, Arc::clone(&address.trusted_proxies));
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
@@ -140,6 +145,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
+        deadline: config.request_timeout,
+        looks: Pool::new(1),
         auth: auth(&config),
         keys,
         clock: Arc::new(SystemClock),
@@ -196,11 +203,12 @@ fn address(config: &Config) -> PublicAddress {
     }
 }
 
-const fn limits(config: &Config) -> ConnectionLimits {
+fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> ConnectionLimits {
     ConnectionLimits {
-        max_count: config.max_connections,
+        max_count,
+        trusted_proxies,
         idle: config.idle_timeout,
-        send_stall: config.send_timeout,
+        send_pace: Pace { idle: config.send_timeout, min_bytes_per_sec: config.min_download_rate },
         drain: config.drain_timeout,
     }
 }

@@ -52,6 +52,12 @@ pub struct Config {
     pub max_connections: usize,
     /// Uploads under way at once.
     pub max_uploads: usize,
+    /// Bytes of the bodies of uploads under way at once.
+    pub max_upload_len: u64,
+    /// Pieces of xorbs read, decoded and sent at once.
+    pub read_turns: usize,
+    /// Longest time for a request that does not stream.
+    pub request_timeout: Duration,
     /// Longest wait for a request's head, and longest silence of an idle connection.
     pub idle_timeout: Duration,
     /// Longest silence within a request's body.
@@ -60,6 +66,8 @@ pub struct Config {
     pub min_upload_rate: u64,
     /// Longest time for which a client may take nothing of an answer.
     pub send_timeout: Duration,
+    /// Bytes per second of an answer that a client has to take on average.
+    pub min_download_rate: u64,
     /// How long requests in flight may take when the server is told to stop.
     pub drain_timeout: Duration,
     /// Threads that verify and decode.
@@ -180,10 +188,14 @@ impl Config {
             min_free_len: non_negative("min_free_bytes", raw.min_free_bytes, 1 << 30)?,
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
+            max_upload_len: positive("max_upload_bytes", raw.max_upload_bytes, 8 << 30)? as u64,
+            read_turns: positive("read_turns", raw.read_turns, (2 * cores).max(4))?,
+            request_timeout: secs("request_timeout_secs", raw.request_timeout_secs, 60)?,
             idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,
             body_timeout: secs("body_timeout_secs", raw.body_timeout_secs, 30)?,
             min_upload_rate: positive("min_upload_rate", raw.min_upload_rate, 1024)? as u64,
             send_timeout: secs("send_timeout_secs", raw.send_timeout_secs, 60)?,
+            min_download_rate: positive("min_download_rate", raw.min_download_rate, 1024)? as u64,
             drain_timeout: secs("drain_timeout_secs", raw.drain_timeout_secs, 30)?,
             verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
             disk_workers: positive("disk_workers", raw.disk_workers, 32)?,

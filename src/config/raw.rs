@@ -80,6 +80,12 @@ keys! {
     min_free_bytes: i64, "a whole number of bytes";
     /// Uploads under way at once.
     max_uploads: i64, "a whole number";
+    /// Bytes of uploads under way at once.
+    max_upload_bytes: i64, "a whole number of bytes";
+    /// Pieces read and sent at once.
+    read_turns: i64, "a whole number";
+    /// Seconds.
+    request_timeout_secs: i64, "a whole number of seconds";
     /// Seconds.
     idle_timeout_secs: i64, "a whole number of seconds";
     /// Seconds.
@@ -88,6 +94,8 @@ keys! {
     min_upload_rate: i64, "a whole number of bytes per second";
     /// Seconds.
     send_timeout_secs: i64, "a whole number of seconds";
+    /// Bytes per second.
+    min_download_rate: i64, "a whole number of bytes per second";
     /// Seconds.
     drain_timeout_secs: i64, "a whole number of seconds";
     /// Threads.

@@ -71,7 +71,7 @@ fn the_documented_file_has_every_key_at_its_default() {
     assert_eq!(keys, expected);
 
     let (documented, default) = (Config::new(raw(&settings)).unwrap(), Config::new(RawConfig::default()).unwrap());
-    let machine_dependent = |config: &Config| Config { verify_workers: 0, ..config.clone() };
+    let machine_dependent = |config: &Config| Config { verify_workers: 0, read_turns: 0, ..config.clone() };
     assert_eq!(format!("{:?}", machine_dependent(&documented)), format!("{:?}", machine_dependent(&default)));
 }
 

@@ -47,6 +47,8 @@ pub enum Code {
     IncompleteBody,
     /// The body makes no progress.
     BodyTimeout,
+    /// Whoever asks has its share, and others want theirs; try again.
+    TooManyRequests,
     /// There would be more than the quota of the repository, or of its owner, allows.
     QuotaExceeded,
     /// There is nothing in the range.
@@ -57,6 +59,8 @@ pub enum Code {
     NotFound,
     /// Too much is under way, or in the way; try again.
     Overloaded,
+    /// The request took longer than a request may; try again.
+    Deadline,
     /// The machine cannot do it for now.
     Unavailable,
     /// The server is not ready to serve.
@@ -97,7 +101,9 @@ impl Code {
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
         Self::NotFound,
+        Self::TooManyRequests,
         Self::Overloaded,
+        Self::Deadline,
         Self::Unavailable,
         Self::NotReady,
         Self::OutOfSpace,
@@ -134,7 +140,9 @@ impl Code {
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
             Self::NotFound => "not_found",
+            Self::TooManyRequests => "too_many_requests",
             Self::Overloaded => "overloaded",
+            Self::Deadline => "deadline",
             Self::Unavailable => "unavailable",
             Self::NotReady => "not_ready",
             Self::OutOfSpace => "out_of_space",
@@ -168,6 +176,7 @@ impl Code {
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             // Final for stock clients, unlike 507, and unlike 403 it sends nobody to look at the token.
             Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
@@ -175,7 +184,7 @@ impl Code {
             // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
             // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.
             Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Overloaded | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::Deadline | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

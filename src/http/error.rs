@@ -28,11 +28,16 @@ use crate::service::{
 /// How long a client is asked to wait when the index does not answer in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// How long a client is asked to wait where there is too much to do. Stock clients wait longer by themselves.
+const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How long a client is asked to wait when what it reads was replaced: it is there already.
 const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a client is asked to wait when the machine is at its end: nothing but a person may change that, or a few
 /// connections that end.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// What is said to who has more than its share.
+const ABOVE_SHARE: &str = "You have your share of what there is, and others want theirs; wait for some of it to end.";
 
 /// A failure on its way to the client.
 #[derive(Debug)]
@@ -79,6 +84,11 @@ impl Problem {
         self
     }
 
+    /// Asks the client to come back in a moment.
+    pub(super) fn retry_soon(self) -> Self {
+        self.retry_after(BUSY_RETRY_AFTER)
+    }
+
     /// The sentence.
     pub(super) fn detail(&self) -> &str {
         &self.detail
@@ -86,7 +96,10 @@ impl Problem {
 
     /// Whether the same request may succeed later.
     pub(super) const fn is_retryable(&self) -> bool {
-        matches!(self.code, Code::Overloaded | Code::Unavailable | Code::Internal)
+        matches!(
+            self.code,
+            Code::Overloaded | Code::TooManyRequests | Code::Deadline | Code::Unavailable | Code::Internal
+        )
     }
 
     /// Which failure it is.
@@ -136,6 +149,9 @@ impl From<UploadError> for Problem {
             UploadError::Overloaded { retry_after } => {
                 let detail = "Too many uploads are under way; try again in a moment.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
+            }
+            UploadError::AboveShare { retry_after } => {
+                Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_after(retry_after)
             }
             UploadError::BeingDeleted { retry_after } => {
                 let detail = "This xorb is being deleted at the moment; try again.";
@@ -230,10 +246,6 @@ impl From<RegisterError> for Problem {
                     .with("used", over.used)
                     .with("added", over.added)
             }
-            RegisterError::Overloaded { retry_after } => {
-                Self::new(Code::Overloaded, "Too many shards are under way; try again in a moment.")
-                    .retry_after(retry_after)
-            }
             RegisterError::Store(error) => error.into(),
         }
     }
@@ -297,6 +309,10 @@ impl From<StoreError> for Problem {
                 let detail = "The store does not answer in time; try again in a moment.";
                 Self::new(Code::Overloaded, detail).retry_after(UNAVAILABLE_RETRY_AFTER)
             }
+            StoreErrorKind::Overloaded => {
+                Self::new(Code::Overloaded, "There is too much to do; try again in a moment.").retry_soon()
+            }
+            StoreErrorKind::AboveShare => Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_soon(),
             StoreErrorKind::Outage(outage) => {
                 tracing::error!(error = %chain(&error), advice = outage.advice(), "the store cannot work for now");
                 let detail = "The store cannot do that for now; its operator has to look. Try again later.";

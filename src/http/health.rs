@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 use super::AppState;
 use super::error::{Code, Problem};
 use super::wire::StatusJson;
+use crate::runtime::descriptors::open_count;
 use crate::runtime::telemetry::chain;
 
 /// `GET /healthz`: the process answers.
@@ -32,6 +33,11 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     let totals = state.cas.totals().await?;
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
+    state.metrics.reads_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
+    // Not worth a refusal where the system does not tell.
+    if let Ok(count) = state.looks.run(open_count).await {
+        state.metrics.descriptors_open.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
     let health = state.cas.health().await?;
     state.metrics.store_damaged_xorbs.set(health.damaged_count.cast_signed());
     state.metrics.scrub_oldest.set(health.oldest.map_or(0, |oldest| oldest.as_secs().cast_signed()));

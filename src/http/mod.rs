@@ -10,6 +10,7 @@ mod chunk_hashes;
 mod chunks;
 mod code;
 mod conditions;
+mod crowd;
 mod error;
 mod extract;
 mod grants;
@@ -20,6 +21,7 @@ mod linger;
 mod listing;
 mod openapi;
 mod origin;
+mod outlet;
 mod range;
 mod reconstructions;
 mod removal;
@@ -27,13 +29,16 @@ mod representation;
 mod route;
 mod routes;
 mod security;
+mod sending;
 pub mod server;
 mod sha256;
 mod shards;
+mod tenant;
 pub mod tls;
 mod transfer;
 mod usage;
 mod wire;
+mod work;
 mod xorbs;
 
 use std::sync::Arc;
@@ -48,6 +53,7 @@ pub use self::auth::Auth;
 pub use self::error::{Code, Problem};
 pub use self::keys::{KeySource, Keys};
 pub use self::origin::PublicAddress;
+use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::Cas;
@@ -61,8 +67,12 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// How patient the server is with a body.
     pub pace: Pace,
+    /// How long a request may take that does not stream.
+    pub deadline: Duration,
     /// Whether tokens are asked for.
     pub auth: Auth,
+    /// For a look at the process, one at a time.
+    pub looks: Pool,
     /// The keys that sign.
     pub keys: Keys,
     /// What time it is.
@@ -75,12 +85,12 @@ pub struct AppState {
     pub audit: Option<Audit>,
 }
 
-/// The least progress that an upload has to make.
+/// The least progress that an upload or a download has to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Longest silence between two pieces of a body.
+    /// Longest wait for the client's next bytes, or for it to take any.
     pub idle: Duration,
-    /// Bytes per second that a body has to reach on average, after one `idle` of grace.
+    /// Bytes per second to be reached on average, after one `idle` of grace.
     pub min_bytes_per_sec: u64,
 }
 

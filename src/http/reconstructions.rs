@@ -16,10 +16,12 @@ use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
+use super::tenant::Sharer;
 use super::transfer::Urls;
 use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
 use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
 use crate::format::{ByteRange, FileHash, ParseHashError};
+use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::reconstruct::{PlannedTerm, XorbPlan};
 use crate::service::{Detail, Reconstruction};
@@ -34,13 +36,14 @@ const MAX_BATCH_BODY_LEN: u64 = 256 << 10;
 pub(super) async fn v2(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     base: BaseUrl,
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Json<ReconstructionV2Json>, Problem> {
     let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let urls = Urls::new(&state, base);
+    let urls = Urls::new(&state, base, tenant);
     let fetch = |xorb: &XorbPlan| -> Vec<FetchJson> {
         let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
         parts
@@ -62,6 +65,7 @@ pub(super) async fn v2(
 pub(super) async fn v1(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     base: BaseUrl,
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
@@ -71,7 +75,7 @@ pub(super) async fn v1(
     Ok(Json(ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
-        fetch_info: fetch_info(&Urls::new(&state, base), &found.plan.xorbs),
+        fetch_info: fetch_info(&Urls::new(&state, base, tenant), &found.plan.xorbs),
     }))
 }
 
@@ -79,17 +83,19 @@ pub(super) async fn v1(
 pub(super) async fn batch_get(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     base: BaseUrl,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<Json<BatchJson>, Problem> {
     let files = pairs.iter().filter(|(name, _)| name == "file_id").map(|(_, value)| value.parse());
-    batch(&state, &claims, base, files.collect::<Result<_, ParseHashError>>()?).await
+    batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
 /// `POST /v1/reconstructions` with `[{"prefix":…,"hash":…}]`.
 pub(super) async fn batch_post(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     base: BaseUrl,
     body: Body,
 ) -> Result<Json<BatchJson>, Problem> {
@@ -100,7 +106,9 @@ pub(super) async fn batch_post(
         Problem::new(Code::InvalidRequest, detail)
     })?;
     let files = keys.0.iter().map(|key| key.hash.parse());
-    batch(&state, &claims, base, files.collect::<Result<_, ParseHashError>>()?).await
+    // Only now: a turn does not wait for a body.
+    let _turn = state.cas.lookup_turn(tenant).await?;
+    batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
 /// `HEAD /v1/files/{file}`: the length of a file.
@@ -162,7 +170,7 @@ async fn file_range(
 
 async fn batch(
     state: &AppState,
-    claims: &Claims,
+    (tenant, claims): (Tenant, &Claims),
     base: BaseUrl,
     mut files: Vec<FileHash>,
 ) -> Result<Json<BatchJson>, Problem> {
@@ -176,7 +184,7 @@ async fn batch(
     let found = state.cas.reconstruct_all(claims, &files).await?;
     Ok(Json(BatchJson {
         files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
-        fetch_info: fetch_info(&Urls::new(state, base), &found.xorbs),
+        fetch_info: fetch_info(&Urls::new(state, base, tenant), &found.xorbs),
     }))
 }
 

@@ -14,9 +14,9 @@ use super::auth::Auth;
 use super::conditions::{if_match, if_none_match, if_range};
 use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
+use super::sending::{Recipient, Sending};
 use crate::format::{ByteRange, ChunkRange};
-use crate::runtime::telemetry::chain;
-use crate::service::{Form, ReadError, ReadStream, StoredXorb};
+use crate::service::{Form, ReadError, StoredXorb};
 
 /// Chunks that an answer is about, half-open, as in `?range=`.
 pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
@@ -68,6 +68,7 @@ impl Representation {
         state: &AppState,
         method: &Method,
         headers: &HeaderMap,
+        recipient: Recipient,
     ) -> Result<Response<Body>, Problem> {
         if state.auth == Auth::Off {
             self.cache = CACHE_FOREVER;
@@ -85,9 +86,9 @@ impl Representation {
         }
         let ranges = if *method == Method::GET { self.ranges(headers)? } else { None };
         let mut response = match ranges.as_deref() {
-            None => self.whole(state, method).await?,
-            Some([range]) => self.single(state, *range).await?,
-            Some(ranges) => self.multiple(state, ranges).await?,
+            None => self.whole(state, method, recipient).await?,
+            Some([range]) => self.single(state, *range, recipient).await?,
+            Some(ranges) => self.multiple(state, ranges, recipient).await?,
         };
         self.describe(response.headers_mut());
         Ok(response)
@@ -111,16 +112,22 @@ impl Representation {
         })
     }
 
-    async fn whole(&self, state: &AppState, method: &Method) -> Result<Response<Body>, Problem> {
-        let body = if *method == Method::HEAD { Body::empty() } else { self.stream(state, self.bytes).await? };
+    async fn whole(&self, state: &AppState, method: &Method, recipient: Recipient) -> Result<Response<Body>, Problem> {
+        let body =
+            if *method == Method::HEAD { Body::empty() } else { self.stream(state, self.bytes, recipient).await? };
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
         response.headers_mut().insert(CONTENT_TYPE, OCTETS);
         Ok(response)
     }
 
-    async fn single(&self, state: &AppState, range: ByteRange) -> Result<Response<Body>, Problem> {
-        let mut response = Response::new(self.stream(state, self.absolute(range)).await?);
+    async fn single(
+        &self,
+        state: &AppState,
+        range: ByteRange,
+        recipient: Recipient,
+    ) -> Result<Response<Body>, Problem> {
+        let mut response = Response::new(self.stream(state, self.absolute(range), recipient).await?);
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, range.byte_len().into());
@@ -131,7 +138,12 @@ impl Representation {
 
     /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads; the
     /// first one at once, so that a xorb that cannot be read is an answer and not the end of one.
-    async fn multiple(&self, state: &AppState, ranges: &[ByteRange]) -> Result<Response<Body>, Problem> {
+    async fn multiple(
+        &self,
+        state: &AppState,
+        ranges: &[ByteRange],
+        recipient: Recipient,
+    ) -> Result<Response<Body>, Problem> {
         // Clients find the parts by searching for the boundary, so it must not occur in the data: 256 random bits.
         let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut len = 0;
@@ -148,6 +160,7 @@ impl Representation {
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
+        let sending = Sending::begin(state, recipient).await?;
         let mut opened = match parts.first() {
             Some((_, bytes)) => Some(state.cas.read(&self.xorb, self.form, *bytes).await?),
             None => None,
@@ -164,7 +177,7 @@ impl Representation {
             }
         });
         let stream = parts.try_flatten().chain(once(async { Ok(end) })).boxed();
-        let mut response = Response::new(counted(state, stream));
+        let mut response = Response::new(sending.body(len, stream));
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, len.into());
@@ -172,8 +185,9 @@ impl Representation {
         Ok(response)
     }
 
-    async fn stream(&self, state: &AppState, bytes: ByteRange) -> Result<Body, Problem> {
-        Ok(counted(state, state.cas.read(&self.xorb, self.form, bytes).await?))
+    async fn stream(&self, state: &AppState, bytes: ByteRange, recipient: Recipient) -> Result<Body, Problem> {
+        let sending = Sending::begin(state, recipient).await?;
+        Ok(sending.body(bytes.byte_len(), state.cas.read(&self.xorb, self.form, bytes).await?))
     }
 
     /// The headers that every answer has, 304 included.
@@ -194,22 +208,6 @@ impl Representation {
         let offset = self.bytes.start();
         ByteRange::new(offset + range.start(), offset + range.end()).expect("moving a range does not empty it")
     }
-}
-
-/// A stream as a body that is counted; a failure is logged once, here, and cuts the connection, so that no client takes
-/// a short body for a whole one.
-fn counted(state: &AppState, stream: ReadStream) -> Body {
-    let (metrics, span) = (Arc::clone(&state.metrics), tracing::Span::current());
-    Body::from_stream(stream.map(move |piece: Result<Bytes, ReadError>| match piece {
-        Ok(piece) => {
-            metrics.sent_bytes.inc_by(piece.len() as u64);
-            Ok(piece)
-        }
-        Err(error) => {
-            span.in_scope(|| tracing::error!(error = %chain(&error), "an answer was cut off"));
-            Err(error)
-        }
-    }))
 }
 
 fn value(text: &str) -> HeaderValue {

@@ -11,6 +11,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::AppState;
 use super::auth::guard;
+use super::work::{Work, bounded};
 use crate::service::access::Scope;
 
 /// A route, made by [`Route::get`] and its like and completed by the methods that follow.
@@ -24,6 +25,8 @@ pub(super) struct Route {
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Content>,
     pub(super) answers: Vec<Answer>,
+    /// What stands before the handler.
+    work: Work,
     handler: MethodRouter<AppState>,
 }
 
@@ -83,6 +86,7 @@ impl Route {
             parameters: Vec::new(),
             body: None,
             answers: Vec::new(),
+            work: Work::Lookup,
             handler: on(filter, handler),
         }
     }
@@ -132,6 +136,12 @@ impl Route {
     /// Under these names as well.
     pub(super) fn also(mut self, paths: &[&'static str]) -> Self {
         self.paths.extend_from_slice(paths);
+        self
+    }
+
+    /// What it costs; a question to the index, if nobody says anything else.
+    pub(super) const fn costs(mut self, work: Work) -> Self {
+        self.work = work;
         self
     }
 
@@ -190,9 +200,14 @@ impl Route {
 
     /// Adds it to a router, under each of its names, behind the guard.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
+        let handler = match self.work {
+            Work::Upload => self.handler,
+            work => self.handler.route_layer(from_fn_with_state((state.clone(), work), bounded)),
+        };
+        // Outside of the other: who may not ask waits for nothing.
         let handler = match self.needs {
-            None => self.handler,
-            Some(scope) => self.handler.route_layer(from_fn_with_state((state.clone(), scope), guard)),
+            None => handler,
+            Some(scope) => handler.route_layer(from_fn_with_state((state.clone(), scope), guard)),
         };
         self.paths.into_iter().fold(router, |router, path| router.route(path, handler.clone()))
     }

@@ -10,6 +10,7 @@ use super::usage::UsagePageJson;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
+use super::work::Work::{Light, Upload};
 use super::{AppState, chunk_hashes, chunks, grants, health, listing, openapi};
 use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
@@ -35,16 +36,18 @@ fn for_people() -> Vec<Route> {
     };
     vec![
         Route::post("/xorbs/{hash}", Write, xorbs::upload)
+            .costs(Upload)
             .says("Store a xorb of at most 64 MiB")
             .takes(octets())
             .answers(201, "stored", Content::json::<UploadedJson>())
             .answers(200, "it was there", Content::json::<UploadedJson>()),
-        parts(Route::get("/xorbs/{hash}", Read, xorbs::download).also(&["/v1/xorbs/{prefix}/{hash}"]))
+        parts(Route::get("/xorbs/{hash}", Read, xorbs::download).costs(Light).also(&["/v1/xorbs/{prefix}/{hash}"]))
             .says("Chunks of a xorb; for tokens of all repositories"),
         Route::get("/xorbs/{hash}/chunks", Read, xorbs::list_chunks)
             .says("Where the chunks of a xorb are; for tokens of all repositories")
             .answers(200, "every chunk", Content::json::<ChunksJson>()),
         Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
+            .costs(Light)
             .says("Whether a xorb is there, as clients before 1.1.10 ask")
             .answers(200, "it is there", None),
     ]
@@ -55,20 +58,24 @@ fn for_people() -> Vec<Route> {
 fn for_writers() -> Vec<Route> {
     vec![
         Route::post("/v1/xorbs/{prefix}/{hash}", Write, xorbs::upload_xet)
+            .costs(Upload)
             .also(&["/xorbs/{prefix}/{hash}", "/xorb/{prefix}/{hash}"])
             .says("Store a xorb, as Xet clients do")
             .takes(octets())
             .answers(200, "stored, or there already", Content::json::<WasInsertedJson>()),
         Route::post("/v1/shards", Write, shards::register)
+            .costs(Upload)
             .also(&["/shards", "/shard/{prefix}/{hash}"])
             .says("Register the files of a shard")
             .takes(octets())
             .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
         Route::put("/shard/{prefix}/{hash}", Write, shards::register)
+            .costs(Upload)
             .says("Register the files of a shard, as clients before 1.1.10 do")
             .takes(octets())
             .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
         Route::post("/v2/shards", Write, shards::register_events)
+            .costs(Upload)
             .says("Register the files of a shard, with a line of JSON per event")
             .takes(octets())
             .answers(200, "events; the last one is the result", Content::bytes("application/x-ndjson")),
@@ -77,10 +84,14 @@ fn for_writers() -> Vec<Route> {
             .says("A shard that says which xorb has a chunk")
             .answers(200, "the shard", octets()),
         Route::delete("/v1/files/{file}", Write, removal::file)
+            .costs(Light)
             .says("Remove the repository's claim to a file; the file goes with the last one")
             .query("repo", "whose claim; for tokens that administer all repositories, which remove all claims else")
             .answers(200, "removed", Content::json::<RemovedFileJson>()),
-        Route::post("/v1/telemetry", Read, chunks::telemetry).says("Counted and dropped").answers(200, "dropped", None),
+        Route::post("/v1/telemetry", Read, chunks::telemetry)
+            .costs(Light)
+            .says("Counted and dropped")
+            .answers(200, "dropped", None),
     ]
 }
 
@@ -88,11 +99,13 @@ fn for_writers() -> Vec<Route> {
 fn for_granted() -> Vec<Route> {
     vec![
         Route::post("/v1/xorb-grants/{prefix}/{hash}", Write, grants::ask)
+            .costs(Light)
             .says("Ask to upload a xorb")
             .takes(Content::json::<GrantRequestJson>())
             .answers(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
             .answers(200, "the xorb is there already; nothing need be sent", Content::json::<WasInsertedJson>()),
         Route::put("/v1/grants/{xorb}", None, grants::send)
+            .costs(Upload)
             .says("Send the bytes of a grant, to its URL, which carries its own authority")
             .query("s", "the signature")
             .required()
@@ -101,6 +114,7 @@ fn for_granted() -> Vec<Route> {
             .takes(octets())
             .answers(200, "taken; commit the grant", None),
         Route::post("/v1/xorb-commits/{prefix}/{hash}/grant/{id}", Write, grants::commit)
+            .costs(Light)
             .says("Store the bytes of a grant")
             .answers(200, "stored", None),
     ]
@@ -116,6 +130,7 @@ fn for_readers() -> Vec<Route> {
             .query("file_id", "hash of a file; may be given several times")
             .answers(200, "all of them", Content::json::<BatchJson>()),
         Route::post("/v1/reconstructions", Read, reconstructions::batch_post)
+            .costs(Light)
             .says("What several files are made of, as the documents have it")
             .takes(Content::json::<FileKeysJson>())
             .answers(200, "all of them", Content::json::<BatchJson>()),
@@ -131,6 +146,7 @@ fn for_readers() -> Vec<Route> {
             .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
             .answers(200, "its terms", Content::json::<ReconstructionV2Json>()),
         Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
+            .costs(Light)
             .says("What a client must know to edit a file in the middle")
             .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
             .required()
@@ -162,6 +178,7 @@ fn for_readers() -> Vec<Route> {
             None,
         ),
         Route::get("/v1/data/{xorb}", None, transfer::data)
+            .costs(Light)
             .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
             .query("s", "the signature")
             .required()
@@ -174,22 +191,20 @@ fn for_readers() -> Vec<Route> {
 /// For whoever runs this.
 fn for_operators() -> Vec<Route> {
     vec![
-        Route::get("/healthz", None, health::live).says("Whether the process answers").answers(
+        Route::get("/healthz", None, health::live).costs(Light).says("Whether the process answers").answers(
             200,
             "it does",
             Content::json::<StatusJson>(),
         ),
-        Route::get("/readyz", None, health::ready).says("Whether the store takes data and the index answers").answers(
-            200,
-            "they do",
-            Content::json::<StatusJson>(),
-        ),
-        Route::get("/metrics", Admin, health::metrics).says("Everything that is counted, for Prometheus").answers(
-            200,
-            "OpenMetrics",
-            Content::bytes("application/openmetrics-text"),
-        ),
-        Route::get("/openapi.json", None, openapi::document).says("This document").answers(
+        Route::get("/readyz", None, health::ready)
+            .costs(Light)
+            .says("Whether the store takes data and the index answers")
+            .answers(200, "they do", Content::json::<StatusJson>()),
+        Route::get("/metrics", Admin, health::metrics)
+            .costs(Light)
+            .says("Everything that is counted, for Prometheus")
+            .answers(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
+        Route::get("/openapi.json", None, openapi::document).costs(Light).says("This document").answers(
             200,
             "OpenAPI 3",
             Content::json::<serde_json::Value>(),

@@ -14,16 +14,18 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
-use super::error;
+use super::crowd::{Crowd, REFUSAL};
 use super::linger::{Lingering, answer};
 use super::origin::Peer;
+use super::outlet::{Outlet, Watched};
 use super::tls::{self, Opened, Tls};
+use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -46,14 +48,16 @@ pub struct Site {
 }
 
 /// How connections are treated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConnectionLimits {
     /// Connections held at once; further ones wait in the kernel's queue.
     pub max_count: usize,
+    /// Whose connections are those of many.
+    pub trusted_proxies: Arc<[IpNet]>,
     /// Longest time until a request's head is complete, counted from the end of the one before.
     pub idle: Duration,
-    /// Longest time for which a client may take nothing of an answer.
-    pub send_stall: Duration,
+    /// What a client has to take of an answer.
+    pub send_pace: Pace,
     /// How long answers in flight may take when the server is told to stop.
     pub drain: Duration,
 }
@@ -72,7 +76,8 @@ pub async fn serve(
     let http = Arc::new(http);
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
-    // The first ends handshakes, the second ends everything.
+    let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
+    // The first ends handshakes and what nothing was asked on, the second ends everything.
     let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
@@ -84,7 +89,7 @@ pub async fn serve(
             accepted = accepted => accepted,
             () = &mut stop => break,
         };
-        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream, limits.send_stall)?, Peer(peer))));
+        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream)?, Peer(peer))));
         let (stream, peer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -93,6 +98,18 @@ pub async fn serve(
                 continue;
             }
         };
+        let Some(member) = crowd.admit(peer.0.ip()) else {
+            metrics.connections_refused.inc();
+            tracing::debug!(peer = %peer.0.ip(), "an address has too many connections");
+            // As far as it goes: a client that does not see it sees the end of the connection, which is all that one
+            // that speaks TLS can see.
+            if site.tls.is_none() {
+                let _ = stream.try_write(REFUSAL);
+            }
+            continue;
+        };
+        let outlet = Arc::new(Outlet::default());
+        let stream = Watched::new(stream, Arc::clone(&outlet), limits.send_pace, stopping.clone());
         let (site, http, watcher, metrics) =
             (site.clone(), Arc::clone(&http), graceful.watcher(), Arc::clone(&metrics));
         let (stopping, cutting_off) = (stopping.clone(), cutting_off.clone());
@@ -101,7 +118,7 @@ pub async fn serve(
             let connection = async {
                 let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
                 match opened {
-                    Some(Ok(opened)) => converse(&http, opened, peer, site, watcher).await,
+                    Some(Ok(opened)) => converse(&http, opened, (peer, &outlet), site, watcher).await,
                     Some(Err(error)) => tracing::debug!(%error, "a handshake failed"),
                     None => {}
                 }
@@ -109,10 +126,14 @@ pub async fn serve(
             // What is dropped here holds no promise; that it ended is still noted, wherever requests are noted.
             let _ = cutting_off.run_until_cancelled(connection).await;
             metrics.connections.dec();
-            drop(slot);
+            if outlet.is_cut_off() {
+                metrics.slow_readers.inc();
+            }
+            drop((slot, member));
         });
     }
     drop(listener);
+    // Before the connections are told: they look at it then.
     stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("the time for requests in flight is over; what is left is cut off");
@@ -122,13 +143,22 @@ pub async fn serve(
 }
 
 /// Answers the requests of one connection until it ends.
-async fn converse(http: &http1::Builder, opened: Opened, peer: Peer, site: Site, watcher: Watcher) {
+async fn converse(
+    http: &http1::Builder,
+    opened: Opened,
+    (peer, outlet): (Peer, &Arc<Outlet>),
+    site: Site,
+    watcher: Watcher,
+) {
     let unread = Arc::new(AtomicBool::new(false));
     let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
     let stream = TokioIo::new(Lingering::new(opened.stream, Arc::clone(&unread)));
+    let outlet = Arc::clone(outlet);
     let service = service_fn(move |request| {
         let mut request = normalise(request, &site.prefix);
         request.extensions_mut().insert(peer);
+        outlet.begin();
+        request.extensions_mut().insert(Arc::clone(&outlet));
         answer(router.clone(), Arc::clone(&unread), request)
     });
     if let Err(error) = watcher.watch(http.serve_connection(stream, service)).await {
@@ -136,10 +166,8 @@ async fn converse(http: &http1::Builder, opened: Opened, peer: Peer, site: Site,
     }
 }
 
-fn prepare(stream: TcpStream, send_stall: Duration) -> io::Result<TimeoutStream<TcpStream>> {
+fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(send_stall));
     Ok(stream)
 }
 

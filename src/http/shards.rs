@@ -19,8 +19,10 @@ use super::audit::Trail;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::Problem;
+use super::tenant::Sharer;
 use super::wire::RegisteredJson;
 use crate::format::limits::MAX_SHARD_LEN;
+use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::{RegisterError, RegisteredShard, UploadError};
 
@@ -41,9 +43,10 @@ type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterE
 pub(super) async fn register(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     body: Body,
 ) -> Result<Json<RegisteredJson>, Problem> {
-    let registering = begin(state, claims, body).await?;
+    let registering = begin(state, claims, tenant, body).await?;
     let shard = registering.await?;
     Ok(Json(RegisteredJson { result: u8::from(shard.was_new) }))
 }
@@ -52,10 +55,11 @@ pub(super) async fn register(
 pub(super) async fn register_events(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     trail: Trail,
     body: Body,
 ) -> Result<Response<Body>, Problem> {
-    let mut registering = begin(state, claims, body).await?;
+    let mut registering = begin(state, claims, tenant, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
         // Stock clients show people the sentence of an event; of a status they show the number.
         Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &trail)),
@@ -88,12 +92,12 @@ enum Progress {
 }
 
 /// Receives the body when there is room for it; the rest is in the future.
-async fn begin(state: AppState, claims: Claims, body: Body) -> Result<Registering, Problem> {
+async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> Result<Registering, Problem> {
     let declared = http_body::Body::size_hint(&body).exact();
     if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
         return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
     }
-    let room = state.cas.shard_room(declared.unwrap_or(MAX_SHARD_LEN)).await?;
+    let room = state.cas.shard_room(tenant, declared.unwrap_or(MAX_SHARD_LEN)).await?;
     let received = timeout(RECEIVE_TIMEOUT, PacedBody::new(body, &state).collect(MAX_SHARD_LEN)).await;
     let shard = received.unwrap_or(Err(UploadError::Stalled))?;
     let cas = state.cas;

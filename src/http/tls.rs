@@ -19,8 +19,9 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
+
+use super::outlet::Watched;
 
 /// How long a client may take to its first request's first byte: for two round trips, some KiB and one signature. As long
 /// as our own client gives a connection; whoever stalls holds a connection's slot no longer than that.
@@ -112,13 +113,13 @@ pub(super) struct Opened {
 /// # Errors
 ///
 /// The handshake fails, or takes too long, or the client goes away before it says anything.
-pub(super) async fn open(stream: TimeoutStream<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
+pub(super) async fn open(stream: Watched<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
     let Some(tls) = tls else {
         return Ok(Opened { stream: Box::pin(stream), is_astray: false });
     };
     let handshake = async {
         let mut first = [0];
-        let len = stream.get_ref().peek(&mut first).await?;
+        let len = stream.socket().peek(&mut first).await?;
         if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

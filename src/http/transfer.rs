@@ -13,7 +13,9 @@ use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
 use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
+use super::sending::Recipient;
 use crate::format::XorbHash;
+use crate::runtime::fair::Tenant;
 use crate::service::Form;
 use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
 use crate::service::gc::MIN_CONDEMNED;
@@ -30,13 +32,14 @@ pub(super) struct Urls {
     base: BaseUrl,
     ring: Arc<KeyRing>,
     expires_unix_secs: u64,
+    tenant: Tenant,
 }
 
 impl Urls {
-    /// URLs that begin with this.
-    pub(super) fn new(state: &AppState, base: BaseUrl) -> Self {
+    /// URLs that begin with this, for downloads of this one's share.
+    pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
-        Self { base, ring: state.keys.current(), expires_unix_secs }
+        Self { base, ring: state.keys.current(), expires_unix_secs, tenant }
     }
 
     /// A URL for these descriptors, or several where they are too many for one.
@@ -45,7 +48,8 @@ impl Urls {
         batches
             .filter_map(|batch| {
                 let ranges: Vec<_> = batch.iter().map(|part| part.bytes).collect();
-                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs: self.expires_unix_secs };
+                let expires_unix_secs = self.expires_unix_secs;
+                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs, tenant: self.tenant };
                 let signature = url.sign(&self.ring)?;
                 Some((format!("{}/v1/data/{xorb}?s={}", self.base.0, signature.expose()), batch))
             })
@@ -59,6 +63,7 @@ pub(super) async fn data(
     HashPath(xorb): HashPath<XorbHash>,
     Query(pairs): Query<Vec<(String, String)>>,
     method: Method,
+    mut recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
@@ -73,13 +78,15 @@ pub(super) async fn data(
             "This URL does not allow that, or not any more; ask for the reconstruction again.",
         )
     };
-    let expires_unix_secs = checked.map_err(|refused| {
+    let permitted = checked.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
         refusal().because(refused)
     })?;
+    // Who fetches need not be who was given the URL, and comes from anywhere.
+    recipient.tenant = permitted.tenant.unwrap_or(recipient.tenant);
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
-    if stored.has_moved_since(expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
+    if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
         // The xorb was healed in another serialization, so these ranges are now in the middle of something. Clients take
         // a 403 as "expired" and ask again (spec 5.10).
         return Err(refusal());
@@ -90,7 +97,7 @@ pub(super) async fn data(
     let representation = Representation::new(stored, Form::Serialized, whole);
     // Without its range this is nothing, so a HEAD is about the range as well, though of others it is not (RFC 9110,
     // section 14.2).
-    let mut response = representation.respond(&state, &Method::GET, &only_range).await?;
+    let mut response = representation.respond(&state, &Method::GET, &only_range, recipient).await?;
     if method == Method::HEAD {
         *response.body_mut() = Body::empty();
     }

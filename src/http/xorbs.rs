@@ -14,9 +14,12 @@ use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::extract::{HashPath, PartQuery, XorbPath};
 use super::representation::Representation;
+use super::sending::Recipient;
+use super::tenant::Sharer;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
+use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::{StoredXorb, Upload, Uploaded};
 
@@ -24,10 +27,11 @@ use crate::service::{StoredXorb, Upload, Uploaded};
 pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, &claims, hash, MAX_XORB_SERIALIZED_LEN, body).await?;
+    let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
     let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
@@ -36,10 +40,11 @@ pub(super) async fn upload(
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, &claims, hash, MAX_XORB_BODY_LEN, body).await?;
+    let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
     Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
 }
 
@@ -50,6 +55,7 @@ pub(super) async fn download(
     HashPath(hash): XorbPath,
     query: PartQuery,
     method: Method,
+    recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
@@ -59,7 +65,7 @@ pub(super) async fn download(
     }
     let xorb = find(&state, &caller, hash).await?;
     let chunks = query.chunks(xorb.layout())?;
-    Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers).await
+    Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers, recipient).await
 }
 
 /// `GET /xorbs/{hash}/chunks`: where every chunk is.
@@ -86,14 +92,14 @@ async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<S
 
 async fn receive(
     state: &AppState,
-    claims: &Claims,
+    (tenant, claims): (Tenant, &Claims),
     claimed: XorbHash,
     max_len: u64,
     body: Body,
 ) -> Result<Uploaded, Problem> {
     let declared_len = http_body::Body::size_hint(&body).exact();
     let body = PacedBody::new(body, state);
-    Ok(state.cas.upload(Upload { claims, claimed, max_len, declared_len, body }).await?)
+    Ok(state.cas.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {

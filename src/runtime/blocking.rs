@@ -1,23 +1,24 @@
 //! The one door to blocking work: a counted share of tokio's blocking threads.
 //!
 //! A [`Pool`] lets so many closures run at once and makes the others wait, which is what bounds memory (each closure
-//! holds its buffers) and keeps a slow disk from taking every thread. The permit travels *into* the closure: when a
-//! client hangs up, the future that waits is dropped, but the closure runs to its end and pays until then.
+//! holds its buffers) and keeps a slow disk from taking every thread. Those who wait are served in turn
+//! ([`FairGate`]), so that the work of one tenant does not stand before that of all others. The turn travels *into* the
+//! closure: when a client hangs up, the future that waits is dropped, but the closure runs to its end and pays until then.
 
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+
+use super::fair::{FairGate, Tenant};
 
 /// A number of blocking closures that may run at once.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    permits: Arc<Semaphore>,
+    turns: FairGate,
 }
 
 /// Work that was started; dropping it does not stop the work.
@@ -31,21 +32,30 @@ impl Pool {
     /// A pool in which `count` closures may run at once, at least one.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(count.max(1))) }
+        Self { turns: FairGate::patient(u32::try_from(count).unwrap_or(u32::MAX)) }
     }
 
     /// Waits for its turn, then runs the closure on a blocking thread. Returns once the closure was started.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub async fn start<T, F>(&self, work: F) -> Running<T>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("nobody closes this semaphore");
+        self.start_for(Tenant::SERVER, work).await
+    }
+
+    /// The same in the line of this tenant.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    pub async fn start_for<T, F>(&self, tenant: Tenant, work: F) -> Running<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let turn = self.turns.wait(tenant, 1).await;
         let span = tracing::Span::current();
         let handle = tokio::task::spawn_blocking(move || {
             let result = span.in_scope(work);
-            drop(permit);
+            drop(turn);
             result
         });
         Running { handle }
@@ -58,6 +68,15 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
     {
         self.start(work).await.await
+    }
+
+    /// The same in the line of this tenant.
+    pub async fn run_for<T, F>(&self, tenant: Tenant, work: F) -> T
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.start_for(tenant, work).await.await
     }
 }
 

@@ -29,6 +29,16 @@ pub struct Metrics {
     pub requests_in_flight: Gauge,
     /// Connections being held.
     pub connections: Gauge,
+    /// Connections refused because their address had too many.
+    pub connections_refused: Counter,
+    /// Clients cut off because they took too little of their answers.
+    pub slow_readers: Counter,
+    /// Pieces that wait for their turn, as of the last scrape.
+    pub reads_waiting: Gauge,
+    /// File descriptors that are open, as of the last scrape.
+    pub descriptors_open: Gauge,
+    /// File descriptors that may be open.
+    pub descriptors_max: Gauge,
     /// Body bytes received.
     pub received_bytes: Counter,
     /// Body bytes sent.
@@ -103,6 +113,11 @@ impl Metrics {
             request_seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 18))),
             requests_in_flight: Gauge::default(),
             connections: Gauge::default(),
+            connections_refused: Counter::default(),
+            slow_readers: Counter::default(),
+            reads_waiting: Gauge::default(),
+            descriptors_open: Gauge::default(),
+            descriptors_max: Gauge::default(),
             received_bytes: Counter::default(),
             sent_bytes: Counter::default(),
             uploads_in_flight: Gauge::default(),
@@ -148,6 +163,13 @@ impl Metrics {
         registry.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
         registry.register("http_requests_in_flight", "Requests being answered", self.requests_in_flight.clone());
         registry.register("http_connections", "Connections being held", self.connections.clone());
+        let help = "Connections refused because their address had too many";
+        registry.register("http_connections_refused", help, self.connections_refused.clone());
+        let help = "Clients cut off because they took too little of their answers";
+        registry.register("http_slow_readers", help, self.slow_readers.clone());
+        registry.register("reads_waiting", "Pieces that wait for their turn", self.reads_waiting.clone());
+        registry.register("descriptors_open", "File descriptors that are open", self.descriptors_open.clone());
+        registry.register("descriptors_max", "File descriptors that may be open", self.descriptors_max.clone());
         registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());
         registry.register_with_unit("sent", "Body bytes sent", Unit::Bytes, self.sent_bytes.clone());
         let help = "Uploads being received or stored";

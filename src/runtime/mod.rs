@@ -5,7 +5,9 @@
 
 pub mod blocking;
 pub mod clock;
+pub mod descriptors;
 pub(crate) mod durable;
+pub mod fair;
 pub mod journal;
 pub mod metrics;
 pub mod outage;

@@ -32,6 +32,7 @@ use super::reconstruct::Inconsistency;
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, FileHash};
 use crate::index::{Claim, ClaimState, Reader};
+use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
 /// Claims that are listed at once.
@@ -231,7 +232,8 @@ impl Cas {
     /// `None` where it is not known.
     pub(super) async fn settle_before(&self, claim: Claim, deadline: Instant) -> Option<ClaimState> {
         let settle = async {
-            let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
+            // Of whoever claimed it first, and for whoever contradicts it: nobody in particular.
+            let _turn = self.walks.wait(Tenant::SERVER, 1).await;
             self.settle(claim).await
         };
         match timeout_at(deadline, settle).await {

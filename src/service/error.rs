@@ -8,6 +8,7 @@ use crate::blob::{BlobError, BlobErrorKind};
 use crate::format::XorbHash;
 use crate::format::xorb::XorbError;
 use crate::index::{IndexError, IndexErrorKind};
+use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
 
 /// Why an upload was refused. Nothing of it is visible then.
@@ -16,6 +17,12 @@ pub enum UploadError {
     /// Too many uploads are under way.
     #[error("too many uploads are under way")]
     Overloaded {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// Whoever sends has its share of uploads under way, and others want theirs.
+    #[error("this tenant has its share of uploads under way")]
+    AboveShare {
         /// When to try again.
         retry_after: Duration,
     },
@@ -129,6 +136,9 @@ pub enum StoreError {
     /// Of the index.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// Of nothing: there is too much to do.
+    #[error(transparent)]
+    Busy(#[from] Busy),
     /// There is room, but less than is to be kept free.
     #[error("{free_len} bytes are free, and min_free_bytes is {min_free_len}")]
     LowSpace {
@@ -146,6 +156,10 @@ pub enum StoreErrorKind {
     NoSpace,
     /// Trying again may help.
     Unavailable,
+    /// There is too much to do, but not for this one; trying again helps.
+    Overloaded,
+    /// This one wants more than its share; trying again helps.
+    AboveShare,
     /// The machine cannot do it for now.
     Outage(Outage),
     /// Something is broken.
@@ -163,6 +177,8 @@ impl StoreError {
                 BlobErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 BlobErrorKind::Corrupt | BlobErrorKind::Other => StoreErrorKind::Broken,
             },
+            Self::Busy(Busy { is_above_share: false }) => StoreErrorKind::Overloaded,
+            Self::Busy(Busy { is_above_share: true }) => StoreErrorKind::AboveShare,
             Self::Index(error) => match error.kind {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
                 IndexErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),

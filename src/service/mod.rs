@@ -3,6 +3,7 @@
 //! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
+mod admission;
 pub mod archive;
 mod claims;
 mod contents;
@@ -24,6 +25,7 @@ mod remove;
 mod room;
 mod scrub;
 mod shard_records;
+mod shares;
 mod upload;
 mod windows;
 
@@ -31,8 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
+use self::admission::Admission;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
@@ -47,6 +50,7 @@ pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
 pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
+pub use self::shares::Shares;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
@@ -56,6 +60,7 @@ use crate::index::Index;
 pub use crate::index::{HealthSums, Limits, Quantity, Totals, Usage};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
+use crate::runtime::fair::FairGate;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -78,13 +83,19 @@ pub struct Cas {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     verify_pool: Pool,
-    upload_slots: Arc<Semaphore>,
-    /// KiB of shards that may still be taken into memory.
-    shard_room: Arc<Semaphore>,
+    admission: Arc<Admission>,
+    /// Blobs that may be made durable at once.
+    publishes: FairGate,
+    /// Pieces of xorbs that may be read and sent at once.
+    reads: FairGate,
+    /// Questions to the index that may be answered at once.
+    lookups: FairGate,
+    /// KiB of shards that may be in memory.
+    shard_room: FairGate,
     /// The same for small ones.
-    small_shard_room: Arc<Semaphore>,
+    small_shard_room: FairGate,
     /// Files of which all chunks may be gone through at once.
-    walks: Arc<Semaphore>,
+    walks: FairGate,
     /// What wakes whoever verifies claims.
     unsettled: Arc<claims::Unsettled>,
     /// How much repositories may have.
@@ -124,6 +135,7 @@ impl Cas {
         metrics: Arc<Metrics>,
         budget: Budget,
     ) -> Self {
+        let shares = Shares::default();
         Self {
             blobs,
             records,
@@ -132,10 +144,13 @@ impl Cas {
             clock,
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
-            upload_slots: Arc::new(Semaphore::new(budget.upload_count)),
-            shard_room: Arc::new(Semaphore::new(register::SHARD_ROOM_KIB as usize)),
-            small_shard_room: Arc::new(Semaphore::new(register::SMALL_SHARD_ROOM_KIB as usize)),
-            walks: Arc::new(Semaphore::new(windows::WALK_COUNT)),
+            admission: Arc::new(shares.admission(budget)),
+            publishes: shares.publishes(),
+            reads: shares.reads(),
+            lookups: shares::lookups(),
+            shard_room: shares::shard_room(register::SHARD_ROOM_KIB),
+            small_shard_room: shares::shard_room(register::SMALL_SHARD_ROOM_KIB),
+            walks: shares::walks(windows::WALK_COUNT),
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
             quotas: Arc::default(),
             publishing: TaskGroup::new(),

@@ -17,6 +17,7 @@ use super::register::RegisterError;
 use crate::format::XorbHash;
 use crate::format::shard::Sha256;
 use crate::index::NewFile;
+use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
 /// Bytes of a file that are read for such a proof, at most: some seconds of work for one registration.
@@ -27,6 +28,7 @@ impl Cas {
     /// all that they name.
     pub(super) async fn prove_possession(
         &self,
+        tenant: Tenant,
         files: &[NewFile],
         xorbs: &[XorbHash],
         domain: &str,
@@ -38,7 +40,7 @@ impl Cas {
             // Not told apart from a xorb that is not there.
             let unproven = RegisterError::MissingXorb { xorb: term.xorb };
             let claimed = file.sha256.filter(|_| file.raw_len <= MAX_READ_LEN);
-            if claimed.is_none() || claimed != self.sha256_of_terms(file).await {
+            if claimed.is_none() || claimed != self.sha256_of_terms(tenant, file).await {
                 tracing::debug!(file = %file.hash, xorb = %term.xorb, "a single chunk of somebody else's is not proven");
                 return Err(unproven);
             }
@@ -53,8 +55,8 @@ impl Cas {
     }
 
     /// The sha256 of what these terms make; `None` where they cannot be read.
-    async fn sha256_of_terms(&self, file: &NewFile) -> Option<Sha256> {
-        let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
+    async fn sha256_of_terms(&self, tenant: Tenant, file: &NewFile) -> Option<Sha256> {
+        let _turn = self.walks.wait(tenant, 1).await;
         let mut hasher = Hasher::new();
         for term in &file.terms {
             hasher = match self.hash_term(file.hash, term, hasher).await {

@@ -13,18 +13,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
 use super::quota::OverQuota;
-use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
+use crate::runtime::fair::{Tenant, Turn};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
 pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
@@ -34,9 +34,6 @@ const SMALL_SHARD_LEN: u64 = 1 << 20;
 
 /// KiB of small shards that may be in memory at once.
 pub(super) const SMALL_SHARD_ROOM_KIB: u32 = 32 << 10;
-
-/// How long a shard waits for room.
-const ROOM_WAIT: Duration = Duration::from_secs(30);
 
 /// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
@@ -114,12 +111,6 @@ pub enum RegisterError {
     /// There would be more than there may be.
     #[error(transparent)]
     OverQuota(OverQuota),
-    /// Too many shards are being received and registered.
-    #[error("too many shards are under way")]
-    Overloaded {
-        /// When to try again.
-        retry_after: Duration,
-    },
     /// The store failed.
     #[error("the shard could not be registered")]
     Store(#[from] StoreError),
@@ -127,24 +118,18 @@ pub enum RegisterError {
 
 impl Cas {
     /// Room for a shard of this many bytes, to be taken before its body is received and held until it is registered:
-    /// a shard is in memory as a whole. Waits for it, but not for long: those who have it may be slow. Small shards have
-    /// room of their own, which no large one takes.
+    /// a shard is in memory as a whole. Waits for it in turn, but not for long: those who have it may be slow. Small shards
+    /// have room of their own, which no large one takes.
     ///
     /// # Errors
     ///
     /// There is none in time, or none in the store.
-    pub async fn shard_room(&self, len: u64) -> Result<OwnedSemaphorePermit, RegisterError> {
+    pub async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Turn, RegisterError> {
         // What it takes in the index is less than itself.
         self.check_room(0).await?;
-        let (room, limit) = if len <= SMALL_SHARD_LEN {
-            (&self.small_shard_room, SMALL_SHARD_ROOM_KIB)
-        } else {
-            (&self.shard_room, SHARD_ROOM_KIB)
-        };
-        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX).min(limit);
-        let permit = timeout(ROOM_WAIT, Arc::clone(room).acquire_many_owned(kib)).await;
-        let overloaded = RegisterError::Overloaded { retry_after: OVERLOADED_RETRY_AFTER };
-        Ok(permit.map_err(|_| overloaded)?.expect("nobody closes this semaphore"))
+        let room = if len <= SMALL_SHARD_LEN { &self.small_shard_room } else { &self.shard_room };
+        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX);
+        Ok(room.enter(tenant, kib).await.map_err(StoreError::from)?)
     }
 
     /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
@@ -153,13 +138,14 @@ impl Cas {
     ///
     /// See [`RegisterError`].
     pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
+        let tenant = claims.tenant();
         let read = move || {
             let parsed = parse(&shard)?;
             // What is kept of it has neither footer nor lookup tables, which nobody has proven.
             let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
             Ok::<_, ParseError>((parsed, Bytes::from(kept)))
         };
-        let (Shard { files, xorbs }, kept) = self.verify_pool.run(read).await?;
+        let (Shard { files, xorbs }, kept) = self.verify_pool.run_for(tenant, read).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
@@ -169,28 +155,32 @@ impl Cas {
             allowance: self.quotas.allowance(&claims.repo),
         };
         for batch in xorbs.chunks(BATCH_COUNT) {
-            registration.dedup.extend(self.prove_xorbs(batch).await?);
+            registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
         }
         // Small files share xorbs: what is known of those is not read again for each.
         let mut contents = Contents::default();
         for file in files {
-            let (file, first, known) = self.prove_file(file, contents).await?;
+            let (file, first, known) = self.prove_file(tenant, file, contents).await?;
             contents = known;
             registration.files.push(file);
             registration.dedup.extend(first);
         }
         if claims.repo != RepoScope::All {
-            self.prove_possession(&registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
+            self.prove_possession(tenant, &registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
         }
         self.enter(registration, &domain(&claims.repo), kept).await
     }
 
     /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
-    pub(super) async fn prove_xorbs(&self, xorbs: &[CasInfo]) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+    pub(super) async fn prove_xorbs(
+        &self,
+        tenant: Tenant,
+        xorbs: &[CasInfo],
+    ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
         let contents = self.contents(Contents::default(), xorbs.iter().map(|xorb| xorb.hash)).await?;
         let batch = xorbs.to_vec();
         let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
-        Ok(self.verify_pool.run(prove).await?.into_iter().flatten().collect())
+        Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
 
     /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
@@ -228,6 +218,7 @@ impl Cas {
     /// Proves one file; returns it, its first chunk with the xorb that has it, and what is known of its last xorbs.
     pub(super) async fn prove_file(
         &self,
+        tenant: Tenant,
         file: FileInfo,
         mut contents: Contents,
     ) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>, Contents), RegisterError> {
@@ -240,7 +231,7 @@ impl Cas {
             let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
             let take = move || (proof.take(&terms, &proofs, &contents), contents);
             let taken;
-            (taken, contents) = self.verify_pool.run(take).await;
+            (taken, contents) = self.verify_pool.run_for(tenant, take).await;
             proof = taken?;
         }
         let actual = proof.chunks.file_hash();

@@ -79,7 +79,7 @@ impl Suspects {
         let is_suspect = match error {
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => true,
             ReadError::Store(StoreError::Blob(error)) => is_of_blob(error),
-            ReadError::Store(StoreError::Index(_) | StoreError::LowSpace { .. })
+            ReadError::Store(StoreError::Index(_) | StoreError::LowSpace { .. } | StoreError::Busy(_))
             | ReadError::Deleted { .. }
             | ReadError::Quarantined { .. }
             | ReadError::Replaced { .. } => false,

@@ -14,6 +14,7 @@
 mod batch;
 mod draft_slot;
 mod publish;
+mod slot;
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -22,17 +23,18 @@ use bytes::Bytes;
 use crc64fast_nvme::Digest;
 use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
-use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use self::batch::Batch;
 use self::draft_slot::DraftSlot;
+use super::Cas;
 use super::access::Claims;
 use super::error::UploadError;
 use super::register::domain;
-use super::{Cas, OVERLOADED_RETRY_AFTER};
 use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::index::Ticket;
+use crate::runtime::fair::Tenant;
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
 /// beside hashing it (about a hundred), small enough that a hundred uploads hold little.
@@ -85,6 +87,8 @@ pub struct Uploaded {
 
 /// What a body has to be.
 pub(super) struct Expected {
+    /// Who sends it.
+    pub(super) tenant: Tenant,
     pub(super) hash: XorbHash,
     /// Bytes, footer included, at most.
     pub(super) max_len: u64,
@@ -102,6 +106,8 @@ pub(super) struct Sum {
 /// A body that was verified and is what was expected, and the draft of what is to be stored of it.
 #[derive(Debug)]
 pub(super) struct Verified {
+    /// Who has sent it.
+    tenant: Tenant,
     xorb: VerifiedXorb,
     /// CRC-64/NVME of the blob.
     crc64: u64,
@@ -120,12 +126,6 @@ pub(super) enum Staged {
     Damaged(Ticket),
 }
 
-/// One of the uploads that may be under way.
-pub(super) struct UploadSlot<'a> {
-    _permit: SemaphorePermit<'a>,
-    _gauge: InFlight<'a>,
-}
-
 impl Cas {
     /// Takes an upload; returns when the xorb is durable and readable.
     ///
@@ -136,38 +136,38 @@ impl Cas {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
-        let _slot = self.upload_slot()?;
+        let tenant = upload.claims.tenant();
+        self.upload_for(tenant, upload).await
+    }
+
+    /// The same where whoever shares is not told by the claims.
+    ///
+    /// # Errors
+    ///
+    /// See [`UploadError`]. The body may not have been read to its end.
+    pub async fn upload_for<S>(&self, tenant: Tenant, upload: Upload<'_, S>) -> Result<Uploaded, UploadError>
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
+    {
         let Upload { claims, claimed, max_len, declared_len, body } = upload;
-        self.check_room(declared_len.unwrap_or(0).min(max_len)).await?;
-        let verified = self.verify(Expected { hash: claimed, max_len, granted: None }, declared_len, body).await?;
+        let expected = Expected { tenant, hash: claimed, max_len, granted: None };
+        expected.check_len(declared_len)?;
+        let _slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
+        self.check_room(declared_len.unwrap_or(0)).await?;
+        let verified = self.verify(expected, body).await?;
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
     }
 
-    /// A slot for an upload, if there is one.
-    pub(super) fn upload_slot(&self) -> Result<UploadSlot<'_>, UploadError> {
-        let overloaded = UploadError::Overloaded { retry_after: OVERLOADED_RETRY_AFTER };
-        let permit = self.upload_slots.try_acquire().map_err(|_| overloaded)?;
-        Ok(UploadSlot { _permit: permit, _gauge: InFlight::new(self) })
-    }
-
     /// Receives and verifies a body. Nothing of it is visible, and all of it is gone when the result is dropped.
-    pub(super) async fn verify<S>(
-        &self,
-        expected: Expected,
-        declared_len: Option<u64>,
-        body: S,
-    ) -> Result<Verified, UploadError>
+    pub(super) async fn verify<S>(&self, expected: Expected, body: S) -> Result<Verified, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
-        if declared_len.is_some_and(|len| len > expected.max_len) {
-            return Err(UploadError::TooLarge { limit: expected.max_len });
-        }
         // What is there already is verified all the same, but need not be written.
         let is_stored = self.find(expected.hash).await?.is_some_and(|xorb| !xorb.is_damaged());
         let ingest = self.receive(Ingest::new(self, &expected, is_stored), body).await?;
-        let (verified, sum) = self.verify_pool.run(move || ingest.finish()).await?;
+        let (verified, sum) = self.verify_pool.run_for(expected.tenant, move || ingest.finish()).await?;
         let (claimed, actual) = (expected.hash, verified.xorb.hash());
         let refused = match expected.granted {
             _ if actual != claimed => UploadError::HashMismatch { claimed, actual },
@@ -202,7 +202,8 @@ impl Cas {
             match idle.take() {
                 Some(ingest) if due => {
                     let pieces = batch.take();
-                    running = Some(self.verify_pool.start(move || ingest.take(pieces)).await);
+                    let tenant = ingest.tenant;
+                    running = Some(self.verify_pool.start_for(tenant, move || ingest.take(pieces)).await);
                 }
                 Some(ingest) if ended => return Ok(ingest),
                 other => idle = other,
@@ -228,6 +229,14 @@ impl Cas {
     }
 }
 
+impl Expected {
+    /// Refuses a body that says itself that it is too long.
+    pub(super) fn check_len(&self, declared_len: Option<u64>) -> Result<(), UploadError> {
+        let limit = self.max_len;
+        if declared_len.is_some_and(|len| len > limit) { Err(UploadError::TooLarge { limit }) } else { Ok(()) }
+    }
+}
+
 impl Verified {
     /// Chunks of it, which is what it takes memory for.
     pub(super) fn chunk_count(&self) -> u32 {
@@ -243,6 +252,7 @@ impl Verified {
 /// An upload between two batches: what was verified, and where it was written to.
 struct Ingest {
     cas: Cas,
+    tenant: Tenant,
     verifier: Verifier,
     crc64: Digest,
     /// Of the body as it came, where a grant says what that has to be.
@@ -256,6 +266,7 @@ impl Ingest {
     fn new(cas: &Cas, expected: &Expected, is_stored: bool) -> Self {
         Self {
             cas: cas.clone(),
+            tenant: expected.tenant,
             verifier: Verifier::new(expected.max_len),
             crc64: Digest::new(),
             body: expected.granted.map(|_| (0, Digest::new())),
@@ -292,22 +303,6 @@ impl Ingest {
         let xorb = self.verifier.finish()?;
         self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
         let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.sum64() });
-        Ok((Verified { xorb, crc64: self.crc64.sum64(), draft: self.draft }, sum))
-    }
-}
-
-/// Counts an upload for as long as it exists.
-struct InFlight<'a>(&'a Cas);
-
-impl<'a> InFlight<'a> {
-    fn new(cas: &'a Cas) -> Self {
-        cas.metrics.uploads_in_flight.inc();
-        Self(cas)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.metrics.uploads_in_flight.dec();
+        Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.sum64(), draft: self.draft }, sum))
     }
 }

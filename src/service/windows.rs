@@ -16,7 +16,7 @@ use crate::format::windows::{ChunkWindows, WindowBuilder};
 use crate::format::{ByteRange, FileHash, RangeHash};
 
 /// Files that may be walked at once; further requests wait, so that memory is bounded by so many runs.
-pub(super) const WALK_COUNT: usize = 4;
+pub(super) const WALK_COUNT: u32 = 4;
 
 /// Why there are no windows.
 #[derive(Debug, Error)]
@@ -51,7 +51,8 @@ impl Cas {
         file: FileHash,
         changes: &[ByteRange],
     ) -> Result<ChunkWindows, WindowsError> {
-        let _turn = self.walks.acquire().await.expect("nobody closes this semaphore");
+        let tenant = claims.tenant();
+        let _turn = self.walks.enter(tenant, 1).await.map_err(StoreError::from)?;
         let file_len = self.file_row(claims, file, None).await?.raw_len;
         let mut builder = WindowBuilder::new(changes, file_len).ok_or(WindowsError::NothingWithin { file_len })?;
         let inconsistent = |source| ReconstructError::Inconsistent { file, source };
@@ -66,7 +67,7 @@ impl Cas {
                 let terms = terms.to_vec();
                 let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
                 let pushed;
-                (pushed, builder, contents) = self.verify_pool.run(push).await;
+                (pushed, builder, contents) = self.verify_pool.run_for(tenant, push).await;
                 pushed.map_err(inconsistent)?;
             }
         }

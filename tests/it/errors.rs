@@ -54,7 +54,8 @@ async fn every_code_of_the_table_is_what_its_cause_gets() {
         assert!(extra.iter().all(|name| row.fields.contains(name)), "{problem} has other fields than {row:?}");
         assert!(row.fields.is_empty() || !extra.is_empty(), "{problem} has none of the fields of {row:?}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with('.')), "no sentence: {problem}");
-        assert_eq!(answer.headers.contains_key("retry-after"), row.code == "overloaded");
+        let comes_back = ["overloaded", "too_many_requests", "deadline", "unavailable"].contains(&row.code.as_str());
+        assert_eq!(answer.headers.contains_key("retry-after"), comes_back);
         assert_eq!(answer.headers.contains_key("x-request-id"), row.code != "https_required");
     }
 }
@@ -67,6 +68,8 @@ async fn provoke(code: &str) -> Answer {
     let start = Start::default();
     let server = match code {
         "overloaded" => start.with("max_uploads", 1).start(),
+        "too_many_requests" => start.with("max_uploads", 8).start(),
+        "deadline" => start.with("request_timeout_secs", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
         "https_required" | "quota_exceeded" | "out_of_space" | "unavailable" => {
             return provoke_elsewhere(code, &xorb).await;
@@ -119,6 +122,19 @@ async fn provoke(code: &str) -> Answer {
                 .await;
             client.post(&path, xorb.bytes.clone()).await
         }
+        "too_many_requests" => {
+            let mut busy = Vec::new();
+            for count in 1..=7 {
+                busy.push(Raw::begin_upload(&server, &path, 10).await);
+                eventually("it is under way", async || {
+                    Metrics::of(&client).await.get("zorb_uploads_in_flight") == f64::from(count)
+                })
+                .await;
+            }
+            // The last one is for somebody else.
+            client.post(&path, xorb.bytes.clone()).await
+        }
+        "deadline" => Raw::begin_upload(&server, "/v1/reconstructions", 10).await.answer().await,
         "not_ready" => {
             fs::remove_dir_all(server.data_dir().join("tmp")).expect("the folder is there");
             client.get("/readyz").await

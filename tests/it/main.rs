@@ -30,6 +30,7 @@ mod memory;
 mod official;
 mod operations;
 mod outages;
+mod overload;
 mod quota;
 mod rebuild;
 mod scrub;

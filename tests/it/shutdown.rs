@@ -93,6 +93,22 @@ async fn connections_on_which_nothing_is_asked_do_not_delay_the_end() {
 }
 
 #[tokio::test]
+async fn half_a_head_does_not_delay_the_end() {
+    let server = patient();
+    let mut used = Raw::connect(&server).await;
+    used.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
+    assert_eq!(used.answer().await.status, 200);
+    let mut first = Raw::connect(&server).await;
+    for connection in [&mut used, &mut first] {
+        connection.send("GET /healthz HTTP/1.1\r\nhost:").await;
+    }
+    let client = server.client();
+    eventually("all are accepted", async || Metrics::of(&client).await.get("zorb_http_connections") >= 3.0).await;
+    stop(&server).await;
+    check_ended(server).await;
+}
+
+#[tokio::test]
 async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
     let (server, mut rng) = (Start::default().with("drain_timeout_secs", 1).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 60 << 20));

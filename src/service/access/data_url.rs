@@ -5,12 +5,16 @@ use super::seal::{Purpose, open, seal};
 use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::reader::Reader;
 use crate::format::{ByteRange, XorbHash};
+use crate::runtime::fair::Tenant;
 
 /// Ranges of one URL, at most.
 ///
 /// A signature with so many is below 6000 characters, and the `Range` header with all of them below 5000: both pass
 /// through proxies that allow 8 KiB. A plan with more descriptors of a xorb has several URLs for it (spec 5.1, 8).
 pub const MAX_URL_RANGE_COUNT: usize = 256;
+
+/// Bytes of a range in a signature.
+const RANGE_LEN: u64 = 16;
 
 /// What a data URL allows: to fetch these ranges of this xorb, each alone or all together in this order.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,8 @@ pub struct DataUrl<'a> {
     pub ranges: &'a [ByteRange],
     /// Until when, in seconds since 1970.
     pub expires_unix_secs: u64,
+    /// Whose share its downloads are of. The URL shows the number, which says nothing to who does not know the name.
+    pub tenant: Tenant,
 }
 
 impl DataUrl<'_> {
@@ -31,6 +37,7 @@ impl DataUrl<'_> {
             return None;
         }
         let mut payload = self.expires_unix_secs.to_le_bytes().to_vec();
+        payload.extend_from_slice(&self.tenant.number().to_le_bytes());
         for range in self.ranges {
             payload.extend_from_slice(&range.start().to_le_bytes());
             payload.extend_from_slice(&range.end().to_le_bytes());
@@ -39,7 +46,16 @@ impl DataUrl<'_> {
     }
 }
 
-/// When a URL that allows a request expires, in seconds since 1970: `requested` are the ranges of its `Range` header, in the order of the header.
+/// What a URL says that allows a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_secs: u64,
+    /// Whose share the download is of; nobody knows for one that an older server has made.
+    pub tenant: Option<Tenant>,
+}
+
+/// What a URL says, if it allows a request: `requested` are the ranges of its `Range` header, in the order of the header.
 ///
 /// # Errors
 ///
@@ -52,24 +68,27 @@ pub fn check_data_url(
     signature: &str,
     requested: &[ByteRange],
     now_unix_secs: u64,
-) -> Result<u64, Refused> {
+) -> Result<Permitted, Refused> {
     let (_, payload) = open(ring, Purpose::DataUrl, xorb.as_bytes(), signature)?;
-    let (expires_unix_secs, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
+    let (expires_unix_secs, tenant, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
     check_expiry(expires_unix_secs, now_unix_secs)?;
     let is_allowed = match requested {
         [] => false,
         [one] => signed.contains(one),
         all => signed == all,
     };
-    if is_allowed { Ok(expires_unix_secs) } else { Err(Reason::Ranges.into()) }
+    if is_allowed { Ok(Permitted { expires_unix_secs, tenant }) } else { Err(Reason::Ranges.into()) }
 }
 
-fn parse_payload(payload: &[u8]) -> Option<(u64, Vec<ByteRange>)> {
+fn parse_payload(payload: &[u8]) -> Option<(u64, Option<Tenant>, Vec<ByteRange>)> {
     let mut reader = Reader::new(payload);
     let expires_unix_secs = reader.u64().ok()?;
+    // URLs of older servers have the ranges here, of 16 bytes each: the length tells.
+    let is_tagged = !reader.left().is_multiple_of(RANGE_LEN);
+    let tenant = if is_tagged { Some(Tenant::new(reader.u64().ok()?)) } else { None };
     let mut ranges = Vec::new();
     while !reader.is_at_end() {
         ranges.push(ByteRange::new(reader.u64().ok()?, reader.u64().ok()?)?);
     }
-    Some((expires_unix_secs, ranges))
+    Some((expires_unix_secs, tenant, ranges))
 }

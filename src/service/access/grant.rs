@@ -12,6 +12,7 @@ use super::token::{Claims, RepoScope, Subject};
 use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::XorbHash;
 use crate::format::reader::Reader;
+use crate::runtime::fair::Tenant;
 
 /// What a client asks for, and who it is.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +75,22 @@ impl Owner {
     }
 }
 
+impl Owner {
+    /// The same as a number, for shares.
+    fn tenant(self) -> Tenant {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        Tenant::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+impl Claims {
+    /// Whose requests count together: those of one repository and subject.
+    #[must_use]
+    pub fn tenant(&self) -> Tenant {
+        Owner::of(self).tenant()
+    }
+}
+
 impl GrantRequest<'_> {
     /// The two texts of the grant.
     #[must_use]
@@ -123,6 +140,12 @@ fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix
 }
 
 impl Grant {
+    /// Whose share its bytes are of: its owner's.
+    #[must_use]
+    pub fn tenant(&self) -> Tenant {
+        self.owner.tenant()
+    }
+
     /// Whether the holder of this token is the one whom the grant was given to.
     ///
     /// # Errors

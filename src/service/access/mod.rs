@@ -22,7 +22,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-pub use data_url::{DataUrl, MAX_URL_RANGE_COUNT, check_data_url};
+pub use data_url::{DataUrl, MAX_URL_RANGE_COUNT, Permitted, check_data_url};
 pub use grant::{Grant, GrantRequest, IssuedGrant, check_grant, check_granted_upload};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use token::{Claims, NameError, Repo, RepoScope, Scope, Subject, check_token, inspect_token};

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use super::seal::{Purpose, open, seal};
 use super::{
-    Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Reason, Refused, Repo,
-    RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
+    Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Permitted, Reason,
+    Refused, Repo, RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
 };
 use crate::format::{ByteRange, XorbHash};
+use crate::runtime::fair::Tenant;
 
 const NOW: u64 = 1_800_000_000;
 const LATER: u64 = NOW + 900;
@@ -261,12 +262,50 @@ fn the_format_of_a_sealed_text_does_not_change() {
 
 const KNOWN_TEXT: &str = "AQEAAABwYXlsb2Fk57cESgf5TmQY6bVeTVTcCrChFrT4hT-Pk5s-CWJmOPc";
 
-fn url(of: &[(u64, u64)]) -> SecretText {
-    DataUrl { xorb: xorb(1), ranges: &ranges(of), expires_unix_secs: LATER }.sign(&ring()).unwrap()
+const TENANT: Tenant = Tenant::new(7);
+
+/// As the version before wrote it: no tenant. Such URLs are under way when a server is replaced.
+#[test]
+fn a_data_url_of_an_older_server_is_good_and_nobodys() {
+    for count in [1, 2, 256] {
+        let many: Vec<(u64, u64)> = (0..count).map(|index| (index * 9000, index * 9000 + 8000)).collect();
+        let mut payload = LATER.to_le_bytes().to_vec();
+        for (start, end) in &many {
+            payload.extend([start.to_le_bytes(), end.to_le_bytes()].concat());
+        }
+        let old = seal(&ring(), Purpose::DataUrl, xorb(1).as_bytes(), &payload);
+        assert_eq!(check_url(&old, &many), Ok(Permitted { tenant: None, ..PERMITTED }));
+        assert_eq!(check_url(&url(&many), &many), Ok(PERMITTED));
+    }
 }
 
-fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<(), Refused> {
-    check_data_url(&ring(), &xorb(1), url.expose(), &ranges(requested), NOW).map(drop)
+#[test]
+fn a_tenant_is_a_repository_and_a_subject_whatever_the_scope_and_the_grant_knows_it() {
+    let tenant = |repo: &str, subject: Option<&str>| {
+        let subject = subject.map(|name| name.parse().unwrap());
+        Claims { repo: repo.parse().unwrap(), subject, ..claims() }.tenant()
+    };
+    let all = [
+        tenant("a/b", None),
+        tenant("a/c", None),
+        tenant("a/b", Some("x")),
+        tenant("a/b", Some("y")),
+        tenant("*", None),
+    ];
+    assert_eq!(HashSet::from(all).len(), all.len());
+    let reading = Claims { scope: Scope::Read, expires_unix_secs: 1, ..claims() };
+    assert_eq!(reading.tenant(), claims().tenant());
+}
+
+fn url(of: &[(u64, u64)]) -> SecretText {
+    DataUrl { xorb: xorb(1), ranges: &ranges(of), expires_unix_secs: LATER, tenant: TENANT }.sign(&ring()).unwrap()
+}
+
+/// What the URLs of these tests say.
+const PERMITTED: Permitted = Permitted { expires_unix_secs: LATER, tenant: Some(TENANT) };
+
+fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Permitted, Refused> {
+    check_data_url(&ring(), &xorb(1), url.expose(), &ranges(requested), NOW)
 }
 
 #[test]
@@ -274,9 +313,9 @@ fn a_data_url_allows_each_of_its_ranges_alone_and_all_of_them_in_order() {
     let signed = [(0, 100), (150, 200), (300, 301)];
     let url = url(&signed);
     for range in signed {
-        assert_eq!(check_url(&url, &[range]), Ok(()));
+        assert_eq!(check_url(&url, &[range]), Ok(PERMITTED));
     }
-    assert_eq!(check_url(&url, &signed), Ok(()));
+    assert_eq!(check_url(&url, &signed), Ok(PERMITTED));
 }
 
 #[test]
@@ -308,7 +347,7 @@ fn a_data_url_allows_nothing_else() {
 #[test]
 fn a_data_url_of_one_range_needs_that_range_in_the_request() {
     let url = url(&[(0, 100)]);
-    assert_eq!(check_url(&url, &[(0, 100)]), Ok(()));
+    assert_eq!(check_url(&url, &[(0, 100)]), Ok(PERMITTED));
     assert_eq!(refused(check_url(&url, &[])), Reason::Ranges);
     assert_eq!(refused(check_url(&url, &[(0, 100), (0, 100)])), Reason::Ranges);
 }
@@ -316,9 +355,9 @@ fn a_data_url_of_one_range_needs_that_range_in_the_request() {
 #[test]
 fn a_data_url_is_of_no_use_for_another_xorb_or_after_its_time() {
     let url = url(&[(0, 100)]);
-    let check = |byte, now| check_data_url(&ring(), &xorb(byte), url.expose(), &ranges(&[(0, 100)]), now).map(drop);
+    let check = |byte, now| check_data_url(&ring(), &xorb(byte), url.expose(), &ranges(&[(0, 100)]), now);
     assert_eq!(refused(check(2, NOW)), Reason::Signature);
-    assert_eq!(check(1, LATER + GRACE_SECS), Ok(()));
+    assert_eq!(check(1, LATER + GRACE_SECS), Ok(PERMITTED));
     assert_eq!(refused(check(1, LATER + GRACE_SECS + 1)), Reason::Expired);
 }
 
@@ -326,7 +365,7 @@ fn a_data_url_is_of_no_use_for_another_xorb_or_after_its_time() {
 fn a_data_url_survives_the_rotation_of_keys() {
     let url = url(&[(0, 100)]);
     let rotated = ring().rotated([2; 32]).unwrap();
-    assert_eq!(check_data_url(&rotated, &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW), Ok(LATER));
+    assert_eq!(check_data_url(&rotated, &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW), Ok(PERMITTED));
     let dropped = check_data_url(&rotated.retaining(0), &xorb(1), url.expose(), &ranges(&[(0, 100)]), NOW);
     assert_eq!(refused(dropped), Reason::UnknownKey);
 }
@@ -342,12 +381,12 @@ fn every_data_url_that_is_altered_anywhere_is_refused() {
 fn a_data_url_has_1_to_256_ranges_and_then_fits_into_8_kib() {
     let sign = |count: usize| {
         let many: Vec<_> = (0..count as u64).map(|index| (index * 9000, index * 9000 + 8000)).collect();
-        let url = DataUrl { xorb: xorb(1), ranges: &ranges(&many), expires_unix_secs: LATER };
+        let url = DataUrl { xorb: xorb(1), ranges: &ranges(&many), expires_unix_secs: LATER, tenant: TENANT };
         url.sign(&ring()).map(|url| (many, url))
     };
     assert!(sign(0).is_none() && sign(MAX_URL_RANGE_COUNT + 1).is_none());
     let (many, url) = sign(MAX_URL_RANGE_COUNT).unwrap();
     assert!(url.expose().len() < 6000, "{}", url.expose().len());
-    assert_eq!(check_url(&url, &many), Ok(()));
-    assert_eq!(check_url(&url, &many[255..]), Ok(()));
+    assert_eq!(check_url(&url, &many), Ok(PERMITTED));
+    assert_eq!(check_url(&url, &many[255..]), Ok(PERMITTED));
 }

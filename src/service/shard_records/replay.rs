@@ -30,6 +30,7 @@ use crate::format::shard::{Shard, parse as parse_shard};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::fair::Tenant;
 use crate::service::Cas;
 use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
@@ -282,7 +283,7 @@ impl<'a> Replay<'a> {
         for Proven { file, first, at } in proven {
             let xorbs = distinct(file.terms.iter().map(|term| term.xorb), &[]);
             if *scope != RepoScope::All {
-                match self.cas.prove_possession(slice::from_ref(file), &xorbs, &domain(scope)).await {
+                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &xorbs, &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),
                     Err(other) => {

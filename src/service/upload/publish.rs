@@ -50,7 +50,7 @@ impl Cas {
         domain: String,
         grant: Option<SpentGrant>,
     ) -> Result<Uploaded, UploadError> {
-        let Verified { xorb, crc64, draft } = verified;
+        let Verified { tenant, xorb, crc64, draft } = verified;
         let hash = xorb.hash();
         let mut uploaded = Uploaded {
             hash,
@@ -87,11 +87,13 @@ impl Cas {
         // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
+        let turn = self.publishes.wait(tenant, 1).await;
         if is_heal {
             // What fails leaves the xorb damaged, and free for the next upload.
             self.replace_blob(draft, row, ticket).await?;
         } else {
             draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
+            drop(turn);
             self.go_live(row, ticket).await?;
         }
         uploaded.was_inserted = true;

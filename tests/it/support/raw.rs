@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::{Answer, TestServer};
@@ -21,6 +21,14 @@ impl Raw {
     pub async fn connect(server: &TestServer) -> Self {
         let stream = TcpStream::connect(server.address()).await.expect("the server listens");
         stream.set_nodelay(true).expect("the socket is open");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// Connects from this address, of which loopback has many.
+    pub async fn connect_from(server: &TestServer, address: &str) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(format!("{address}:0").parse().expect("an address")).expect("all of 127.0.0.0/8 is ours");
+        let stream = socket.connect(server.address().parse().expect("an address")).await.expect("the server listens");
         Self { stream: BufReader::new(stream) }
     }
 
@@ -77,6 +85,31 @@ impl Raw {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).await.expect("the server sends that much");
         bytes
+    }
+
+    /// Reads what comes, at most so many bytes; returns how many, and 0 where the connection has ended in whatever way.
+    pub async fn read_some(&mut self, len: usize) -> usize {
+        self.stream.read(&mut vec![0; len]).await.unwrap_or_default()
+    }
+
+    /// The status of the next answer, which is read to its end; `None` where the connection has ended.
+    pub async fn status(&mut self) -> Option<u16> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line).await {
+            Ok(len) if len > 0 => {}
+            _ => return None,
+        }
+        let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+        let mut len = 0;
+        while line != "\r\n" {
+            line.clear();
+            self.stream.read_line(&mut line).await.ok().filter(|len| *len > 0)?;
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                len = value.trim().parse().ok()?;
+            }
+        }
+        self.read(len).await;
+        Some(status)
     }
 
     /// Reads until the server ends the connection.

@@ -18,6 +18,7 @@ pub struct Start {
     data_dir: Option<PathBuf>,
     settings: Vec<(String, String)>,
     disk_mib: Option<u32>,
+    descriptors: Option<String>,
 }
 
 impl Start {
@@ -30,6 +31,12 @@ impl Start {
     /// With a setting, by its key in the configuration file.
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
         self.settings.push((format!("ZORB_{}", key.to_uppercase()), value.to_string()));
+        self
+    }
+
+    /// With these limits of open files, in the words of the shell's `ulimit`, like `-S -n 64`.
+    pub fn descriptors(mut self, limits: &str) -> Self {
+        self.descriptors = Some(limits.to_owned());
         self
     }
 
@@ -53,7 +60,7 @@ impl Start {
         let data_dir = self.data_dir.unwrap_or_else(|| folder.path().join("data"));
         let log = folder.path().join("log");
         let begin = Instant::now();
-        let mut child = command(self.disk_mib, &data_dir)
+        let mut child = command(self.disk_mib, self.descriptors.as_deref(), &data_dir)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data_dir)
             .env("ZORB_LOG", "debug")
@@ -79,8 +86,13 @@ impl Start {
 }
 
 /// The binary, behind what it takes to give it a small disk.
-fn command(disk_mib: Option<u32>, data_dir: &Path) -> Command {
+fn command(disk_mib: Option<u32>, descriptors: Option<&str>, data_dir: &Path) -> Command {
     let binary = env!("CARGO_BIN_EXE_zorb");
+    if let Some(limits) = descriptors {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limits} && exec \"$0\" \"$@\""), binary]);
+        return command;
+    }
     let Some(mib) = disk_mib else { return Command::new(binary) };
     std::fs::create_dir_all(data_dir).expect("the test can make a folder");
     let mut command = Command::new("unshare");

@@ -8,6 +8,7 @@ use crate::blob::records::Seq;
 use crate::format::shard::{CasInfo, FileInfo, Shard, parse as parse_shard};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::{NewFile, Reader};
+use crate::runtime::fair::Tenant;
 use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
 use crate::service::register::RegisterError;
@@ -24,7 +25,7 @@ impl Replay<'_> {
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
         let (mut dedup, mut listed) = (Vec::new(), Vec::new());
         for xorb in xorbs {
-            match self.cas.prove_xorbs(slice::from_ref(xorb)).await {
+            match self.cas.prove_xorbs(Tenant::SERVER, slice::from_ref(xorb)).await {
                 Ok(chunks) => {
                     dedup.extend(chunks);
                     listed.push(xorb.hash);
@@ -46,12 +47,12 @@ impl Replay<'_> {
     ) -> Result<(Result<(NewFile, Option<(ChunkHash, XorbHash)>), Unproven>, Contents), RebuildError> {
         if let Some(later) = self.switched.get(&file.hash).filter(|later| **later > seq)
             && let Some(terms) = self.terms_of(*later, &file).await?
-            && let Ok((proven, first, contents)) = self.cas.prove_file(terms, Contents::default()).await
+            && let Ok((proven, first, contents)) = self.cas.prove_file(Tenant::SERVER, terms, Contents::default()).await
         {
             return Ok((Ok((proven, first)), contents));
         }
         let known = NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 };
-        let missing = match self.cas.prove_file(file, contents).await {
+        let missing = match self.cas.prove_file(Tenant::SERVER, file, contents).await {
             Ok((file, first, contents)) => return Ok((Ok((file, first)), contents)),
             Err(RegisterError::MissingXorb { xorb }) => xorb,
             Err(RegisterError::Store(error)) => return Err(error.into()),

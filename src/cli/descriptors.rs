@@ -1,0 +1,67 @@
+//! Whether there are file descriptors for all that the settings allow, and what gives way if not.
+
+use anyhow::bail;
+
+use crate::config::Config;
+use crate::runtime::descriptors::raise_limit;
+
+/// Of one connection: its socket, and the blob that is read for it.
+const PER_CONNECTION: usize = 2;
+
+/// Of the index: five connections with three files each, and those that it has open for a moment.
+const INDEX: usize = 20;
+
+/// For all the rest: the log, the lock, the keys, the listener, the runtime's own, a probe, a file that is looked at. Some
+/// thirty in all; twice that.
+const RESERVE: usize = 64;
+
+/// Connections below which there is no point in serving.
+const MIN_CONNECTION_COUNT: usize = 8;
+
+/// Raises the limit as far as possible and returns it, with the connections that fit below it.
+pub(super) fn budget(config: &Config) -> anyhow::Result<(usize, usize)> {
+    let limit = raise_limit();
+    let fixed = fixed_count(config);
+    let wanted = fixed.saturating_add(config.max_connections.saturating_mul(PER_CONNECTION));
+    if wanted <= limit {
+        return Ok((limit, config.max_connections));
+    }
+    let fitting = limit.saturating_sub(fixed) / PER_CONNECTION;
+    if fitting < MIN_CONNECTION_COUNT {
+        bail!(
+            "this process may have {limit} open files, and with max_uploads = {} and disk_workers = {} it takes {} at \
+             least; raise the limit (ulimit -n, LimitNOFILE) or lower them",
+            config.max_uploads,
+            config.disk_workers,
+            fixed + MIN_CONNECTION_COUNT * PER_CONNECTION
+        );
+    }
+    tracing::warn!(
+        limit,
+        wanted,
+        max_connections = fitting,
+        "there may be fewer open files than max_connections takes; it is lowered. Raise the limit (ulimit -n, LimitNOFILE)"
+    );
+    Ok((limit, fitting))
+}
+
+/// What is there whatever the number of connections.
+fn fixed_count(config: &Config) -> usize {
+    // An upload has a draft open, and one by grant keeps it until the commit.
+    let drafts = config.max_uploads.saturating_mul(if config.grants { 2 } else { 1 });
+    // Blobs and the records of what was registered have workers of their own.
+    drafts.saturating_add(config.disk_workers.saturating_mul(2)).saturating_add(INDEX + RESERVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RawConfig;
+
+    #[test]
+    fn the_defaults_take_what_the_documents_say() {
+        let config = Config::new(RawConfig::default()).unwrap();
+        let all = fixed_count(&config) + config.max_connections * PER_CONNECTION;
+        assert_eq!(all, 2452, "docs/operations.md says it");
+    }
+}

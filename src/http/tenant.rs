@@ -1,0 +1,70 @@
+//! Whose share a request is of: of its token's repository and subject, or of the address that it comes from where there
+//! are no tokens. A URL of data says it itself.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::extract::FromRequestParts;
+use axum::http::Extensions;
+use axum::http::request::Parts;
+
+use super::AppState;
+use super::auth::{Auth, Caller};
+use super::error::Problem;
+use super::origin::Peer;
+use crate::runtime::fair::Tenant;
+
+/// What an address is told from a token by: they must not be each other's tenants by chance.
+const OF_ADDRESS: u64 = 0x5a0b_0add_0000_0000;
+
+/// Whose share a request is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharer(pub(super) Tenant);
+
+impl Sharer {
+    /// By what is known of a request when it has passed the guard.
+    pub(super) fn of(auth: Auth, extensions: &Extensions) -> Tenant {
+        match extensions.get::<Caller>() {
+            Some(caller) if auth == Auth::Tokens => caller.0.tenant(),
+            _ => extensions.get::<Peer>().map_or(Tenant::SERVER, |peer| of_address(network(peer.0.ip()))),
+        }
+    }
+}
+
+impl FromRequestParts<AppState> for Sharer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
+        Ok(Self(Self::of(state.auth, &parts.extensions)))
+    }
+}
+
+/// The address that counts: of IPv6 the network of 64 bits, of which whoever has one address has all.
+pub(super) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        address => address,
+    }
+}
+
+fn of_address(address: IpAddr) -> Tenant {
+    let number = match address {
+        IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),
+        // The upper half is all there is.
+        IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
+    };
+    Tenant::new(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_ipv4_address_or_one_ipv6_network_is_one_tenant() {
+        let tenant = |text: &str| of_address(network(text.parse().unwrap()));
+        assert_eq!(tenant("10.0.0.1"), tenant("::ffff:10.0.0.1"));
+        assert_ne!(tenant("10.0.0.1"), tenant("10.0.0.2"));
+        assert_eq!(tenant("2001:db8:1:2::1"), tenant("2001:db8:1:2:ffff::9"));
+        assert_ne!(tenant("2001:db8:1:2::1"), tenant("2001:db8:1:3::1"));
+    }
+}

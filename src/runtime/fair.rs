@@ -1,0 +1,329 @@
+//! Turns that are shared out fairly: a semaphore that knows who is asking.
+//!
+//! While there is room, whoever comes is let in. When there is none, everybody waits in a line of their own, and the
+//! lines are served in turn: who has one request waiting is served after at most one of everybody else, however many of
+//! those there are. Nobody is pushed out who is in; fairness therefore takes turns that are short.
+//!
+//! What it does not do: a turn that is held for long is held. [`Limits::per_tenant`] keeps one tenant from holding all.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Whoever shares: a number that is the same for the same one. What it is made of is the business of those above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenant(u64);
+
+impl Tenant {
+    /// The server itself, and what it does for nobody in particular.
+    pub const SERVER: Self = Self(0);
+
+    /// The tenant with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// There was no turn in time, or too many wait already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no turn in time")]
+pub struct Busy {
+    /// Whether the one who asked has more than its share: fewer requests of its own would help.
+    pub is_above_share: bool,
+}
+
+/// What a gate lets in.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Units that may be out at once.
+    pub capacity: u32,
+    /// Units that one tenant may have at once, unless it asks for more in one go and has none.
+    pub per_tenant: u32,
+    /// Requests of one tenant that may wait at once.
+    pub waiting_count: usize,
+    /// How long one may wait.
+    pub patience: Duration,
+}
+
+/// A counted number of units, shared out in turn. Cloning it is cheap and gives the same gate.
+#[derive(Clone, Debug)]
+pub struct FairGate {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Units that are out.
+    taken: u32,
+    /// Everybody who has units or waits.
+    lines: HashMap<Tenant, Line>,
+    /// Whose line is served next: everybody who waits, once.
+    ring: VecDeque<Tenant>,
+    /// Counts requests that waited.
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    taken: u32,
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    weight: u32,
+    sender: oneshot::Sender<Turn>,
+}
+
+/// Units that are given back when this is dropped.
+#[derive(Debug)]
+#[must_use = "the turn is over when this is dropped"]
+pub struct Turn {
+    shared: Arc<Shared>,
+    tenant: Tenant,
+    /// 0 where there is nothing to give back.
+    weight: u32,
+}
+
+impl FairGate {
+    /// A gate with these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        let limits = Limits {
+            capacity: limits.capacity.max(1),
+            per_tenant: limits.per_tenant.clamp(1, limits.capacity.max(1)),
+            ..limits
+        };
+        Self { shared: Arc::new(Shared { limits, state: Mutex::default() }) }
+    }
+
+    /// A gate of so many units for turns that are always waited for.
+    #[must_use]
+    pub fn patient(capacity: u32) -> Self {
+        Self::new(Limits { capacity, per_tenant: capacity, waiting_count: usize::MAX, patience: Duration::MAX })
+    }
+
+    /// A turn of so many units, waited for as long as the limits say.
+    ///
+    /// # Errors
+    ///
+    /// There was none in that time, or too many requests of this tenant wait already.
+    pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
+        let asked = self.ask(tenant, weight, self.shared.limits.waiting_count);
+        self.await_turn(tenant, asked?).await
+    }
+
+    /// The same for who has begun: however many wait. To be used where those are bounded by something else.
+    ///
+    /// # Errors
+    ///
+    /// There was none in the time that the limits allow.
+    pub async fn go_on(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
+        let asked = self.ask(tenant, weight, usize::MAX);
+        self.await_turn(tenant, asked?).await
+    }
+
+    /// A turn of so many units, however long that takes.
+    pub async fn wait(&self, tenant: Tenant, weight: u32) -> Turn {
+        match self.ask(tenant, weight, usize::MAX) {
+            Ok(Asked::Turn(turn)) => turn,
+            Ok(Asked::Queued(queued)) => queued.turn().await,
+            Err(_) => unreachable!("any number may wait"),
+        }
+    }
+
+    /// Units that are out, and requests that wait.
+    #[must_use]
+    pub fn load(&self) -> (u32, usize) {
+        let state = self.shared.state();
+        (state.taken, state.lines.values().map(|line| line.waiting.len()).sum())
+    }
+
+    async fn await_turn(&self, tenant: Tenant, asked: Asked) -> Result<Turn, Busy> {
+        match asked {
+            Asked::Turn(turn) => Ok(turn),
+            Asked::Queued(queued) => match timeout(self.shared.limits.patience, queued.turn()).await {
+                Ok(turn) => Ok(turn),
+                Err(_) => Err(self.shared.busy(tenant)),
+            },
+        }
+    }
+
+    fn ask(&self, tenant: Tenant, weight: u32, waiting_count: usize) -> Result<Asked, Busy> {
+        let weight = weight.clamp(1, self.shared.limits.capacity);
+        let mut state = self.shared.state();
+        if state.ring.is_empty() && self.shared.fits(&state, tenant, weight) {
+            return Ok(Asked::Turn(self.shared.take(&mut state, tenant, weight)));
+        }
+        let line = state.lines.entry(tenant).or_default();
+        if line.waiting.len() >= waiting_count {
+            drop(state);
+            return Err(self.shared.busy(tenant));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let is_first = line.waiting.is_empty();
+        state.number += 1;
+        let number = state.number;
+        if let Some(line) = state.lines.get_mut(&tenant) {
+            line.waiting.push_back(Waiter { number, weight, sender });
+        }
+        if is_first {
+            state.ring.push_back(tenant);
+        }
+        // Whoever waits before may wait for what this one does not need.
+        self.shared.serve(&mut state);
+        Ok(Asked::Queued(Queued { shared: Arc::clone(&self.shared), tenant, number, receiver }))
+    }
+}
+
+enum Asked {
+    Turn(Turn),
+    Queued(Queued),
+}
+
+/// A place in a line. Dropping it leaves the line.
+struct Queued {
+    shared: Arc<Shared>,
+    tenant: Tenant,
+    number: u64,
+    receiver: oneshot::Receiver<Turn>,
+}
+
+impl Queued {
+    async fn turn(mut self) -> Turn {
+        (&mut self.receiver).await.expect("whoever is in a line stays there until it is served or leaves")
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        // A turn that was given meanwhile is in the channel, and ends with it.
+        let mut state = self.shared.state();
+        if let Some(line) = state.lines.get_mut(&self.tenant)
+            && let Some(place) = line.waiting.iter().position(|waiter| waiter.number == self.number)
+        {
+            line.waiting.remove(place);
+            if line.waiting.is_empty() {
+                state.ring.retain(|tenant| *tenant != self.tenant);
+            }
+            state.forget(self.tenant);
+            // The next one may need less.
+            self.shared.serve(&mut state);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this many units are free for this tenant.
+    fn fits(&self, state: &State, tenant: Tenant, weight: u32) -> bool {
+        state.taken + weight <= self.limits.capacity && self.is_within_limit(state, tenant, weight)
+    }
+
+    fn is_within_limit(&self, state: &State, tenant: Tenant, weight: u32) -> bool {
+        let taken = state.lines.get(&tenant).map_or(0, |line| line.taken);
+        taken == 0 || taken + weight <= self.limits.per_tenant
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State, tenant: Tenant, weight: u32) -> Turn {
+        state.taken += weight;
+        state.lines.entry(tenant).or_default().taken += weight;
+        Turn { shared: Arc::clone(self), tenant, weight }
+    }
+
+    /// Gives out what there is to those who wait, one of each line in turn.
+    fn serve(self: &Arc<Self>, state: &mut State) {
+        // Lines in a row that cannot be served because of their tenant's own limit.
+        let mut passed_count = 0;
+        while passed_count < state.ring.len() {
+            let Some(tenant) = state.ring.pop_front() else { return };
+            let next = state.lines.get(&tenant).and_then(|line| line.waiting.front()).map(|waiter| waiter.weight);
+            let Some(weight) = next else { continue };
+            if !self.is_within_limit(state, tenant, weight) {
+                state.ring.push_back(tenant);
+                passed_count += 1;
+                continue;
+            }
+            if state.taken + weight > self.limits.capacity {
+                // It is this one's turn, and nobody who needs less goes before it: otherwise it might never come.
+                state.ring.push_front(tenant);
+                return;
+            }
+            passed_count = 0;
+            let waiter = state.lines.get_mut(&tenant).and_then(|line| line.waiting.pop_front());
+            let is_waiting = state.lines.get(&tenant).is_some_and(|line| !line.waiting.is_empty());
+            if is_waiting {
+                state.ring.push_back(tenant);
+            }
+            let turn = self.take(state, tenant, weight);
+            if let Some(mut turn) = waiter.and_then(|waiter| waiter.sender.send(turn).err()) {
+                // It has just gone. Given back by hand: the turn's own end would want the lock that is held here.
+                turn.weight = 0;
+                state.give_back(tenant, weight);
+            }
+        }
+    }
+
+    /// The refusal for this tenant, with the reason.
+    fn busy(&self, tenant: Tenant) -> Busy {
+        let state = self.state();
+        let sharer_count = u32::try_from(state.lines.len().max(1)).unwrap_or(u32::MAX);
+        let line = state.lines.get(&tenant);
+        let taken = line.map_or(0, |line| line.taken);
+        let is_crowd = line.is_some_and(|line| line.waiting.len() >= self.limits.waiting_count);
+        Busy {
+            is_above_share: is_crowd || taken > self.limits.capacity / sharer_count || taken >= self.limits.per_tenant,
+        }
+    }
+}
+
+impl State {
+    fn give_back(&mut self, tenant: Tenant, weight: u32) {
+        self.taken = self.taken.saturating_sub(weight);
+        if let Some(line) = self.lines.get_mut(&tenant) {
+            line.taken = line.taken.saturating_sub(weight);
+        }
+        self.forget(tenant);
+    }
+
+    /// Forgets a tenant that neither has nor wants anything, so that the table is as long as there are requests.
+    fn forget(&mut self, tenant: Tenant) {
+        if self.lines.get(&tenant).is_some_and(|line| line.taken == 0 && line.waiting.is_empty()) {
+            self.lines.remove(&tenant);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.weight > 0 {
+            let mut state = self.shared.state();
+            state.give_back(self.tenant, self.weight);
+            self.shared.serve(&mut state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use super::{Busy, FairGate, Limits, Tenant, Turn};
+
+const FLOOD: Tenant = Tenant::new(1);
+const OTHER: Tenant = Tenant::new(2);
+const THIRD: Tenant = Tenant::new(3);
+
+fn gate(capacity: u32, per_tenant: u32) -> FairGate {
+    FairGate::new(Limits { capacity, per_tenant, waiting_count: 3, patience: Duration::from_secs(30) })
+}
+
+/// A turn that is there at once.
+fn now(gate: &FairGate, tenant: Tenant, weight: u32) -> Turn {
+    gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap()
+}
+
+#[test]
+fn alone_a_tenant_gets_everything_at_once() {
+    let gate = gate(4, 4);
+    let turns: Vec<_> = (0..4).map(|_| now(&gate, FLOOD, 1)).collect();
+    assert_eq!(gate.load(), (4, 0));
+    drop(turns);
+    assert_eq!(gate.load(), (0, 0));
+    assert!(gate.shared.state().lines.is_empty(), "who has gone is forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
+    let gate = gate(1, 1);
+    // Of a stranger: who has all that one may have is passed over, and its line would begin behind the next one.
+    let held = now(&gate, Tenant::new(4), 1);
+    let mut waiting: Vec<_> = [(FLOOD, 'a'), (FLOOD, 'b'), (FLOOD, 'c'), (THIRD, 'x'), (THIRD, 'y'), (OTHER, 'm')]
+        .into_iter()
+        .map(|(tenant, name)| (name, Box::pin(gate.go_on(tenant, 1))))
+        .collect();
+    for (_, waiting) in &mut waiting {
+        assert!(waiting.now_or_never().is_none());
+    }
+    assert_eq!(gate.load(), (1, 6));
+    drop(held);
+    let mut order = String::new();
+    while !waiting.is_empty() {
+        let served = waiting
+            .iter_mut()
+            .enumerate()
+            .find_map(|(index, (name, waiting))| Some((index, *name, waiting.now_or_never()?)));
+        let (index, name, turn) = served.expect("somebody is served");
+        order.push(name);
+        drop(waiting.swap_remove(index));
+        drop(turn);
+    }
+    assert_eq!(order, "axmbyc");
+    assert_eq!(gate.load(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_longer_than_the_limit_and_who_gave_up_is_not_served() {
+    let gate = gate(1, 1);
+    let held = now(&gate, FLOOD, 1);
+    let begin = Instant::now();
+    let (other, flood) = tokio::join!(gate.enter(OTHER, 1), gate.enter(FLOOD, 1));
+    assert_eq!(begin.elapsed(), Duration::from_secs(30));
+    assert_eq!(other.err(), Some(Busy { is_above_share: false }));
+    assert_eq!(flood.err(), Some(Busy { is_above_share: true }));
+    assert_eq!(gate.load(), (1, 0));
+    drop(held);
+    drop(now(&gate, OTHER, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_still_get_in() {
+    let gate = gate(1, 1);
+    let held = now(&gate, FLOOD, 1);
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(gate.enter(FLOOD, 1))).collect();
+    for waiting in &mut waiting {
+        assert!(waiting.now_or_never().is_none());
+    }
+    let refused = gate.enter(FLOOD, 1).now_or_never().expect("at once");
+    assert_eq!(refused.err(), Some(Busy { is_above_share: true }));
+    let mut other = Box::pin(gate.enter(OTHER, 1));
+    assert!((&mut other).now_or_never().is_none());
+    // Who has begun may wait however many do.
+    assert!(gate.go_on(FLOOD, 1).now_or_never().is_none());
+    drop(held);
+    drop(waiting);
+    assert!(other.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothing() {
+    let gate = gate(1, 1);
+    let held = now(&gate, FLOOD, 1);
+    let (mut gone, mut served) = (Box::pin(gate.enter(OTHER, 1)), Box::pin(gate.enter(THIRD, 1)));
+    assert!((&mut gone).now_or_never().is_none() && (&mut served).now_or_never().is_none());
+    drop(gone);
+    drop(held);
+    // The turn is on its way to who never looks at it.
+    assert_eq!(gate.load(), (1, 0));
+    drop(served);
+    assert_eq!(gate.load(), (0, 0));
+    drop(now(&gate, FLOOD, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_keeps_to_its_limit_and_is_passed_over_but_one_large_request_is_not_impossible() {
+    let gate = gate(8, 6);
+    let first = now(&gate, FLOOD, 6);
+    let mut more = Box::pin(gate.enter(FLOOD, 1));
+    assert!((&mut more).now_or_never().is_none());
+    // Passed over, not waited for.
+    let mut other = Box::pin(gate.enter(OTHER, 2));
+    let other = (&mut other).now_or_never().expect("it fits").unwrap();
+    drop(first);
+    drop((&mut more).now_or_never().expect("it fits now").unwrap());
+    drop(other);
+    drop(now(&gate, FLOOD, 8));
+    drop(now(&gate, FLOOD, 99));
+    assert_eq!(gate.load(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_request_is_not_starved_by_small_ones() {
+    let gate = gate(4, 4);
+    let held = now(&gate, FLOOD, 1);
+    let mut large = Box::pin(gate.enter(OTHER, 4));
+    assert!((&mut large).now_or_never().is_none());
+    let mut small = Box::pin(gate.enter(FLOOD, 1));
+    assert!((&mut small).now_or_never().is_none(), "there is room, but somebody waits for it");
+    drop(held);
+    let large = (&mut large).now_or_never().expect("its turn").unwrap();
+    assert!((&mut small).now_or_never().is_none());
+    drop(large);
+    assert!((&mut small).now_or_never().is_some());
+}
+
+/// Every way in which requests come, are served, give up and end: nothing is lost, nothing is given out twice.
+#[test]
+fn whatever_happens_the_units_add_up() {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    for seed in 0..200 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let gate = gate(5, 4);
+        let (mut waiting, mut held) = (Vec::new(), Vec::<(u32, Turn)>::new());
+        for _ in 0..300 {
+            match rng.random_range(0..4) {
+                0 | 1 => {
+                    let (tenant, weight) = (Tenant::new(rng.random_range(1..4)), rng.random_range(1..4));
+                    let gate = gate.clone();
+                    waiting.push((weight, async move { gate.wait(tenant, weight).await }.boxed()));
+                }
+                2 if !held.is_empty() => drop(held.swap_remove(rng.random_range(0..held.len()))),
+                _ if !waiting.is_empty() => drop(waiting.swap_remove(rng.random_range(0..waiting.len()))),
+                _ => {}
+            }
+            let mut index = 0;
+            while index < waiting.len() {
+                match (&mut waiting[index].1).now_or_never() {
+                    Some(turn) => {
+                        let (weight, _) = waiting.swap_remove(index);
+                        held.push((weight, turn));
+                    }
+                    None => index += 1,
+                }
+            }
+            let taken: u32 = held.iter().map(|(weight, _)| weight).sum();
+            assert!(taken <= 5, "seed {seed}");
+            assert_eq!(gate.load(), (taken, waiting.len()), "seed {seed}");
+            assert!(taken > 0 || waiting.is_empty(), "seed {seed}: somebody waits for nothing");
+        }
+        drop((waiting, held));
+        assert_eq!(gate.load(), (0, 0), "seed {seed}");
+        assert!(gate.shared.state().lines.is_empty() && gate.shared.state().ring.is_empty(), "seed {seed}");
+    }
+}

@@ -1,0 +1,116 @@
+//! What is shared out between tenants, and in which portions. The rules are those of [`FairGate`] and of `admission`.
+
+use std::time::Duration;
+
+use super::admission::{Admission, Limits as AdmissionLimits};
+use super::error::StoreError;
+use super::{Budget, Cas};
+use crate::runtime::fair::{FairGate, Limits, Tenant, Turn};
+
+/// How long a request waits for its turn: longer than any queue that moves, and a tenth of the silence after which stock
+/// clients give up (spec 5.0).
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Requests of one tenant that wait for one thing, at most. With turns of milliseconds that is about a second; who sends
+/// more does not want answers any faster.
+const WAITING_COUNT: usize = 256;
+
+/// Questions to the index that are answered at once: twice the connections that read it, so that one is planned while
+/// another one is read.
+const LOOKUP_COUNT: u32 = 8;
+
+/// What tenants share, as far as settings decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// Bytes of uploads that may be under way at once, as declared.
+    pub upload_len: u64,
+    /// Pieces of xorbs that may be read, decoded and sent at once.
+    pub read_count: usize,
+    /// Blobs that may be made durable at once.
+    pub publish_count: usize,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { upload_len: u64::MAX, read_count: 4, publish_count: 16 }
+    }
+}
+
+impl Shares {
+    pub(super) fn admission(&self, budget: Budget) -> Admission {
+        Admission::new(AdmissionLimits { count: budget.upload_count, len: self.upload_len })
+    }
+
+    pub(super) fn publishes(&self) -> FairGate {
+        FairGate::patient(number(self.publish_count))
+    }
+
+    pub(super) fn reads(&self) -> FairGate {
+        short(number(self.read_count))
+    }
+}
+
+/// For turns that end by themselves in no time: one tenant may have all of them.
+fn short(capacity: u32) -> FairGate {
+    FairGate::new(Limits { capacity, per_tenant: capacity, waiting_count: WAITING_COUNT, patience: PATIENCE })
+}
+
+pub(super) fn lookups() -> FairGate {
+    short(LOOKUP_COUNT)
+}
+
+/// Walks take a second or two, so one tenant may not have all of them.
+pub(super) fn walks(count: u32) -> FairGate {
+    FairGate::new(Limits { capacity: count, per_tenant: count / 2, waiting_count: WAITING_COUNT, patience: PATIENCE })
+}
+
+/// Room is held while a body arrives, which may take minutes: a quarter is for others.
+pub(super) fn shard_room(kib: u32) -> FairGate {
+    FairGate::new(Limits { capacity: kib, per_tenant: kib - kib / 4, waiting_count: WAITING_COUNT, patience: PATIENCE })
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl Cas {
+    /// The same store with these shares. To be called before it is cloned: what is under way does not count.
+    #[must_use]
+    pub fn sharing(self, shares: Shares, budget: Budget) -> Self {
+        let (publishes, reads) = (shares.publishes(), shares.reads());
+        Self { admission: shares.admission(budget).into(), publishes, reads, ..self }
+    }
+
+    /// A turn to open a xorb and to read, decode and send a piece of it.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn read_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+        Ok(self.reads.enter(tenant, 1).await?)
+    }
+
+    /// A turn for the next piece of an answer that has begun.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn next_read_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+        Ok(self.reads.go_on(tenant, 1).await?)
+    }
+
+    /// Pieces that wait for their turn.
+    #[must_use]
+    pub fn reads_waiting(&self) -> usize {
+        self.reads.load().1
+    }
+
+    /// A turn to ask the index something and to make the answer.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn lookup_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+        Ok(self.lookups.enter(tenant, 1).await?)
+    }
+}

@@ -100,7 +100,7 @@ async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_
         xorbs.len()
     );
     // A run in which the kill always came too early or too late would show nothing.
-    assert!(acknowledged > ROUND_COUNT / 2 && removed > ROUND_COUNT / 20, "{acknowledged} {removed}");
+    assert!(acknowledged > ROUND_COUNT / 10 && removed > ROUND_COUNT / 30, "{acknowledged} {removed}");
     assert!(unheard > ROUND_COUNT / 20, "{unheard}");
 }
 

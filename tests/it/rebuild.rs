@@ -132,6 +132,10 @@ impl Stocked {
         }
         let metrics = self.server.client().bearing(&self.tokens["*"]).get("/metrics").await;
         for line in String::from_utf8_lossy(&metrics.body).lines().filter(|line| line.starts_with("zorb_store_")) {
+            // What the disk has left is everybody's.
+            if line.starts_with("zorb_store_free_bytes") {
+                continue;
+            }
             let (name, value) = line.rsplit_once(' ').unwrap();
             answers.insert(name.to_owned(), value.to_owned());
         }

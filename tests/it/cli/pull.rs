@@ -7,11 +7,15 @@ use serde_json::{Value, json};
 use super::network::{Cut, Proxy, Script, answer};
 use super::push::{pull, push};
 use super::{Folder, prose};
-use crate::support::{TestServer, Xorb, random_bytes, rng};
+use crate::support::{Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with a file of 12 MiB; the file's hash.
 fn stocked() -> (Folder, TestServer, String, Vec<u8>) {
-    let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
+    stocked_in(TestServer::start())
+}
+
+fn stocked_in(server: TestServer) -> (Folder, TestServer, String, Vec<u8>) {
+    let (folder, mut rng) = (Folder::new(), rng());
     let bytes = [random_bytes(&mut rng, 6 << 20), prose(&mut rng, 6 << 20)].concat();
     folder.write("file", &bytes);
     let (files, _) = push(&folder, &server, &["file"]);
@@ -73,7 +77,8 @@ fn a_range_is_half_open_and_never_clamped() {
 
 #[test]
 fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
-    let (folder, server, hash, bytes) = stocked();
+    // A server that does not look after its blobs, and so sends what it has.
+    let (folder, server, hash, bytes) = stocked_in(Start::default().with("scrub_rate", 0).start());
     let [blob] = server.blobs().try_into().unwrap();
     let path = server.data_dir().join("xorbs").join(&blob[..2]).join(&blob);
     let path = if path.exists() { path } else { find(&server.data_dir().join("xorbs"), &blob) };

@@ -135,12 +135,10 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
-    background.spawn(sweep(cas.clone(), watching.clone()));
+    look_after(&cas, &config, &background, &watching);
     let (site_tls, journal) =
         (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
     background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
-    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), watching.clone()));
-    background.spawn(collector::refresh(cas.clone(), watching.clone()));
     let router = router(AppState {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
@@ -158,14 +156,6 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
     };
-    let (verifying, until) = (cas.clone().verify_claims(), watching.clone());
-    background.spawn(async move {
-        // It never ends by itself, so there is nothing to be got from it.
-        let _ = until.run_until_cancelled(verifying).await;
-    });
-    if config.scrub_rate > 0 {
-        background.spawn(scrub(cas.clone(), config.scrub_rate, config.scrub_interval, watching.clone()));
-    }
     serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
     watching.cancel();
     if let Some(journal) = journal {
@@ -187,6 +177,21 @@ async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
     });
     let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
     recovered.context("cannot clear up after the last run")
+}
+
+/// Begins what goes on beside requests, until it is told to stop.
+fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
+    background.spawn(sweep(cas.clone(), stop.clone()));
+    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), stop.clone()));
+    background.spawn(collector::refresh(cas.clone(), stop.clone()));
+    let (verifying, until) = (cas.clone().verify_claims(), stop.clone());
+    background.spawn(async move {
+        // It never ends by itself, so there is nothing to be got from it.
+        let _ = until.run_until_cancelled(verifying).await;
+    });
+    if config.scrub_rate > 0 {
+        background.spawn(scrub(cas.clone(), config.scrub_rate, config.scrub_interval, stop.clone()));
+    }
 }
 
 /// Verifies blobs again, until it is told to stop.

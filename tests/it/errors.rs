@@ -67,11 +67,9 @@ async fn provoke(code: &str) -> Answer {
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
     let start = Start::default();
     let server = match code {
-        "overloaded" => start.with("max_uploads", 1).start(),
-        "too_many_requests" => start.with("max_uploads", 8).start(),
         "deadline" => start.with("request_timeout_secs", 1).start(),
         "body_timeout" => start.with("body_timeout_secs", 1).start(),
-        "https_required" | "quota_exceeded" | "out_of_space" | "unavailable" => {
+        "https_required" | "overloaded" | "quota_exceeded" | "out_of_space" | "too_many_requests" | "unavailable" => {
             return provoke_elsewhere(code, &xorb).await;
         }
         _ => start.start(),
@@ -115,25 +113,6 @@ async fn provoke(code: &str) -> Answer {
             fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
             client.get(&path).await
         }
-        "overloaded" => {
-            let mut busy = Raw::begin_upload(&server, &path, 10).await;
-            busy.send([0]).await;
-            eventually("it is under way", async || Metrics::of(&client).await.get("zorb_uploads_in_flight") == 1.0)
-                .await;
-            client.post(&path, xorb.bytes.clone()).await
-        }
-        "too_many_requests" => {
-            let mut busy = Vec::new();
-            for count in 1..=7 {
-                busy.push(Raw::begin_upload(&server, &path, 10).await);
-                eventually("it is under way", async || {
-                    Metrics::of(&client).await.get("zorb_uploads_in_flight") == f64::from(count)
-                })
-                .await;
-            }
-            // The last one is for somebody else.
-            client.post(&path, xorb.bytes.clone()).await
-        }
         "deadline" => Raw::begin_upload(&server, "/v1/reconstructions", 10).await.answer().await,
         "not_ready" => {
             fs::remove_dir_all(server.data_dir().join("tmp")).expect("the folder is there");
@@ -147,6 +126,9 @@ async fn provoke(code: &str) -> Answer {
 async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Answer {
     match code {
         "https_required" => plain_to_tls().await,
+        "overloaded" => busy(1, 1, xorb).await,
+        // The last one is for somebody else.
+        "too_many_requests" => busy(8, 7, xorb).await,
         "quota_exceeded" => quota_exceeded(xorb).await,
         "out_of_space" => out_of_space().await,
         _ => {
@@ -155,6 +137,18 @@ async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Answer {
             shimmed.server.client().post(&xorb.path(), xorb.bytes.clone()).await
         }
     }
+}
+
+/// One more upload, where so many of those that may be under way are.
+async fn busy(max_count: u32, count: u32, xorb: &Xorb) -> Answer {
+    let server = Start::default().with("max_uploads", max_count).start();
+    let (client, mut uploads) = (server.client(), Vec::new());
+    for count in 1..=count {
+        uploads.push(Raw::begin_upload(&server, &xorb.path(), 10).await);
+        let is_under_way = async || Metrics::of(&client).await.get("zorb_uploads_in_flight") == f64::from(count);
+        eventually("it is under way", is_under_way).await;
+    }
+    client.post(&xorb.path(), xorb.bytes.clone()).await
 }
 
 /// A xorb of which the blob is gone, once somebody has noticed.

@@ -21,7 +21,7 @@ use super::contents::{Contents, runs};
 use super::error::StoreError;
 use super::quota::OverQuota;
 use crate::format::merkle::Aggregator;
-use crate::format::shard::{CasInfo, FileInfo, ParseError, Shard, Term, parse, write_upload};
+use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::fair::{Tenant, Turn};
@@ -37,6 +37,10 @@ pub(super) const SMALL_SHARD_ROOM_KIB: u32 = 32 << 10;
 
 /// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
+
+/// What stock clients write where they have not computed one, as for the empty file. It claims nothing: taken for a
+/// claim it would be false, and the second push of the file would be refused.
+const UNKNOWN_SHA256: Sha256 = Sha256::from_digest([0; 32]);
 
 /// How long a registration may wait until it is known whether an older claim, which contradicts its own, is false.
 const CONFLICT_WAIT: Duration = Duration::from_secs(10);
@@ -239,7 +243,8 @@ impl Cas {
             return Err(RegisterError::FileHash { claimed: file.hash, actual });
         }
         let raw_len = file.raw_len();
-        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256: file.sha256 }, proof.first, contents))
+        let sha256 = file.sha256.filter(|sha256| *sha256 != UNKNOWN_SHA256);
+        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256 }, proof.first, contents))
     }
 
     /// The record, and one transaction, in a task that nobody can interrupt.

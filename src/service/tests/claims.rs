@@ -157,6 +157,21 @@ async fn a_false_claim_gives_way_to_what_the_file_has_and_cannot_be_made_again()
 }
 
 #[tokio::test]
+async fn a_sha256_of_zeros_claims_nothing_however_often_it_is_sent() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let file = File::upload("not hashed", &cas).await;
+    for repo in ["r", "r", "s"] {
+        file.register(&cas, repo, false_sha256(0)).await.unwrap();
+        assert_eq!(setup.index_claims().await, 0);
+    }
+    file.register(&cas, "r", file.sha256).await.unwrap();
+    verify_until(&cas, "the true one is verified", async || is_verified(&cas, "s", &file).await).await;
+    file.register(&cas, "s", false_sha256(0)).await.unwrap();
+    assert!(is_verified(&cas, "s", &file).await);
+}
+
+#[tokio::test]
 async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_is() {
     let setup = Setup::new().await;
     let cas = setup.process();

@@ -25,6 +25,13 @@ macro_rules! suite {
                 super::$case(super::Arc::new(store)).await;
             })*
         }
+        mod fs_keeping_files_open {
+            $(#[tokio::test] async fn $case() {
+                let folder = tempfile::tempdir().unwrap();
+                let store = super::FsBlobStore::open(folder.path(), super::Pool::new(2)).unwrap().keeping_open(2);
+                super::$case(super::Arc::new(store)).await;
+            })*
+        }
     };
 }
 
@@ -33,7 +40,9 @@ suite! {
     a_draft_is_invisible_until_published_and_gone_when_dropped
     a_read_past_the_end_is_an_error_and_never_short
     publishing_twice_keeps_the_last_and_running_readers_keep_the_first
+    publishing_what_is_to_be_new_takes_the_place_of_nothing
     deleting_what_is_not_there_is_a_success
+    what_was_read_replaced_deleted_and_published_again_is_what_is_there_now
     a_blob_of_several_pieces_and_an_odd_length_is_whole
     probing_leaves_nothing_behind
 }
@@ -98,12 +107,38 @@ async fn publishing_twice_keeps_the_last_and_running_readers_keep_the_first(stor
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
 }
 
+async fn publishing_what_is_to_be_new_takes_the_place_of_nothing(store: Store) {
+    for (bytes, is_new) in [(b"first", true), (b"other", false)] {
+        let mut draft = store.draft().unwrap();
+        draft.write(bytes).unwrap();
+        assert_eq!(draft.publish_new(key(1)).await.unwrap(), is_new);
+        assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
+    }
+    assert_eq!(store.list().await.unwrap(), [key(1)]);
+    assert_eq!(store.remove_stray_drafts().await.unwrap(), 0, "the draft is gone, too");
+}
+
 async fn deleting_what_is_not_there_is_a_success(store: Store) {
     assert!(!store.delete(key(1)).await.unwrap());
     put(&store, key(1), b"bytes").await;
     assert!(store.delete(key(1)).await.unwrap());
     assert!(!store.delete(key(1)).await.unwrap());
     assert!(store.read(key(1), range(0, 1)).await.unwrap().is_none());
+}
+
+async fn what_was_read_replaced_deleted_and_published_again_is_what_is_there_now(store: Store) {
+    for round in 0..3_u8 {
+        for byte in [1, 2, 3] {
+            put(&store, key(byte), &[byte, round, 1]).await;
+            assert_eq!(get(&store, key(byte), range(0, 3)).await, Ok(vec![byte, round, 1]));
+            put(&store, key(byte), &[byte, round, 2]).await;
+            assert_eq!(get(&store, key(byte), range(1, 3)).await, Ok(vec![round, 2]));
+        }
+        for byte in [1, 2, 3] {
+            assert!(store.delete(key(byte)).await.unwrap());
+            assert!(store.read(key(byte), range(0, 1)).await.unwrap().is_none());
+        }
+    }
 }
 
 async fn a_blob_of_several_pieces_and_an_odd_length_is_whole(store: Store) {
@@ -132,4 +167,45 @@ async fn a_process_that_died_leaves_drafts_and_the_next_start_removes_them() {
     std::mem::forget(draft);
     assert_eq!(store.remove_stray_drafts().await.unwrap(), 1);
     assert_eq!(store.remove_stray_drafts().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_file_that_is_kept_open_is_not_read_after_another_process_has_replaced_or_removed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2);
+    let (store, other): (Store, Store) = (Arc::new(store.clone()), Arc::new(store.keeping_open(0)));
+    put(&store, key(1), b"first").await;
+    assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
+    put(&other, key(1), b"other").await;
+    assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
+    assert!(other.delete(key(1)).await.unwrap());
+    assert!(store.read(key(1), range(0, 1)).await.unwrap().is_none());
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a name that is given behind the back of the store")]
+async fn what_this_process_replaces_is_not_read_on_because_it_has_another_name_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Store = Arc::new(FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2));
+    put(&store, key(1), b"first").await;
+    assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
+    let name = key(1).xorb_hash().to_string();
+    // As a snapshot by hard links does.
+    std::fs::hard_link(folder.path().join("xorbs").join(&name[..2]).join(&name), folder.path().join("link")).unwrap();
+    put(&store, key(1), b"other").await;
+    assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
+}
+
+#[tokio::test]
+async fn files_that_are_gone_are_closed_without_anybody_asking_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2);
+    let shared: Store = Arc::new(store.clone());
+    put(&shared, key(1), b"bytes").await;
+    get(&shared, key(1), range(0, 5)).await.unwrap();
+    assert_eq!(store.kept_count(), 1);
+    let name = key(1).xorb_hash().to_string();
+    std::fs::remove_file(folder.path().join("xorbs").join(&name[..2]).join(&name)).unwrap();
+    shared.close_removed();
+    assert_eq!(store.kept_count(), 0);
 }

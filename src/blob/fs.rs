@@ -6,27 +6,33 @@
 //! ```
 //!
 //! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, never a sequence of hops,
-//! so a caller that goes away cannot leave a half-done one behind. Reads of a file that was removed meanwhile go on:
-//! the stream holds it open.
+//! so a caller that goes away cannot leave a half-done one behind. The exception is what needs no disk: bytes of an open
+//! file that are in memory are read at once, by whoever asks, and the kernel says where it would have to wait. Reads of a
+//! file that was removed meanwhile go on: the stream holds it open.
+
+mod buffers;
+mod draft;
+mod kept;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
 use rustix::fs::statvfs;
+use rustix::io::{ReadWriteFlags, preadv2};
 
+use self::buffers::{Buffers, Piece};
+use self::draft::{Blocks, FsDraft};
+use self::kept::KeptFiles;
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_folder, create_folder, create_folders_in, remove};
-
-/// Bytes that one hop to the disk pool reads, at most. Large enough that the hop's cost does not show, small enough
-/// that a thousand slow readers hold a gigabyte and not a hundred.
-const READ_LEN: u64 = 1 << 20;
 
 /// A local folder as a [`BlobStore`].
 #[derive(Clone, Debug)]
@@ -34,6 +40,11 @@ pub struct FsBlobStore {
     tmp: PathBuf,
     xorbs: PathBuf,
     pool: Pool,
+    /// For reads of what is not in memory.
+    reads: Pool,
+    kept: KeptFiles,
+    buffers: Buffers,
+    blocks: Blocks,
 }
 
 impl FsBlobStore {
@@ -43,7 +54,7 @@ impl FsBlobStore {
     ///
     /// A folder cannot be created.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
-        let store = Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool };
+        let store = Self::open_existing(root, pool);
         // All of them now, so that publishing never has to wonder whether the folder it renames into is durable.
         let groups = (0..=u8::MAX).map(|group| format!("{group:02x}"));
         create_folder(&store.tmp)
@@ -57,7 +68,41 @@ impl FsBlobStore {
     /// not found.
     #[must_use]
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
-        Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool }
+        let (kept, buffers, blocks) = (KeptFiles::new(0), Buffers::default(), Blocks::default());
+        let reads = pool.clone();
+        Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool, reads, kept, buffers, blocks }
+    }
+
+    /// The same store, which reads so many pieces from its disk at once, beside what it writes. Few keep the processors free
+    /// for what is in memory.
+    #[must_use]
+    pub fn reading_at_once(self, count: usize) -> Self {
+        Self { reads: Pool::new(count), ..self }
+    }
+
+    /// The same store, which keeps up to so many files open that were read; [`BlobStore::close_removed`] is to be called
+    /// every now and then.
+    #[must_use]
+    pub fn keeping_open(self, count: u64) -> Self {
+        Self { kept: KeptFiles::new(count), ..self }
+    }
+
+    async fn open_file(&self, key: BlobKey) -> Result<Option<Arc<File>>, BlobError> {
+        let (path, opening) = (self.path(key), self.kept.opening());
+        match self.pool.run(move || File::open(path)).await {
+            Ok(file) => {
+                let file = Arc::new(file);
+                self.kept.insert(key, Arc::clone(&file), opening);
+                Ok(Some(file))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(BlobError::io("open", Some(key), error)),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept_count(&self) -> u64 {
+        self.kept.count()
     }
 
     fn path(&self, key: BlobKey) -> PathBuf {
@@ -70,22 +115,26 @@ impl FsBlobStore {
 impl BlobStore for FsBlobStore {
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
         let file = TempFile::create(&self.tmp).map_err(|error| BlobError::io("begin a draft", None, error))?;
-        Ok(Box::new(FsDraft { file, store: self.clone() }))
+        Ok(Box::new(FsDraft::new(file, self.clone())))
     }
 
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
         async move {
-            let path = self.path(key);
-            let opened = self.pool.run(move || open_at(&path, range.start())).await;
-            let file = match opened {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(BlobError::io("open", Some(key), error)),
+            let file = match self.kept.get(key) {
+                Some(file) => file,
+                None => match self.open_file(key).await? {
+                    Some(file) => file,
+                    None => return Ok(None),
+                },
             };
-            let reader = FsReader { file, key, range, at: range.start() };
-            Ok(Some(stream(reader, self.pool.clone())))
+            let reader = FsReader { file, key, range, at: range.start(), buffers: self.buffers.clone() };
+            Ok(Some(stream(reader, self.reads.clone())))
         }
         .boxed()
+    }
+
+    fn close_removed(&self) {
+        self.kept.close_removed();
     }
 
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
@@ -98,9 +147,14 @@ impl BlobStore for FsBlobStore {
     }
 
     fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
-        let path = self.path(key);
+        let (path, kept) = (self.path(key), self.kept.clone());
         async move {
-            let removed = self.pool.run(move || remove(&path)).await;
+            let remove = move || {
+                let removed = remove(&path);
+                kept.forget(key);
+                removed
+            };
+            let removed = self.pool.run(remove).await;
             removed.map_err(|error| BlobError::io("delete", Some(key), error))
         }
         .boxed()
@@ -163,42 +217,13 @@ impl BlobStore for FsBlobStore {
     }
 }
 
-#[derive(Debug)]
-struct FsDraft {
-    file: TempFile,
-    store: FsBlobStore,
-}
-
-impl Draft for FsDraft {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
-        self.file.write(bytes).map_err(|error| BlobError::io("write a draft", None, error))
-    }
-
-    fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
-        let Self { file, store } = *self;
-        let path = store.path(key);
-        async move {
-            let published = store.pool.run(move || file.publish(&path)).await;
-            published.map_err(|error| BlobError::io("publish", Some(key), error))
-        }
-        .boxed()
-    }
-}
-
 /// A file that is read from front to back.
 struct FsReader {
-    file: File,
+    file: Arc<File>,
     key: BlobKey,
     range: ByteRange,
     at: u64,
-}
-
-fn open_at(path: &Path, offset: u64) -> io::Result<File> {
-    let mut file = File::open(path)?;
-    if offset > 0 {
-        file.seek(SeekFrom::Start(offset))?;
-    }
-    Ok(file)
+    buffers: Buffers,
 }
 
 fn stream(reader: FsReader, pool: Pool) -> BlobStream {
@@ -206,23 +231,43 @@ fn stream(reader: FsReader, pool: Pool) -> BlobStream {
         if reader.at == reader.range.end() {
             return Ok(None);
         }
-        let (piece, reader) = pool.run(move || (reader.next_piece(), reader)).await;
-        Ok(Some((piece?, (reader, pool))))
+        let (mut piece, resident_len) = reader.read_resident();
+        if resident_len < piece.bytes_mut().len() {
+            let read = pool.run(move || (reader.read_rest(&mut piece, resident_len), piece, reader)).await;
+            let result;
+            (result, piece, reader) = read;
+            result?;
+        }
+        reader.at += piece.bytes_mut().len() as u64;
+        Ok(Some((piece.freeze(), (reader, pool))))
     })
     .boxed()
 }
 
 impl FsReader {
-    fn next_piece(&mut self) -> Result<Bytes, BlobError> {
-        let wanted = (self.range.end() - self.at).min(READ_LEN);
-        let mut piece = Vec::with_capacity(usize::try_from(wanted).expect("1 MiB fits in memory"));
-        let read = (&mut self.file).take(wanted).read_to_end(&mut piece);
-        let read_len = read.map_err(|error| BlobError::io("read", Some(self.key), error))?;
-        self.at += read_len as u64;
-        if (read_len as u64) < wanted {
-            return Err(BlobError::short(self.key, self.range, self.at));
+    /// The next piece, with as much of it as is in memory.
+    fn read_resident(&self) -> (Piece, usize) {
+        let wanted = usize::try_from(self.range.end() - self.at).unwrap_or(usize::MAX);
+        let mut piece = self.buffers.take(wanted);
+        let bytes = &mut [IoSliceMut::new(piece.bytes_mut())];
+        // Whatever is against it, not being supported included, will be against the other way of reading, or not.
+        let read_len = preadv2(&self.file, bytes, self.at, ReadWriteFlags::NOWAIT).unwrap_or(0);
+        (piece, read_len)
+    }
+
+    /// Reads the bytes of a piece behind the first `have_len`. Blocks.
+    fn read_rest(&self, piece: &mut Piece, mut have_len: usize) -> Result<(), BlobError> {
+        let bytes = piece.bytes_mut();
+        while have_len < bytes.len() {
+            let at = self.at + have_len as u64;
+            match self.file.read_at(&mut bytes[have_len..], at) {
+                Ok(0) => return Err(BlobError::short(self.key, self.range, at)),
+                Ok(len) => have_len += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(BlobError::io("read", Some(self.key), error)),
+            }
         }
-        Ok(piece.into())
+        Ok(())
     }
 }
 

@@ -105,4 +105,15 @@ impl Draft for MemoryDraft {
         store.lock().insert(key, bytes.into());
         ready(Ok(())).boxed()
     }
+
+    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
+        let Self { bytes, store } = *self;
+        let mut blobs = store.lock();
+        let is_new = !blobs.contains_key(&key);
+        if is_new {
+            blobs.insert(key, bytes.into());
+        }
+        drop(blobs);
+        ready(Ok(is_new)).boxed()
+    }
 }

@@ -39,7 +39,7 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// The store cannot take data now.
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError>;
 
-    /// Opens a blob and streams the bytes of `range` in pieces of about 1 MiB; `None` where there is no such blob.
+    /// Opens a blob and streams the bytes of `range` in pieces of a few 100 KiB; `None` where there is no such blob.
     ///
     /// A blob that ends before `range` does makes the stream end with an error of kind [`BlobErrorKind::Corrupt`].
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
@@ -77,6 +77,9 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// Proves that the store takes data: writes a little and removes it again.
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
+    /// Lets go of what is held of blobs that are gone, so that their room comes back. Cheap enough for every second.
+    fn close_removed(&self) {}
+
     /// Bytes that it can take before it is full, as far as its file system says; `None` where there is no telling.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 }
@@ -90,8 +93,22 @@ pub trait Draft: fmt::Debug + Send + 'static {
     /// The bytes could not be written; the draft must be dropped.
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
 
+    /// Hands over what was collected of the bytes, so that what is against them is known before anything else is done for
+    /// this blob. Blocks, like a write.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Draft::write`].
+    fn flush(&mut self) -> Result<(), BlobError> {
+        Ok(())
+    }
+
     /// Makes the blob durable and visible under `key`.
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;
+
+    /// The same where there is no blob under `key`; returns whether there was none. Of several processes that publish
+    /// under one key, whoever uses this takes nothing from the others.
+    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>>;
 }
 
 /// Pieces of a blob, in order.

@@ -16,9 +16,14 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::metrics::Metrics;
 use crate::service::{Budget, Cas, Limits, Quotas, Shares};
 
-/// The store of this configuration, and its index, which is to be closed at the end.
-pub(super) async fn open_store(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<(Cas, SqliteIndex)> {
+/// The store of this configuration, which keeps up to so many blobs open, and its index, which is to be closed at the end.
+pub(super) async fn open_store(
+    config: &Config,
+    kept_count: usize,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let blobs = blobs.keeping_open(kept_count as u64).reading_at_once(config.read_turns);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &records).await?;
     let (clock, writer, budget) = (Arc::new(SystemClock), Arc::new(index.clone()), budget(config));

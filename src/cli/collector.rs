@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 use crate::runtime::telemetry::chain;
+use crate::service::fsck::Presence;
+use crate::service::gc::compact::{Compacted, MinLive};
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
 use crate::service::{Cas, Pruning, StoreError};
 
@@ -27,6 +29,10 @@ const STEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Records that are looked at in one step: some ms of reading.
 const PRUNE_STEP_COUNT: usize = 64;
+
+/// Time between two compactions by a server, where the one before has found nothing to do: each reads all terms of all
+/// files, and what it looks for takes weeks to come about.
+const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 /// When a server looks for garbage first. Not at once: whoever has just started it has better to do.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
@@ -53,6 +59,11 @@ impl DeletionLock {
     }
 }
 
+/// The share below which xorbs are rewritten; `None` where none are.
+pub(super) fn min_live(config: &CollectionConfig) -> Option<MinLive> {
+    config.min_live.and_then(MinLive::new)
+}
+
 pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
     Ok(Policy::new(config.grace, config.condemned)?)
 }
@@ -61,7 +72,7 @@ pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
 pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
     let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
-    let mut wait = interval.min(FIRST_WAIT);
+    let (mut wait, mut next_compaction) = (interval.min(FIRST_WAIT), Instant::now());
     while stop.run_until_cancelled(sleep(wait)).await.is_some() {
         wait = interval;
         match DeletionLock::take(&data_dir) {
@@ -74,12 +85,52 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
                     {
                         tracing::warn!(error = %chain(&error), "records that say nothing any more stay for now");
                     }
+                    if let Some(min_live) = min_live(&config)
+                        && collected.failure.is_none()
+                        && Instant::now() >= next_compaction
+                        && !compact(&cas, policy, min_live, &pace).await
+                    {
+                        next_compaction = Instant::now() + COMPACTION_PERIOD;
+                    }
                 }
                 Err(doubt) => tracing::error!(error = %chain(&doubt), "garbage is not collected, out of doubt"),
             },
             Ok(None) => tracing::info!("garbage is not collected now: another process does"),
             Err(error) => tracing::warn!(error = format!("{error:#}"), "garbage is not collected"),
         }
+    }
+}
+
+/// Rewrites what files need little of. Returns whether there may be more to do.
+async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
+    // The data folder is ours: whoever else publishes is in this process.
+    match Box::pin(cas.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
+        Ok(done) => {
+            log_compaction(&done);
+            done.rewritten.count > 0 || done.failure.is_some()
+        }
+        Err(doubt) => {
+            tracing::error!(error = %chain(&doubt), "nothing is compacted, out of doubt");
+            true
+        }
+    }
+}
+
+fn log_compaction(done: &Compacted) {
+    let Compacted { rewritten, made, found, file_count, damaged, failed, is_stopped, .. } = done;
+    if rewritten.count + made.count + file_count + damaged + failed > 0 {
+        tracing::info!(
+            rewritten = rewritten.count,
+            rewritten_bytes = rewritten.serialized_len,
+            made = made.count,
+            made_bytes = made.serialized_len,
+            found = found.count,
+            files = file_count,
+            damaged,
+            failed,
+            is_stopped,
+            "mostly dead xorbs were rewritten"
+        );
     }
 }
 

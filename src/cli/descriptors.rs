@@ -11,6 +11,10 @@ const PER_CONNECTION: usize = 2;
 /// Of the index: five connections with three files each, and those that it has open for a moment.
 const INDEX: usize = 20;
 
+/// Of blobs that are kept open for the next read: as many as are read again and again at a time. Beyond that a read opens
+/// its file, which takes some microseconds.
+const KEPT_FILE_COUNT: usize = 256;
+
 /// For all the rest: the log, the lock, the keys, the listener, the runtime's own, a probe, a file that is looked at. Some
 /// thirty in all; twice that.
 const RESERVE: usize = 64;
@@ -18,15 +22,28 @@ const RESERVE: usize = 64;
 /// Connections below which there is no point in serving.
 const MIN_CONNECTION_COUNT: usize = 8;
 
-/// Raises the limit as far as possible and returns it, with the connections that fit below it.
-pub(super) fn budget(config: &Config) -> anyhow::Result<(usize, usize)> {
+/// What a process with so many descriptors may have open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptors {
+    /// All that there may be.
+    pub(super) limit: usize,
+    /// Connections that fit below it.
+    pub(super) connection_count: usize,
+    /// Blobs that may be kept open.
+    pub(super) kept_count: usize,
+}
+
+/// Raises the limit as far as possible, and shares out what there is.
+pub(super) fn budget(config: &Config) -> anyhow::Result<Descriptors> {
     let limit = raise_limit();
     let fixed = fixed_count(config);
-    let wanted = fixed.saturating_add(config.max_connections.saturating_mul(PER_CONNECTION));
+    let wanted = fixed.saturating_add(KEPT_FILE_COUNT + config.max_connections.saturating_mul(PER_CONNECTION));
     if wanted <= limit {
-        return Ok((limit, config.max_connections));
+        return Ok(Descriptors { limit, connection_count: config.max_connections, kept_count: KEPT_FILE_COUNT });
     }
-    let fitting = limit.saturating_sub(fixed) / PER_CONNECTION;
+    let left = limit.saturating_sub(fixed);
+    let kept_count = KEPT_FILE_COUNT.min(left / 8);
+    let fitting = config.max_connections.min((left - kept_count) / PER_CONNECTION);
     if fitting < MIN_CONNECTION_COUNT {
         bail!(
             "this process may have {limit} open files, and with max_uploads = {} and disk_workers = {} it takes {} at \
@@ -42,7 +59,7 @@ pub(super) fn budget(config: &Config) -> anyhow::Result<(usize, usize)> {
         max_connections = fitting,
         "there may be fewer open files than max_connections takes; it is lowered. Raise the limit (ulimit -n, LimitNOFILE)"
     );
-    Ok((limit, fitting))
+    Ok(Descriptors { limit, connection_count: fitting, kept_count })
 }
 
 /// What is there whatever the number of connections.
@@ -61,7 +78,7 @@ mod tests {
     #[test]
     fn the_defaults_take_what_the_documents_say() {
         let config = Config::new(RawConfig::default()).unwrap();
-        let all = fixed_count(&config) + config.max_connections * PER_CONNECTION;
-        assert_eq!(all, 2452, "docs/operations.md says it");
+        let all = fixed_count(&config) + KEPT_FILE_COUNT + config.max_connections * PER_CONNECTION;
+        assert_eq!(all, 2708, "docs/operations.md says it");
     }
 }

@@ -45,6 +45,9 @@ pub(super) struct FsckArgs {
     /// Repair what can be repaired
     #[arg(long)]
     repair: bool,
+    /// Set times that lie in the future back to now: only if you have made sure that this machine's clock is right
+    #[arg(long, requires = "repair")]
+    trust_clock: bool,
     /// Read every blob and check every hash, and not only the lengths
     #[arg(long)]
     deep: bool,
@@ -165,6 +168,7 @@ fn check(args: FsckArgs) -> anyhow::Result<u64> {
             pool: workers(),
             presence,
             is_deep: args.deep,
+            trusts_clock: args.trust_clock,
         };
         let left = Box::pin(go_through(&fsck, args.repair, archive, &output)).await;
         index.close().await;

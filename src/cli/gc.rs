@@ -5,6 +5,8 @@
 //! deleted under a row that says so, while one process at a time deletes blobs (`collector.rs`); and because a server
 //! looks every second whether something that it may have in memory has become invisible.
 
+mod compact;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,7 +15,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::collector::{DeletionLock, policy, prune};
+use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
 use super::store::StoreArgs;
@@ -26,7 +28,8 @@ use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{SystemClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
-use crate::service::gc::{Action, Collected, CollectionPlan, Pace, PlannedXorb, Tally};
+use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
+use crate::service::gc::{Action, Collected, CollectionPlan, Pace, PlannedXorb, Policy, Tally};
 use crate::service::{Budget, Cas};
 
 /// Collect garbage: delete xorbs that no file needs.
@@ -40,6 +43,13 @@ pub(super) struct GcArgs {
     /// Change nothing; print what would become of which xorb and why
     #[arg(long)]
     dry_run: bool,
+    /// Then rewrite xorbs of which files need little, so that a collection can take the rest: needs room first, and gives it
+    /// back when the grace is over
+    #[arg(long)]
+    compact: bool,
+    /// Share of its bytes below which a xorb is rewritten, more than 0 and at most 1 [default: gc_min_live, or 0.5]
+    #[arg(long, value_name = "SHARE", requires = "compact", value_parser = compact::parse_share)]
+    min_live: Option<MinLive>,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -64,6 +74,9 @@ struct PlanRecord {
     freed_now: TallyRecord,
     freed_later: TallyRecord,
     kept: KeptRecord,
+    /// Missing without --compact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compaction: Option<compact::PlanRecord>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +102,9 @@ struct CollectedRecord {
     deleted: TallyRecord,
     spared: u64,
     failed: u64,
+    /// Missing without --compact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compaction: Option<compact::CompactedRecord>,
 }
 
 impl From<Tally> for TallyRecord {
@@ -97,25 +113,40 @@ impl From<Tally> for TallyRecord {
     }
 }
 
+/// What is to be done, and how.
+struct Job {
+    policy: Policy,
+    /// `None` without compaction.
+    min_live: Option<MinLive>,
+    min_free_len: u64,
+    is_dry: bool,
+}
+
 pub(super) fn run(args: GcArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let raw = args.store.raw()?;
     let config = CollectionConfig::new(&raw)?;
+    let job = Job {
+        policy: policy(&config)?,
+        min_live: args.compact.then(|| args.min_live.or(min_live(&config)).unwrap_or(compact::default_share())),
+        min_free_len: Config::min_free_len_of(raw.min_free_bytes)?,
+        is_dry: args.dry_run,
+    };
     let data_dir = Config::data_dir_of(raw.data_dir);
     let index_path = data_dir.join("index.sqlite");
     if !index_path.is_file() {
         bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
     }
-    let lock = if args.dry_run { None } else { Some(lock(&data_dir)?) };
+    let lock = if job.is_dry { None } else { Some(lock(&data_dir)?) };
     let done = remote::run(async {
         // This neither makes an index nor brings one up to date: a server of another version may be using it.
         let index = SqliteIndex::open_read_only(&index_path).await;
         let mut index = index.context("cannot read the store; run this as the user that serves it")?;
-        if !args.dry_run {
+        if !job.is_dry {
             index.close().await;
             index = SqliteIndex::open(&index_path).await?;
         }
-        let done = collect(index.clone(), &config, &data_dir, args.dry_run, &output).await;
+        let done = Box::pin(collect(index.clone(), &job, &data_dir, &output)).await;
         index.close().await;
         done
     });
@@ -129,34 +160,47 @@ fn lock(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     lock.with_context(|| format!("another process deletes blobs in {} at the moment; try again", data_dir.display()))
 }
 
-async fn collect(
-    index: SqliteIndex,
-    config: &CollectionConfig,
-    data_dir: &Path,
-    is_dry: bool,
-    output: &Output,
-) -> anyhow::Result<()> {
+async fn collect(index: SqliteIndex, job: &Job, data_dir: &Path, output: &Output) -> anyhow::Result<()> {
     let blobs = FsBlobStore::open_existing(data_dir, Pool::new(1));
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
     let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, metrics, budget);
-    let plan = cas.plan_collection(policy(config)?).await.context("nothing was done, out of doubt")?;
-    if is_dry {
-        return print_plan(&plan, output);
+    let cas = cas.keep_free(job.min_free_len);
+    let plan = cas.plan_collection(job.policy).await.context("nothing was done, out of doubt")?;
+    if job.is_dry {
+        let compaction = compact::plan(&cas, job).await?;
+        return print_plan(&plan, compaction.as_ref(), output);
     }
     let collected = cas.collect(plan, &Pace::default()).await;
     if collected.deleted.count > 0 {
         prune(&cas, Duration::ZERO).await.context("garbage was collected, but records of it could not be removed")?;
     }
-    report(&collected, output)
+    // Not where the collection has failed: whatever the reason is, it is not to be made worse.
+    let compacted = match &collected.failure {
+        None => compact::execute(&cas, job).await,
+        Some(_) => Ok(None),
+    };
+    let (compacted, doubt) = match compacted {
+        Ok(compacted) => (compacted, None),
+        Err(doubt) => (None, Some(doubt)),
+    };
+    report(&collected, compacted.as_ref(), output)?;
+    doubt.map_or(Ok(()), Err)
 }
 
-fn print_plan(plan: &CollectionPlan, output: &Output) -> anyhow::Result<()> {
+fn print_plan(
+    plan: &CollectionPlan,
+    compaction: Option<&(CompactionPlan, MinLive)>,
+    output: &Output,
+) -> anyhow::Result<()> {
     for xorb in plan.xorbs() {
         let record = planned_record(xorb);
         output.line(format_args!("{}  {:>10}  {}", record.xorb, Size(record.serialized_len), sentence(&record)))?;
         output.record(&record)?;
+    }
+    if let Some((compaction, min_live)) = compaction {
+        compact::print_xorbs(compaction, *min_live, output)?;
     }
     let kept = plan.kept();
     output.record(&PlanRecord {
@@ -170,6 +214,7 @@ fn print_plan(plan: &CollectionPlan, output: &Output) -> anyhow::Result<()> {
             staged: kept.staged.into(),
             left_off: kept.left_off.into(),
         },
+        compaction: compaction.map(|(compaction, _)| compact::PlanRecord::of(compaction)),
     })?;
     for (tally, why) in [
         (kept.referenced, "files need it"),
@@ -185,7 +230,7 @@ fn print_plan(plan: &CollectionPlan, output: &Output) -> anyhow::Result<()> {
     }
     let (now, later) = (shown(plan.freed_now()), shown(plan.freed_later()));
     output.line(format_args!("would come back now: {now}; later, if nobody comes for it: {later}"))?;
-    Ok(())
+    compaction.map_or(Ok(()), |(compaction, _)| compact::print_sums(compaction, output))
 }
 
 fn planned_record(xorb: &PlannedXorb) -> PlannedRecord {
@@ -215,12 +260,13 @@ fn shown(tally: Tally) -> String {
     format!("{}, {}", Count(tally.count, "xorb"), Size(tally.serialized_len))
 }
 
-fn report(collected: &Collected, output: &Output) -> anyhow::Result<()> {
+fn report(collected: &Collected, compacted: Option<&Compacted>, output: &Output) -> anyhow::Result<()> {
     output.record(&CollectedRecord {
         condemned: collected.condemned.into(),
         deleted: collected.deleted.into(),
         spared: collected.spared,
         failed: collected.failed,
+        compaction: compacted.map(compact::CompactedRecord::of),
     })?;
     let (condemned, deleted) = (shown(collected.condemned), shown(collected.deleted));
     output.line(format_args!("condemned: {condemned}; deleted: {deleted}"))?;
@@ -228,5 +274,5 @@ fn report(collected: &Collected, output: &Output) -> anyhow::Result<()> {
         let failed = Count(collected.failed, "xorb");
         bail!("{failed} could not be collected, the next run tries again: {}", chain(error));
     }
-    Ok(())
+    compacted.map_or(Ok(()), |compacted| compact::report(compacted, output))
 }

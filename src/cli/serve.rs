@@ -22,7 +22,7 @@ use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::tls::Tls;
-use crate::http::{AppState, Auth, Pace, PublicAddress, router};
+use crate::http::{AppState, Auth, Pace, PublicAddress, Shared, router};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
@@ -108,11 +108,11 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let reload = ReloadSignal::listen().context("cannot listen to signals")?;
     let metrics = Arc::new(Metrics::new());
-    let (descriptor_count, max_connections) = descriptors::budget(&config)?;
-    metrics.descriptors_max.set(i64::try_from(descriptor_count).unwrap_or(i64::MAX));
+    let descriptors = descriptors::budget(&config)?;
+    metrics.descriptors_max.set(i64::try_from(descriptors.limit).unwrap_or(i64::MAX));
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
-    let (cas, index) = open_store(&config, &metrics).await?;
+    let (cas, index) = open_store(&config, descriptors.kept_count, &metrics).await?;
     let keys = keys::open(&config.data_dir)?;
     let recovered = recover(&cas, &config.data_dir).await?;
     let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
@@ -130,7 +130,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
     let address = address(&config);
-    let limits = limits(&config, max_connections, Arc::clone(&address.trusted_proxies));
+    let limits = limits(&config, descriptors.connection_count, Arc::clone(&address.trusted_proxies));
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
@@ -139,7 +139,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let (site_tls, journal) =
         (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
     background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
-    let router = router(AppState {
+    let router = router(AppState::from(Shared {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
         pace,
@@ -151,7 +151,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         address,
         grants: config.grants,
         audit,
-    });
+    }));
     let stopped = async move {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");

@@ -14,7 +14,7 @@ const HOUR_SECS: u64 = 3600;
 const DAY_SECS: u64 = 24 * HOUR_SECS;
 
 /// When garbage goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectionConfig {
     /// Time between two collections by the server; `None` where it makes none.
     pub interval: Option<Duration>,
@@ -22,6 +22,8 @@ pub struct CollectionConfig {
     pub grace: Duration,
     /// How long it stays after it was condemned.
     pub condemned: Duration,
+    /// The share of its bytes below which a xorb is rewritten, more than 0 and at most 1; `None` where none is.
+    pub min_live: Option<f64>,
 }
 
 impl CollectionConfig {
@@ -36,7 +38,12 @@ impl CollectionConfig {
         let grace = span("gc_grace_days", raw.gc_grace_days, 21, DAY_SECS, MIN_GC_GRACE, reason)?;
         let reason = "it must be at least 2: whoever has a URL of data may use it for an hour";
         let condemned = span("gc_condemned_hours", raw.gc_condemned_hours, 24, HOUR_SECS, MIN_GC_CONDEMNED, reason)?;
-        Ok(Self { interval: Some(interval).filter(|interval| !interval.is_zero()), grace, condemned })
+        let min_live = raw.gc_min_live.filter(|share| *share != 0.0);
+        if let Some(share) = min_live.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            let reason = "it is a share: more than 0 and at most 1, such as 0.5, or 0 for never".to_owned();
+            return Err(ConfigError::Value { key: "gc_min_live", value: share.to_string(), reason });
+        }
+        Ok(Self { interval: Some(interval).filter(|interval| !interval.is_zero()), grace, condemned, min_live })
     }
 }
 
@@ -82,5 +89,20 @@ mod tests {
         let config = parse("gc_interval_secs = 0\ngc_grace_days = 22\ngc_condemned_hours = 2").unwrap();
         assert_eq!((config.interval, config.condemned), (None, MIN_GC_CONDEMNED));
         assert!(config.grace > MIN_GC_GRACE);
+    }
+
+    #[test]
+    fn xorbs_are_rewritten_below_a_share_and_not_unless_somebody_says_so() {
+        assert_eq!((parse("").unwrap().min_live, parse("gc_min_live = 0.0").unwrap().min_live), (None, None));
+        for share in [0.01, 0.5, 1.0] {
+            assert_eq!(parse(&format!("gc_min_live = {share:?}")).unwrap().min_live, Some(share));
+        }
+        for text in ["-0.1", "1.01", "50.0", "nan", "inf"] {
+            let refused = parse(&format!("gc_min_live = {text}")).unwrap_err().to_string();
+            assert!(
+                refused.contains("gc_min_live") && refused.contains("more than 0 and at most 1"),
+                "{text}: {refused}"
+            );
+        }
     }
 }

@@ -165,6 +165,15 @@ impl Config {
         written.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from)
     }
 
+    /// Bytes that are to stay free where this is what was written, if anything was.
+    ///
+    /// # Errors
+    ///
+    /// The number is negative.
+    pub fn min_free_len_of(written: Option<i64>) -> Result<u64, ConfigError> {
+        non_negative("min_free_bytes", written, 1 << 30)
+    }
+
     /// Validates what was written, and fills in the defaults.
     ///
     /// # Errors
@@ -185,7 +194,7 @@ impl Config {
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
-            min_free_len: non_negative("min_free_bytes", raw.min_free_bytes, 1 << 30)?,
+            min_free_len: Self::min_free_len_of(raw.min_free_bytes)?,
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             max_upload_len: positive("max_upload_bytes", raw.max_upload_bytes, 8 << 30)? as u64,

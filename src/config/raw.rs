@@ -12,7 +12,7 @@ use super::{ConfigError, parse};
 macro_rules! keys {
     ($($(#[$doc:meta])* $key:ident: $type:ty, $expected:literal;)*) => {
         /// What one source says; `None` where it says nothing. `config/default.toml` explains every key.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct RawConfig {
             $($(#[$doc])* pub $key: Option<$type>,)*
@@ -114,6 +114,8 @@ keys! {
     gc_grace_days: i64, "a whole number of days";
     /// Hours.
     gc_condemned_hours: i64, "a whole number of hours";
+    /// A share of the bytes of a xorb.
+    gc_min_live: f64, "a number such as 0.5";
     /// Files of a repository.
     quota_files: i64, "a whole number";
     /// Bytes of the files of a repository.

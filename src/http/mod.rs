@@ -41,6 +41,7 @@ mod wire;
 mod work;
 mod xorbs;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,9 +59,29 @@ use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::Cas;
 
-/// What the handlers share.
+/// What the handlers share. Cloning it is cheap, one count: every layer around a handler does it once per request.
 #[derive(Clone, Debug)]
 pub struct AppState {
+    shared: Arc<Shared>,
+}
+
+impl From<Shared> for AppState {
+    fn from(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Deref for AppState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// The parts of [`AppState`].
+#[derive(Debug)]
+pub struct Shared {
     /// The store.
     pub cas: Cas,
     /// What is counted.

@@ -160,9 +160,9 @@ impl Representation {
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
-        let sending = Sending::begin(state, recipient).await?;
+        let mut sending = Sending::begin(state, recipient).await?;
         let mut opened = match parts.first() {
-            Some((_, bytes)) => Some(state.cas.read(&self.xorb, self.form, *bytes).await?),
+            Some((_, bytes)) => Some(sending.open(state.cas.read(&self.xorb, self.form, *bytes)).await?),
             None => None,
         };
         let (cas, xorb, form) = (state.cas.clone(), Arc::clone(&self.xorb), self.form);
@@ -186,8 +186,9 @@ impl Representation {
     }
 
     async fn stream(&self, state: &AppState, bytes: ByteRange, recipient: Recipient) -> Result<Body, Problem> {
-        let sending = Sending::begin(state, recipient).await?;
-        Ok(sending.body(bytes.byte_len(), state.cas.read(&self.xorb, self.form, bytes).await?))
+        let mut sending = Sending::begin(state, recipient).await?;
+        let opened = sending.open(state.cas.read(&self.xorb, self.form, bytes)).await?;
+        Ok(sending.body(bytes.byte_len(), opened))
     }
 
     /// The headers that every answer has, 304 included.

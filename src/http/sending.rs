@@ -1,9 +1,11 @@
-//! Bytes of xorbs on their way out, a piece of about 1 MiB at a time, and each piece when it is its reader's turn.
+//! Bytes of xorbs on their way out, a piece of 256 KiB or so at a time, and each piece when it is its reader's turn.
 //!
-//! A download of a gigabyte is a thousand turns. So whoever asks for a little in the middle of it waits for the pieces
-//! that are being sent just now and one more, and not for the gigabyte.
+//! A download of a gigabyte is thousands of turns. So whoever asks for a little in the middle of it waits for the pieces
+//! that are being sent just now and one more, and not for the gigabyte. A turn is for the processor: while a piece has to
+//! come from the disk, it is given back.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -11,6 +13,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::poll_immediate;
 use futures_util::stream::unfold;
 use tracing::Span;
 
@@ -46,21 +49,27 @@ pub(super) struct Sending {
     cas: Cas,
     metrics: Arc<Metrics>,
     recipient: Recipient,
-    turn: Turn,
+    /// Gone where something had to wait for the disk.
+    turn: Option<Turn>,
 }
 
 impl Sending {
     /// Waits for the first turn: to be done before anything is opened.
     pub(super) async fn begin(state: &AppState, recipient: Recipient) -> Result<Self, Problem> {
         let turn = state.cas.read_turn(recipient.tenant).await?;
-        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, turn })
+        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, turn: Some(turn) })
+    }
+
+    /// Opens what is to be sent, in this turn unless that has to wait for the disk.
+    pub(super) async fn open<T>(&mut self, opening: impl Future<Output = T>) -> T {
+        in_turn(&mut self.turn, self.recipient.tenant, opening).await
     }
 
     /// A stream of so many bytes as a body. A failure is logged once, here, and cuts the connection, so that no client
     /// takes a short body for a whole one.
     pub(super) fn body(self, len: u64, stream: ReadStream) -> Body {
         let Self { cas, metrics, recipient, turn } = self;
-        let flow = Flow { cas, metrics, recipient, turn: Some(turn), stream, left: len, span: Span::current() };
+        let flow = Flow { cas, metrics, recipient, turn, stream, left: len, span: Span::current() };
         Body::from_stream(unfold(flow, |mut flow| async move {
             let piece = flow.next().await?;
             Some((piece, flow))
@@ -103,16 +112,60 @@ impl Flow {
     }
 
     async fn next_in_turn(&mut self) -> Result<(Bytes, Turn), Option<ReadError>> {
-        let turn = match self.turn.take() {
-            Some(turn) => turn,
-            None => {
-                self.cas.next_read_turn(self.recipient.tenant).await.map_err(|error: StoreError| Some(error.into()))?
-            }
+        let tenant = self.recipient.tenant;
+        let mut turn = match self.turn.take() {
+            Some(turn) => Some(turn),
+            None => Some(next_turn(&self.cas, tenant).await?),
         };
-        match self.stream.next().await {
-            Some(Ok(piece)) => Ok((piece, turn)),
-            Some(Err(error)) => Err(Some(error)),
-            None => Err(None),
+        let piece = match in_turn(&mut turn, tenant, self.stream.next()).await {
+            Some(Ok(piece)) => piece,
+            Some(Err(error)) => return Err(Some(error)),
+            None => return Err(None),
+        };
+        match turn {
+            Some(turn) => Ok((piece, turn)),
+            None => Ok((piece, next_turn(&self.cas, tenant).await?)),
         }
+    }
+}
+
+async fn next_turn(cas: &Cas, tenant: Tenant) -> Result<Turn, Option<ReadError>> {
+    cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))
+}
+
+/// Does something for a tenant within its turn. What has to wait, and that is for the disk, waits without: those whose bytes
+/// are in memory need not wait for it, too. The disk has lines of its own.
+async fn in_turn<T>(turn: &mut Option<Turn>, tenant: Tenant, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(tenant.doing(work));
+    if let Some(done) = poll_immediate(&mut work).await {
+        return done;
+    }
+    *turn = None;
+    work.await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::ready;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::runtime::fair::FairGate;
+
+    #[tokio::test]
+    async fn what_is_there_is_taken_within_the_turn_and_what_has_to_wait_waits_without_in_the_line_of_its_tenant() {
+        let (gate, tenant) = (FairGate::patient(1), Tenant::new(7));
+        let mut turn = Some(gate.wait(tenant, 1).await);
+        assert_eq!(in_turn(&mut turn, tenant, ready(1)).await, 1);
+        assert_eq!((turn.is_some(), gate.load()), (true, (1, 0)));
+        let (sender, receiver) = oneshot::channel();
+        let waiting = in_turn(&mut turn, tenant, async { (receiver.await, Tenant::current()) });
+        // The other one gets its turn while this one waits, and then lets it go on.
+        let (waited, _) = tokio::join!(waiting, async {
+            let _turn = gate.wait(Tenant::new(8), 1).await;
+            sender.send(()).unwrap();
+        });
+        assert_eq!((waited, turn.is_none(), gate.load()), ((Ok(()), tenant), true, (0, 0)));
+        assert_eq!(Tenant::current(), Tenant::SERVER);
     }
 }

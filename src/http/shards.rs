@@ -100,7 +100,7 @@ async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> R
     let room = state.cas.shard_room(tenant, declared.unwrap_or(MAX_SHARD_LEN)).await?;
     let received = timeout(RECEIVE_TIMEOUT, PacedBody::new(body, &state).collect(MAX_SHARD_LEN)).await;
     let shard = received.unwrap_or(Err(UploadError::Stalled))?;
-    let cas = state.cas;
+    let cas = state.cas.clone();
     Ok(Box::pin(async move {
         let registered = cas.register(&claims, shard).await;
         drop(room);

@@ -31,10 +31,12 @@ macro_rules! suite {
 
 mod archive;
 mod collect;
+mod compact;
 mod files;
 mod grants;
 mod health;
 mod listing;
+mod named;
 mod records;
 mod repair;
 mod usage;

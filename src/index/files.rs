@@ -148,6 +148,12 @@ pub(super) fn pack_terms(terms: &[Term]) -> Vec<u8> {
     packed
 }
 
+/// The xorbs that packed terms name, one for each term.
+pub(super) fn named_xorbs(packed: &[u8]) -> impl Iterator<Item = XorbHash> + '_ {
+    let (terms, _) = packed.as_chunks::<TERM_LEN>();
+    terms.iter().filter_map(|term| term.first_chunk::<32>()).map(|xorb| XorbHash::from_bytes(*xorb))
+}
+
 /// Reads what [`pack_terms`] made; `None` for anything else.
 pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<Term>> {
     let (terms, rest) = packed.as_chunks::<TERM_LEN>();

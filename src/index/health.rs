@@ -114,6 +114,17 @@ pub struct Drift {
     pub raw_len: i64,
 }
 
+/// Times in the index that have not come yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FutureTimes {
+    /// Xorbs that were touched, condemned, verified or replaced then.
+    pub xorb_count: u64,
+    /// Whether garbage was collected then.
+    pub has_collection: bool,
+    /// The latest of all; `None` where there is none.
+    pub latest: Option<Timestamp>,
+}
+
 /// What a check reads a page at a time, and what it mends. Each method is one transaction.
 pub trait RepairIndex {
     /// Visible xorbs by their hashes, from behind `after` on.
@@ -143,4 +154,22 @@ pub trait RepairIndex {
     /// Adds what was found missing to the totals. What is stored or deleted meanwhile changes both sides alike, so the
     /// difference stays right without the table being read again under the lock; provided that nobody else adds it.
     fn mend_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>>;
+
+    /// Times that are later than this one. Promises are no such times: they are meant to end later. Reads the whole table,
+    /// and holds nobody up.
+    fn future_times(&self, than: Timestamp) -> BoxFuture<'_, Result<FutureTimes, IndexError>>;
+
+    /// Sets back to `now` what is later than `than`, for so many xorbs from behind `after` on; returns the last of them,
+    /// `None` at the end. What was verified later counts as never verified. What was condemned later is live: the clock
+    /// that said that its grace was over was wrong.
+    fn set_times_back(
+        &self,
+        after: Option<XorbHash>,
+        limit: u32,
+        than: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<XorbHash>, IndexError>>;
+
+    /// Sets back to `now` when garbage was last collected, if that is later.
+    fn set_collection_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }

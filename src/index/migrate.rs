@@ -18,6 +18,8 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (7, "health", include_str!("../../migrations/sqlite/0007_health.sql")),
     (8, "true_sha256", include_str!("../../migrations/sqlite/0008_true_sha256.sql")),
     (9, "usage", include_str!("../../migrations/sqlite/0009_usage.sql")),
+    (10, "repo_files", include_str!("../../migrations/sqlite/0010_repo_files.sql")),
+    (11, "registered_at", include_str!("../../migrations/sqlite/0011_registered_at.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

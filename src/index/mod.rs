@@ -12,6 +12,7 @@
 
 mod archive;
 mod collect;
+mod compact;
 #[cfg(test)]
 mod conformance;
 mod error;
@@ -31,11 +32,14 @@ use futures_util::future::BoxFuture;
 
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
 pub use self::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
+pub use self::compact::{Compact, FileSwitch, RunSwitch, Switched, TermRow, TermRowPage};
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
 };
-pub use self::health::{Drift, FaultPage, FileFault, FilesHit, HealthIndex, HealthSums, RepairIndex, XorbHealth};
+pub use self::health::{
+    Drift, FaultPage, FileFault, FilesHit, FutureTimes, HealthIndex, HealthSums, RepairIndex, XorbHealth,
+};
 pub use self::listing::{FileEntry, XorbEntry};
 pub use self::records::Recorded;
 pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
@@ -155,7 +159,9 @@ pub struct Totals {
 }
 
 /// The database. Each method is one transaction; see the module for what always holds.
-pub trait Index: Collect + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static {
+pub trait Index:
+    Collect + Compact + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static
+{
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
@@ -219,8 +225,9 @@ pub trait Index: Collect + HealthIndex + Measure + Recorded + RepairIndex + Debu
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
-    /// is live afterwards: updating its row is what orders this against its deletion. What it leads to is compared with
-    /// its allowance in the same transaction, so that of two registrations that exceed it together one is refused.
+    /// is live afterwards, with a reference that keeps it from being collected, or else fresh: no step of a collection
+    /// runs at the same time. What it leads to is compared with its allowance in the same transaction, so that of two
+    /// registrations that exceed it together one is refused.
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
     /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part

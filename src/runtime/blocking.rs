@@ -35,13 +35,14 @@ impl Pool {
         Self { turns: FairGate::patient(u32::try_from(count).unwrap_or(u32::MAX)) }
     }
 
-    /// Waits for its turn, then runs the closure on a blocking thread. Returns once the closure was started.
+    /// Waits for its turn, in the line of the [current](Tenant::current) tenant, then runs the closure on a blocking thread.
+    /// Returns once the closure was started.
     pub async fn start<T, F>(&self, work: F) -> Running<T>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        self.start_for(Tenant::SERVER, work).await
+        self.start_for(Tenant::current(), work).await
     }
 
     /// The same in the line of this tenant.

@@ -11,10 +11,12 @@ mod enclosure;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, Write};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
 
 pub(crate) use self::enclosure::Enclosure;
 
@@ -46,6 +48,14 @@ impl TempFile {
     /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file_mut().write_all(bytes)
+    }
+
+    /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by that, but the sync will
+    /// have less to do. They stay in memory, as what is not written yet cannot be dropped.
+    pub(crate) fn begin_writeback(&mut self, bytes: Range<u64>) {
+        let len = NonZeroU64::new(bytes.end.saturating_sub(bytes.start));
+        // It is advice. Where it is not taken, or not for this file system, the sync does all of it.
+        let _ = fadvise(self.file_mut(), bytes.start, len, Advice::DontNeed);
     }
 
     /// Lets nobody but its owner read or write the file; to be called before anything is in it.

@@ -33,6 +33,21 @@ impl Tenant {
     pub const fn number(self) -> u64 {
         self.0
     }
+
+    /// For whom what runs now is done, as [`Tenant::doing`] said; the server where nobody did.
+    #[must_use]
+    pub fn current() -> Self {
+        CURRENT.try_with(|tenant| *tenant).unwrap_or(Self::SERVER)
+    }
+
+    /// Does something for this tenant: in its line, wherever that waits in a line.
+    pub async fn doing<F: Future>(self, work: F) -> F::Output {
+        CURRENT.scope(self, work).await
+    }
+}
+
+tokio::task_local! {
+    static CURRENT: Tenant;
 }
 
 /// There was no turn in time, or too many wait already.

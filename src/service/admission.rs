@@ -83,6 +83,11 @@ impl Admission {
         Self { limits, table: Mutex::default() }
     }
 
+    /// Uploads that are under way.
+    pub(super) fn count(&self) -> u64 {
+        self.table().total.count
+    }
+
     /// Lets an upload of so many bytes begin.
     pub(super) fn admit(&self, tenant: Tenant, len: u64) -> Result<Admitted<'_>, Refusal> {
         let now = Instant::now();

@@ -1,6 +1,6 @@
 //! Downloads: ranges of a stored xorb, as it was uploaded or decoded.
 //!
-//! Stored bytes stream through in pieces of about 1 MiB and are never held whole. A stream gives exactly the bytes
+//! Stored bytes stream through in pieces of a few 100 KiB and are never held whole. A stream gives exactly the bytes
 //! asked for or ends in an error.
 
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::index::{ChunkColumns, XorbRow};
 use crate::runtime::blocking::Pool;
 
 /// Raw bytes that one hop to the workers makes, about: a little input can be a lot of output, and it is not to pile up.
-const RAW_PIECE_LEN: usize = 1 << 20;
+const RAW_PIECE_LEN: usize = 256 << 10;
 
 /// Bytes of a xorb, in order.
 pub type ReadStream = BoxStream<'static, Result<Bytes, ReadError>>;
@@ -96,7 +96,8 @@ impl Cas {
     ///
     /// The index does not answer.
     pub async fn find(&self, hash: XorbHash) -> Result<Option<Arc<StoredXorb>>, StoreError> {
-        if let Some(xorb) = self.xorbs.get(&hash) {
+        // What was kept before something turned false is read once more, here, and not again with each read of its blob.
+        if let Some(xorb) = self.xorbs.get(&hash).filter(|xorb| xorb.epoch == self.epoch.now()) {
             self.metrics.layout_hits.inc();
             return Ok(Some(xorb));
         }

@@ -144,8 +144,21 @@ pub(super) struct Examiner {
 impl Examiner {
     /// Bytes of a blob; the damage where there is none.
     pub(super) async fn len(&self, hash: XorbHash) -> Result<Result<u64, Damage>, StoreError> {
-        let len = self.blobs.head(BlobKey::xorb(hash)).await?;
-        Ok(len.ok_or(Damage::Missing))
+        let len = self.blobs.head(BlobKey::xorb(hash)).await;
+        Ok(self.blame(len).await?.and_then(|len| len.ok_or(Damage::Missing)))
+    }
+
+    /// Tells what is the fault of the blob from what says nothing about it.
+    async fn blame<T>(&self, result: Result<T, BlobError>) -> Result<Result<T, Damage>, StoreError> {
+        match result {
+            Ok(value) => Ok(Ok(value)),
+            Err(error) if is_of_blob(&error) => {
+                // A disk that fails altogether says nothing about this blob, and takes no data either.
+                self.blobs.probe().await?;
+                Ok(Err(Damage::Unreadable(error)))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Reads a blob, at most twice: a bad cable or a bit of memory is not to condemn it.
@@ -169,7 +182,7 @@ impl Examiner {
     ) -> Result<Verdict, StoreError> {
         let len = match self.len(hash).await? {
             Ok(len) => len,
-            Err(missing) => return Ok(Verdict::Damaged(missing)),
+            Err(damage) => return Ok(Verdict::Damaged(damage)),
         };
         let wrong_len = expected_len.filter(|expected| *expected != len);
         let wrong_len = wrong_len.map(|expected| Damage::Length { expected, actual: len });
@@ -201,20 +214,17 @@ impl Examiner {
         bytes: ByteRange,
         pace: &mut Pace,
     ) -> Result<Result<(VerifiedXorb, u64), Damage>, StoreError> {
-        let Some(mut blob) = self.blobs.read(BlobKey::xorb(hash), bytes).await? else {
-            return Ok(Err(Damage::Missing));
+        let mut blob = match self.blame(self.blobs.read(BlobKey::xorb(hash), bytes).await).await? {
+            Ok(Some(blob)) => blob,
+            Ok(None) => return Ok(Err(Damage::Missing)),
+            Err(damage) => return Ok(Err(damage)),
         };
         let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Digest::new());
         loop {
-            let piece = match blob.try_next().await {
+            let piece = match self.blame(blob.try_next().await).await? {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break,
-                Err(error) if is_of_blob(&error) => {
-                    // A disk that fails altogether says nothing about this blob, and takes no data either.
-                    self.blobs.probe().await?;
-                    return Ok(Err(Damage::Unreadable(error)));
-                }
-                Err(error) => return Err(error.into()),
+                Err(damage) => return Ok(Err(damage)),
             };
             let len = piece.len() as u64;
             let work = move || {

@@ -21,7 +21,7 @@ use super::error::{ReadError, StoreError};
 use super::{Cas, StoredXorb};
 use crate::blob::{BlobKey, Draft};
 use crate::format::XorbHash;
-use crate::index::{NewXorb, Ticket};
+use crate::index::{IndexErrorKind, NewXorb, Ticket};
 
 /// How often something that was known of a xorb has turned false.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,11 @@ impl Cas {
         let hash = row.hash;
         self.forget_layout(hash);
         draft.publish(BlobKey::xorb(hash)).await?;
-        self.describe_blob(row, ticket).await?;
+        let described = self.describe_blob(row, ticket).await;
+        if matches!(&described, Err(StoreError::Index(error)) if error.kind == IndexErrorKind::Lost) {
+            self.account_for(hash).await;
+        }
+        described?;
         tracing::info!(xorb = %hash, "a damaged xorb was uploaded again and is healed");
         Ok(())
     }

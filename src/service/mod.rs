@@ -29,6 +29,7 @@ mod shares;
 mod upload;
 mod windows;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,9 +72,23 @@ const PUBLISH_LOCK_COUNT: usize = 1024;
 /// What a client is told to wait when there is no slot for its upload. Stock clients wait longer by themselves.
 const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The store. Cloning it is cheap and gives the same store.
+/// The store. Cloning it is cheap, one count, and gives the same store: every request does it some times.
 #[derive(Clone, Debug)]
 pub struct Cas {
+    parts: Arc<Parts>,
+}
+
+impl Deref for Cas {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+/// What a store is made of; only [`Cas`] can do something with it.
+#[derive(Clone, Debug)]
+pub struct Parts {
     blobs: Arc<dyn BlobStore>,
     /// What was registered and removed.
     records: Arc<dyn RecordStore>,
@@ -136,7 +151,7 @@ impl Cas {
         budget: Budget,
     ) -> Self {
         let shares = Shares::default();
-        Self {
+        let parts = Parts {
             blobs,
             records,
             turns: shard_records::turns(),
@@ -163,13 +178,20 @@ impl Cas {
                 .build(),
             epoch: heal::Epoch::default(),
             suspects: Arc::default(),
-        }
+        };
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Its parts, to be changed before it is cloned: clones from before keep what they have.
+    fn parts_mut(&mut self) -> &mut Parts {
+        Arc::make_mut(&mut self.parts)
     }
 
     /// The same store, which registers no more than these quotas allow. Without them there is no limit.
     #[must_use]
-    pub fn with_quotas(self, quotas: Quotas) -> Self {
-        Self { quotas: Arc::new(quotas), ..self }
+    pub fn with_quotas(mut self, quotas: Quotas) -> Self {
+        self.parts_mut().quotas = Arc::new(quotas);
+        self
     }
 
     /// Proves that the store takes data and that the index answers.
@@ -203,6 +225,8 @@ impl Cas {
         if seen != Some(generation) {
             self.forget_layouts();
         }
+        // Always: a blob goes a little later than its xorb.
+        self.blobs.close_removed();
         Ok(generation)
     }
 

@@ -29,7 +29,7 @@ impl Cas {
     /// use.
     #[must_use]
     pub fn keep_free(mut self, min_free_len: u64) -> Self {
-        self.room = Arc::new(Room { min_free_len, seen: Mutex::default() });
+        self.parts_mut().room = Arc::new(Room { min_free_len, seen: Mutex::default() });
         self
     }
 

@@ -183,6 +183,22 @@ impl Cas {
         Ok(Checked::Passed)
     }
 
+    /// Reads a xorb's blob and says in the index if it is damaged, and nothing else: for a process beside the one that may
+    /// replace blobs. Returns whether it is.
+    pub(super) async fn mark_if_damaged(&self, hash: XorbHash) -> Result<bool, StoreError> {
+        let Some(seen) = self.index.find_health(hash).await? else { return Ok(false) };
+        let examiner = Examiner { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
+        let verdict = examiner.examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await?;
+        let Verdict::Damaged(damage) = verdict else { return Ok(false) };
+        let is_new = self.index.mark_damaged(seen, self.clock.now()).await?;
+        self.forget_layout(hash);
+        if is_new {
+            self.metrics.scrub_damaged.inc();
+            self.log_damage(hash, &damage).await;
+        }
+        Ok(is_new || seen.damaged_at.is_some())
+    }
+
     fn note_sound(&self, seen: XorbHealth) {
         self.metrics.scrub_verified.inc();
         if seen.damaged_at.is_some() {

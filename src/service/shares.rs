@@ -76,9 +76,11 @@ fn number(count: usize) -> u32 {
 impl Cas {
     /// The same store with these shares. To be called before it is cloned: what is under way does not count.
     #[must_use]
-    pub fn sharing(self, shares: Shares, budget: Budget) -> Self {
-        let (publishes, reads) = (shares.publishes(), shares.reads());
-        Self { admission: shares.admission(budget).into(), publishes, reads, ..self }
+    pub fn sharing(mut self, shares: Shares, budget: Budget) -> Self {
+        let parts = self.parts_mut();
+        parts.admission = shares.admission(budget).into();
+        (parts.publishes, parts.reads) = (shares.publishes(), shares.reads());
+        self
     }
 
     /// A turn to open a xorb and to read, decode and send a piece of it.

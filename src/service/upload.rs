@@ -12,6 +12,7 @@
 //! the lock would be released while the file is still being renamed.
 
 mod batch;
+mod copy;
 mod draft_slot;
 mod publish;
 mod slot;
@@ -26,6 +27,7 @@ use futures_util::{Stream, StreamExt};
 use tokio::sync::oneshot;
 
 use self::batch::Batch;
+pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
 use super::Cas;
 use super::access::Claims;
@@ -37,11 +39,15 @@ use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
 /// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
-/// beside hashing it (about a hundred), small enough that a hundred uploads hold little.
+/// beside hashing it (about a hundred), small enough that a hundred uploads hold little. Twice as many are collected
+/// while the worker is busy, at most; then the client has to wait.
 const BATCH_LEN: usize = 128 << 10;
 
-/// Bytes that are collected while the worker is busy, at most; then the client has to wait.
-const MAX_BATCH_LEN: usize = 256 << 10;
+/// The same while there are few uploads: a tenth faster, for which a hundred would have to hold twice as much.
+const LARGE_BATCH_LEN: usize = 256 << 10;
+
+/// Uploads up to which they are few.
+const FEW_UPLOADS: u64 = 16;
 
 /// How long a deletion may take to get out of the way.
 const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -185,9 +191,10 @@ impl Cas {
     {
         let (mut idle, mut running) = (Some(ingest), None);
         let (mut batch, mut ended) = (Batch::default(), false);
+        let mut batch_len = self.batch_len();
         loop {
             tokio::select! {
-                piece = body.next(), if !ended && batch.len() < MAX_BATCH_LEN => match piece {
+                piece = body.next(), if !ended && batch.len() < 2 * batch_len => match piece {
                     None => ended = true,
                     Some(Ok(piece)) => batch.push(piece),
                     Some(Err(BodyError::Aborted(source))) => return Err(UploadError::Aborted(source)),
@@ -198,10 +205,11 @@ impl Cas {
                     idle = Some(verified?);
                 }
             }
-            let due = batch.len() >= BATCH_LEN || (ended && batch.len() > 0);
+            let due = batch.len() >= batch_len || (ended && batch.len() > 0);
             match idle.take() {
                 Some(ingest) if due => {
                     let pieces = batch.take();
+                    batch_len = self.batch_len();
                     let tenant = ingest.tenant;
                     running = Some(self.verify_pool.start_for(tenant, move || ingest.take(pieces)).await);
                 }
@@ -209,6 +217,10 @@ impl Cas {
                 other => idle = other,
             }
         }
+    }
+
+    fn batch_len(&self) -> usize {
+        if self.admission.count() <= FEW_UPLOADS { LARGE_BATCH_LEN } else { BATCH_LEN }
     }
 
     /// Does this in a task that runs to its end even when the client has gone.
@@ -299,8 +311,9 @@ impl Ingest {
     }
 
     /// Ends the verification. Blocks.
-    fn finish(self) -> Result<(Verified, Option<Sum>), UploadError> {
+    fn finish(mut self) -> Result<(Verified, Option<Sum>), UploadError> {
         let xorb = self.verifier.finish()?;
+        self.draft.flush()?;
         self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
         let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.sum64() });
         Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.sum64(), draft: self.draft }, sum))

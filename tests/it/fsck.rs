@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::backup::{Stored, check_served, store, text};
 use crate::cli::{Folder, Ran};
-use crate::scrub::{blob, flip};
-use crate::support::{Start, TestServer, Xorb, rng};
+use crate::scrub::{blob, fetch, first_fetch, flip};
+use crate::support::{Start, TestServer, Xorb, eventually, rng};
 
 /// A store that no server has, with some files in it.
 struct Stopped {
@@ -255,6 +255,37 @@ async fn what_dead_uploads_left_is_cleared_up_when_no_server_runs() {
     store.sql("INSERT INTO xorbs (hash, state, since, ticket) VALUES (randomblob(32), 3, 0, 0)").await;
     check_repaired(&store, &[], &["unfinished_row", "orphan_garbage", "temporary_files"]).await;
     assert_eq!(fs::read_dir(store.data_dir.join("tmp")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn times_in_the_future_are_left_until_somebody_says_that_the_clock_is_right() {
+    let store = Stopped::new().await;
+    store.fsck(&["--trust-clock"]).failed(2, &["--repair"]);
+    // A clock that ran ten years ahead has touched, condemned, verified and replaced.
+    let ahead = "(SELECT max(since) + 315360000000 FROM xorbs)";
+    let sql = format!(
+        "UPDATE visibility SET collected_at = {ahead}; UPDATE xorbs SET replaced_at = {ahead} WHERE id = 2; \
+         UPDATE xorbs SET verified_at = {ahead} WHERE id = 3; UPDATE xorbs SET state = 2, since = {ahead} WHERE id = 1"
+    );
+    store.sql(&sql).await;
+    let gc = ["gc", "--data-dir", text(&store.data_dir)];
+    store.folder.zorb(&gc).failed(1, &["the clock stands at"]);
+    let found = store.fsck(&["--repair"]).failed(1, &["1 finding left"]);
+    assert_eq!(findings(&found), [("future_times".to_owned(), Some("left".to_owned()))]);
+    let server = Start::default().data_dir(&store.data_dir).start();
+    let (client, file) = (server.client(), &store.stored[1].file);
+    // Whoever asks for it gets URLs that are refused.
+    fetch(&client, &first_fetch(&client, file).await).await.problem(403, "forbidden");
+    let repaired = findings(&store.fsck(&["--repair", "--trust-clock"]).ok());
+    assert_eq!(repaired, [("future_times".to_owned(), Some("repaired".to_owned()))]);
+    store.folder.zorb(&gc).ok();
+    // A second after the times were set back, and when the server has noticed.
+    eventually("it is served again", async || fetch(&client, &first_fetch(&client, file).await).await.status == 206)
+        .await;
+    check_served(&server, &store.stored).await;
+    server.terminate();
+    assert!(server.wait().success());
+    store.check_well().await;
 }
 
 #[tokio::test]

@@ -15,10 +15,10 @@ use crate::support::{
     upload_shard,
 };
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Makes everything that is known of xorbs so much older.
-async fn age(data_dir: &Path, by: Duration) {
+pub async fn age(data_dir: &Path, by: Duration) {
     let path = data_dir.join("index.sqlite");
     let mut connection = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
     sqlx::query("UPDATE xorbs SET since = since - ?1, lease_until = max(lease_until - ?1, 0)")
@@ -30,13 +30,13 @@ async fn age(data_dir: &Path, by: Duration) {
 }
 
 /// `zorb gc` on this folder; its last line of JSON, and the ones before it.
-fn collect(folder: &Folder, data_dir: &Path, args: &[&str]) -> (Value, Vec<Value>) {
+pub fn collect(folder: &Folder, data_dir: &Path, args: &[&str]) -> (Value, Vec<Value>) {
     let all = [&["gc", "--json", "--data-dir", data_dir.to_str().unwrap()], args].concat();
     let mut records = folder.zorb(&all).ok().records();
     (records.pop().unwrap(), records)
 }
 
-fn count(record: &Value, what: &str) -> u64 {
+pub fn count(record: &Value, what: &str) -> u64 {
     record[what]["xorbs"].as_u64().unwrap()
 }
 
@@ -243,4 +243,41 @@ async fn one_process_at_a_time_deletes_and_none_below_the_grace() {
     short.failed(1, &["gc_grace_days = 20", "at least 21"]);
     folder.zorb(&["gc", "--data-dir", "nowhere"]).failed(1, &["there is no store in nowhere"]);
     drop(server);
+}
+
+#[tokio::test]
+async fn a_removal_that_takes_longer_than_a_request_may_is_said_to_and_is_done_all_the_same() {
+    let server = Start::default().with("request_timeout_secs", 1).start();
+    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 4));
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let [gone, kept] = [(0, 2), (1, 4)].map(|(start, end)| upload_shard(&xorb, start, end));
+    for shard in [&gone, &kept] {
+        register(&client, shard.bytes()).await;
+    }
+    // Somebody else writes to the index, for longer than the request may take.
+    let path = server.data_dir().join("index.sqlite");
+    let mut other = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let path = format!("/v1/files/{}", gone.file_hash());
+    let late = send(&client, "DELETE", &path, None, Vec::new()).await;
+    late.problem(503, "deadline");
+    assert!(late.headers.contains_key("retry-after"), "{late:?}");
+    // Until then the file is there, and whoever reads is not held up.
+    assert_eq!(client.head(&path).await.status, 200);
+    read_file(&client, "v1", &kept.file_hash(), None).await.unwrap();
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    eventually("it is removed", async || client.head(&path).await.status == 404).await;
+    send(&client, "DELETE", &path, None, Vec::new()).await.problem(404, "not_found");
+
+    // The record says the same as the index.
+    let server = server.restart();
+    let (data_dir, keep) = (server.data_dir().to_owned(), server.folder());
+    server.terminate();
+    assert!(server.wait().success());
+    Folder::new().zorb(&["index", "rebuild", "--json", "--data-dir", data_dir.to_str().unwrap()]).ok();
+    let server = Start::default().data_dir(&data_dir).start();
+    assert_eq!(server.client().head(&path).await.status, 404);
+    read_file(&server.client(), "v1", &kept.file_hash(), None).await.unwrap();
+    drop(keep);
 }

@@ -172,6 +172,8 @@ async fn without_a_file_to_spare_requests_are_refused_and_with_one_they_are_serv
     let (kept, refused) = (Sample::new(&mut rng), Sample::new(&mut rng));
     kept.store(&client).await;
     kept.check_served(&client).await;
+    let unread = Sample::new(&mut rng);
+    unread.store(&client).await;
     // Taken before; a new one would wait until there is a file for it.
     let mut connection = Raw::connect(&server).await;
     connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
@@ -183,12 +185,16 @@ async fn without_a_file_to_spare_requests_are_refused_and_with_one_they_are_serv
         connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n")).await;
         connection.send(&refused.xorb.bytes).await;
         connection.answer().await.is_outage();
-        connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", kept.xorb.path())).await;
+        connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", unread.xorb.path())).await;
         connection.answer().await.is_outage();
+        // What has been read of late is open.
+        connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", kept.xorb.path())).await;
+        assert!(connection.answer().await.body == kept.xorb.bytes);
     }
     assert!(server.log().contains("too many files are open"), "{}", server.log());
     limit_files(&server, before);
     kept.check_served(&client).await;
+    unread.check_served(&client).await;
     refused.check_absent(&client).await;
     refused.store(&client).await;
     refused.check_served(&client).await;

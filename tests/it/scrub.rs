@@ -48,7 +48,7 @@ async fn damaged_count(client: &Client) -> f64 {
 }
 
 /// What a reconstruction says of where to fetch the first part of a file.
-async fn first_fetch(client: &Client, file: &str) -> (String, String) {
+pub async fn first_fetch(client: &Client, file: &str) -> (String, String) {
     let plan = client.get(&format!("/v2/reconstructions/{file}")).await.json();
     let fetch = plan["xorbs"].as_object().unwrap().values().next().unwrap()[0].clone();
     let bytes = &fetch["ranges"][0]["bytes"];
@@ -56,7 +56,8 @@ async fn first_fetch(client: &Client, file: &str) -> (String, String) {
     (format!("/{}", fetch["url"].as_str().unwrap().splitn(4, '/').nth(3).unwrap()), range)
 }
 
-async fn fetch(client: &Client, (path, range): &(String, String)) -> Answer {
+/// Fetches that.
+pub async fn fetch(client: &Client, (path, range): &(String, String)) -> Answer {
     client.get_with(path, &[("range", range)]).await
 }
 

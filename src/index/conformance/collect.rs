@@ -31,11 +31,11 @@ suite! {
 
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
-fn after(millis: u64) -> Timestamp {
+pub(super) fn after(millis: u64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + millis)
 }
 
-async fn life(db: &Db, byte: u8) -> XorbLife {
+pub(super) async fn life(db: &Db, byte: u8) -> XorbLife {
     db.find_life(hash(byte)).await.unwrap().unwrap()
 }
 
@@ -44,12 +44,12 @@ async fn state(db: &Db, byte: u8) -> XorbState {
 }
 
 /// A xorb that was condemned at `after(10)`.
-async fn condemned(db: &Db, byte: u8) {
+pub(super) async fn condemned(db: &Db, byte: u8) {
     put(db, xorb(byte, 3)).await;
     assert_eq!(db.condemn_xorbs(vec![hash(byte)], NOW, after(10)).await.unwrap(), [hash(byte)]);
 }
 
-async fn sweep(db: &Db, now: Timestamp) {
+pub(super) async fn sweep(db: &Db, now: Timestamp) {
     while db.sweep_removed(now).await.unwrap() {}
 }
 

@@ -6,12 +6,17 @@ use tempfile::TempDir;
 
 use super::files::{file, file_hash, registration, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
-use crate::index::{Drift, FaultPage, FileFault, Index, NewXorb, Registered, Staging, Ticket, Totals, XorbState};
+use crate::index::{
+    Drift, FaultPage, FileFault, FutureTimes, Index, NewXorb, Registered, Staging, Ticket, Totals, XorbHealth,
+    XorbState,
+};
+use crate::runtime::clock::Timestamp;
 
 suite! {
     a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row
     rows_are_paged_by_hash_and_blobs_without_one_are_told
     an_index_that_is_right_has_no_faults
+    times_that_have_not_come_are_set_back_page_by_page_and_nothing_else_is
 }
 
 async fn a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row(db: Db) {
@@ -61,6 +66,68 @@ async fn an_index_that_is_right_has_no_faults(db: Db) {
     assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
     assert!(!db.rebuild_references(file_hash(1)).await.unwrap());
     assert!(!db.rebuild_references(file_hash(7)).await.unwrap());
+}
+
+fn after(secs: u64) -> Timestamp {
+    Timestamp::from_millis(NOW.as_millis() + secs * 1000)
+}
+
+async fn health(db: &Db, byte: u8) -> XorbHealth {
+    db.find_health(hash(byte)).await.unwrap().unwrap()
+}
+
+async fn times_that_have_not_come_are_set_back_page_by_page_and_nothing_else_is(db: Db) {
+    for byte in 1..=6 {
+        put(&db, xorb(byte, 3)).await;
+    }
+    assert_eq!(db.future_times(NOW).await.unwrap(), FutureTimes::default());
+    // Touched, condemned, verified, and replaced, each then; and one that is promised until then.
+    assert!(db.renew_xorb(hash(1), None, after(50)).await.unwrap());
+    assert_eq!(db.condemn_xorbs(vec![hash(2)], NOW, after(60)).await.unwrap(), [hash(2)]);
+    assert!(db.mark_sound(health(&db, 3).await, after(70)).await.unwrap());
+    assert!(db.mark_damaged(health(&db, 4).await, NOW).await.unwrap());
+    let ticket = Ticket::random();
+    assert_eq!(db.stage_xorb(hash(4), ticket, NOW).await.unwrap(), Staging::Damaged);
+    db.heal_xorb(NewXorb { crc64: 7, ..xorb(4, 3) }, ticket, after(80)).await.unwrap();
+    let mut new = registration("org/a", vec![file(1, &[])], &[5]);
+    let chunk = crate::format::ChunkHash::from_bytes([5; 32]);
+    new.dedup = vec![(chunk, hash(5))];
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert!(db.find_dedup(chunk, None, after(500)).await.unwrap().is_some());
+    db.note_collection(after(90)).await.unwrap();
+
+    let found = FutureTimes { xorb_count: 4, has_collection: true, latest: Some(after(90)) };
+    assert_eq!(db.future_times(after(10)).await.unwrap(), found);
+    let found = FutureTimes { xorb_count: 2, has_collection: true, latest: Some(after(90)) };
+    assert_eq!(db.future_times(after(60)).await.unwrap(), found);
+    assert_eq!(db.future_times(after(90)).await.unwrap(), FutureTimes::default());
+    let generation = db.generation().await.unwrap();
+    let mut pages = Vec::new();
+    let mut last = None;
+    loop {
+        last = db.set_times_back(last, 4, after(10), after(1)).await.unwrap();
+        let Some(hash) = last else { break };
+        pages.push(hash);
+    }
+    assert_eq!(pages, [hash(4), hash(6)]);
+    let found = FutureTimes { xorb_count: 0, has_collection: true, latest: Some(after(90)) };
+    assert_eq!(db.future_times(after(10)).await.unwrap(), found);
+    db.set_collection_back(after(1)).await.unwrap();
+    assert_eq!(db.future_times(after(10)).await.unwrap(), FutureTimes::default());
+    assert_eq!(db.last_collection().await.unwrap(), after(1));
+    let lives = db.xorb_lives(None, 10).await.unwrap();
+    let since: Vec<Timestamp> = lives.iter().map(|life| life.since).collect();
+    assert_eq!(since, [after(1), after(1), NOW, after(1), NOW, NOW]);
+    assert!(lives.iter().all(|life| life.state == XorbState::Live));
+    assert_eq!(lives[4].lease_until, after(500), "a promise is kept");
+    // Never verified, as far as anybody can tell.
+    assert_eq!((health(&db, 3).await.verified_at, health(&db, 6).await.verified_at), (None, Some(NOW)));
+    assert_eq!(db.find_xorb(hash(4)).await.unwrap().unwrap().replaced_at, Some(after(1)));
+    assert!(db.generation().await.unwrap() > generation, "servers have it in memory");
+    assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
+    // What is earlier is not made later.
+    db.set_collection_back(after(5)).await.unwrap();
+    assert_eq!(db.last_collection().await.unwrap(), after(1));
 }
 
 async fn tampered(sql: &str) -> (TempDir, SqliteIndex) {

@@ -369,6 +369,7 @@ async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_
     let index = SqliteIndex::open(&path).await.unwrap();
     assert!(!index.is_let("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
     assert!(!index.is_let("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
+    assert!(!index.is_let("UPDATE files SET hash = randomblob(32) WHERE id = 1").await);
     let [kept, counted] = index.recounted().await;
     assert_eq!(kept, counted);
 }

@@ -5,13 +5,13 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 
-use super::files::{execute, file_hash, push_hashes, release};
+use super::files::{execute, push_hashes, release};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
 use crate::index::error::{Inconsistent, IndexError};
-use crate::index::files::parse_terms;
 use crate::index::rows;
+use crate::index::{TermRow, TermRowPage};
 use crate::runtime::clock::Timestamp;
 
 /// Selects what [`parse_life`] reads. By the index that has all of it: the table would be read at some kilobytes a row.
@@ -150,35 +150,14 @@ impl Collect for SqliteIndex {
 
 impl SqliteIndex {
     async fn read_term_runs(&self, after: u64, limit: u32) -> Result<TermPage, IndexError> {
-        // In the order in which the rows were made. What is being removed refers to nothing any more.
-        const SQL: &str = "SELECT file_terms.rowid, hash, removed_at, terms FROM file_terms \
-             LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT ?";
-        let op = "list the terms of files";
-        let rows = sqlx::query(SQL)
-            .bind(after.cast_signed())
-            .bind(limit)
-            .fetch_all(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
-        let (mut runs, mut last) = (Vec::with_capacity(rows.len()), None);
-        for row in &rows {
-            let id: i64 = get(op, row, 0)?;
-            last = Some(id.cast_unsigned());
-            if get::<Option<i64>>(op, row, 2)?.is_some() {
-                continue;
-            }
-            let invalid = |reason: &str| {
-                let (key, reason) = (format!("row {id}"), reason.to_owned());
-                IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
-            };
-            let file = get::<Option<&[u8]>>(op, row, 1)?.ok_or_else(|| invalid("it belongs to no file"))?;
-            let terms = parse_terms(get(op, row, 3)?).ok_or_else(|| invalid("no packed terms"))?;
-            let mut xorbs: Vec<XorbHash> = terms.iter().map(|term| term.xorb).collect();
+        let TermRowPage { rows, next } = self.read_term_rows("list the terms of files", after, limit).await?;
+        let distinct = |row: TermRow| {
+            let mut xorbs: Vec<XorbHash> = row.terms.iter().map(|term| term.xorb).collect();
             xorbs.sort_unstable_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
             xorbs.dedup();
-            runs.push(TermRun { file: file_hash(op, file)?, xorbs });
-        }
-        Ok(TermPage { runs, next: last.filter(|_| rows.len() == limit as usize) })
+            TermRun { file: row.file, xorbs }
+        };
+        Ok(TermPage { runs: rows.into_iter().map(distinct).collect(), next })
     }
 
     async fn read_visibility(&self, op: &'static str, sql: &'static str) -> Result<i64, IndexError> {

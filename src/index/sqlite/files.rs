@@ -7,6 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
+use super::named::Named;
 use super::terms::insert_terms;
 use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
@@ -159,29 +160,15 @@ async fn write_registration(
     connection: &mut SqliteConnection,
     registration: &Registration,
 ) -> Result<Registered, IndexError> {
-    let mut ids = HashMap::with_capacity(registration.xorbs.len());
-    for hash in &registration.xorbs {
-        // `Condemned` goes back to `Live` here, and a row that is being deleted is not found: either this or the
-        // deletion comes first, and the database says which.
-        let row = sqlx::query(
-            "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE hash = ? AND state IN (1, 2) \
-             RETURNING id, damaged_at IS NOT NULL",
-        )
-        .bind(millis(registration.now))
-        .bind(hash.as_bytes().as_slice())
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(|error| map(op, error))?;
-        let Some(row) = row else { return Ok(Registered::MissingXorb(*hash)) };
-        if get(op, &row, 1)? {
-            return Ok(Registered::DamagedXorb(*hash));
-        }
-        ids.insert(*hash, get(op, &row, 0)?);
-    }
+    let named = match Named::find(op, connection, &registration.xorbs).await? {
+        Ok(named) => named,
+        Err(refused) => return Ok(refused),
+    };
+    let ids = named.ids();
     let meter = Meter::read(op, connection, registration).await?;
     let mut outcome = Registered::Known;
     for file in &registration.files {
-        match write_file(op, connection, registration, file, &ids).await? {
+        match write_file(op, connection, registration, file, ids).await? {
             Registered::Known => {}
             Registered::Added if outcome == Registered::New => {}
             told @ (Registered::New | Registered::Added) => outcome = told,
@@ -202,6 +189,7 @@ async fn write_registration(
             outcome = Registered::Added;
         }
     }
+    named.keep(op, connection, registration.now).await?;
     Ok(outcome)
 }
 

@@ -17,16 +17,20 @@ impl SqliteIndex {
         after: Option<FileHash>,
         limit: u32,
     ) -> Result<Vec<FileEntry>, IndexError> {
-        // Walks along the unique index of `hash`. Every blob comes after the empty one.
-        const SQL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = coalesce(?2, '*') AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
-             FROM files \
-             WHERE hash > ?1 AND removed_at IS NULL AND (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
-             ORDER BY hash LIMIT ?3";
+        // Both walk along an index that has nothing else and is in the order of the hashes: `hash` of all files, or that of
+        // the repository's. Every blob comes after the empty one.
+        const ALL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
+             WHERE file_id = id AND repo = '*' AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
+             FROM files WHERE hash > ?1 AND removed_at IS NULL ORDER BY hash LIMIT ?3";
+        const OF_REPO: &str = "SELECT files.hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
+             WHERE file_id = id AND repo = ?2 AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
+             FROM repo_files AS listed CROSS JOIN files ON files.id = file_id \
+             WHERE repo_id = (SELECT id FROM repos WHERE name = ?2) AND listed.hash > ?1 ORDER BY listed.hash LIMIT ?3";
         let op = "list files";
-        let rows = sqlx::query(SQL)
+        let repo = repo_of(&reader);
+        let rows = sqlx::query(if repo.is_some() { OF_REPO } else { ALL })
             .bind(after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec()))
-            .bind(repo_of(&reader))
+            .bind(repo)
             .bind(limit)
             .fetch_all(&self.readers)
             .await

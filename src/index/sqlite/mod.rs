@@ -6,18 +6,22 @@
 mod archive;
 mod claims;
 mod collect;
+mod compact;
 mod failure;
 mod files;
 mod grants;
 mod health;
 mod listing;
+mod named;
 mod owners;
 mod publish;
 mod records;
 mod remove;
 mod repair;
 mod replace;
+mod switch;
 mod terms;
+mod times;
 mod usage;
 #[cfg(test)]
 pub(crate) mod weakened;

@@ -117,15 +117,17 @@ async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timesta
 
 /// Touches those of these xorbs that no file refers to any more: whoever has just read the last one that did may still
 /// come for their bytes.
-async fn touch_unreferenced(
+pub(super) async fn touch_unreferenced(
     op: &'static str,
     connection: &mut SqliteConnection,
     ids: &[i64],
     now: Timestamp,
 ) -> Result<(), IndexError> {
+    // Whoever has registered them was promised that they stay for a while from then on, and the clock may have gone back.
     let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET since = max(since, ");
     query.push_bind(millis(now));
-    query.push(") WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) AND id IN (");
+    query.push(", (SELECT registered_at FROM visibility)) WHERE ");
+    query.push("NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) AND id IN (");
     let mut list = query.separated(", ");
     for id in ids {
         list.push_bind(*id);

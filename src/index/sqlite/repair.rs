@@ -13,7 +13,7 @@ use super::{SqliteIndex, get, map, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::files::parse_terms;
-use crate::index::health::{Drift, FaultPage, FileFault, RepairIndex, XorbHealth};
+use crate::index::health::{Drift, FaultPage, FileFault, FutureTimes, RepairIndex, XorbHealth};
 use crate::index::{NewXorb, Ticket, Totals, rows};
 use crate::runtime::clock::Timestamp;
 
@@ -124,6 +124,24 @@ impl RepairIndex for SqliteIndex {
             Ok(Totals { xorb_count: column(0)?, serialized_len: column(1)?, raw_len: column(2)? })
         }
         .boxed()
+    }
+
+    fn future_times(&self, than: Timestamp) -> BoxFuture<'_, Result<FutureTimes, IndexError>> {
+        self.read_future_times(than).boxed()
+    }
+
+    fn set_times_back(
+        &self,
+        after: Option<XorbHash>,
+        limit: u32,
+        than: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<XorbHash>, IndexError>> {
+        self.write_times_back(after, limit, than, now).boxed()
+    }
+
+    fn set_collection_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.write_collection_back(now).boxed()
     }
 }
 
@@ -280,7 +298,7 @@ async fn adopt(
     Ok(true)
 }
 
-fn xorb_hash(op: &'static str, row: &SqliteRow, index: usize) -> Result<XorbHash, IndexError> {
+pub(super) fn xorb_hash(op: &'static str, row: &SqliteRow, index: usize) -> Result<XorbHash, IndexError> {
     rows::xorb_hash(get(op, row, index)?).map_err(|error| IndexError::inconsistent(op, error))
 }
 

@@ -119,17 +119,20 @@ fn parse_usage(op: &'static str, row: &SqliteRow) -> Result<Usage, IndexError> {
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// What is kept of usage, and the same counted anew from claims and references: lines to be compared.
+    /// What is kept of usage and of lists, and the same made anew from claims and references: lines to be compared.
     pub(in crate::index) async fn recounted(&self) -> [Vec<String>; 2] {
         const KEPT: &str = "SELECT name || ': ' || file_count || ', ' || logical_len || ', ' || physical_len \
              FROM repos UNION ALL SELECT name || ' has ' || xorb_id || ': ' || used.file_count || ', ' || len \
-             FROM repo_xorbs AS used JOIN repos ON repos.id = repo_id ORDER BY 1";
+             FROM repo_xorbs AS used JOIN repos ON repos.id = repo_id \
+             UNION ALL SELECT name || ' lists ' || file_id || ': ' || hex(hash) \
+             FROM repo_files JOIN repos ON repos.id = repo_id ORDER BY 1";
         const COUNTED: &str = "SELECT repo || ': ' || count(*) || ', ' || sum(raw_len) || ', ' || \
              (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN (SELECT xorb_id FROM xorb_files \
              JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo)) \
              FROM file_repos JOIN files ON files.id = file_id GROUP BY repo \
              UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
              FROM file_repos JOIN xorb_files USING (file_id) JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \
+             UNION ALL SELECT repo || ' lists ' || id || ': ' || hex(hash) FROM file_repos JOIN files ON id = file_id \
              ORDER BY 1";
         let mut both = [Vec::new(), Vec::new()];
         for (lines, sql) in both.iter_mut().zip([KEPT, COUNTED]) {

@@ -5,7 +5,9 @@ use sqlx::{QueryBuilder, Sqlite};
 use super::files::push_hashes;
 use super::{SqliteIndex, map, millis};
 use crate::format::XorbHash;
+use crate::format::shard::Term;
 use crate::index::error::IndexError;
+use crate::index::files::pack_terms;
 use crate::index::rows;
 use crate::index::{Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
@@ -29,6 +31,13 @@ impl SqliteIndex {
     pub(crate) async fn spoil_pair(&self, sql: &'static str, one: &[u8], other: &[u8]) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(one.to_vec()).bind(other.to_vec()).execute(&self.writer).await;
         result.map(|result| result.rows_affected()).map_err(|error| map("spoil the index", error))
+    }
+
+    /// Makes a run of terms what it was, whatever it is now.
+    pub(crate) async fn force_terms(&self, row: u64, terms: &[Term]) -> Result<(), IndexError> {
+        let query = sqlx::query("UPDATE file_terms SET terms = ? WHERE rowid = ?");
+        let result = query.bind(pack_terms(terms)).bind(row.cast_signed()).execute(&self.writer).await;
+        result.map(drop).map_err(|error| map("spoil the index", error))
     }
 
     /// Takes a row away from whoever has it, in whatever state, as if this upload had just staged it.

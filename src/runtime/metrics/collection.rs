@@ -19,6 +19,14 @@ pub struct CollectionMetrics {
     pub freed_bytes: Counter,
     /// Xorbs that could not be condemned or deleted; each failure counts.
     pub failed: Counter,
+    /// Xorbs that were rewritten, so that no file refers to them any more.
+    pub compacted: Counter,
+    /// Bytes of the xorbs that were made of them.
+    pub compacted_bytes: Counter,
+    /// Files that were switched to new xorbs.
+    pub switched_files: Counter,
+    /// Xorbs and files that could not be rewritten or switched; each failure counts.
+    pub compaction_failed: Counter,
     /// When a collection last did all that it had planned, in seconds since 1970.
     pub last_success: Gauge,
 }
@@ -32,6 +40,16 @@ impl CollectionMetrics {
         let help = "Serialized bytes of deleted xorbs";
         registry.register_with_unit("gc_freed", help, Unit::Bytes, self.freed_bytes.clone());
         registry.register("gc_failures", "Xorbs that could not be condemned or deleted", self.failed.clone());
+        registry.register(
+            "gc_compacted_xorbs",
+            "Xorbs rewritten, which no file needs any more",
+            self.compacted.clone(),
+        );
+        let help = "Serialized bytes of the xorbs that compaction has made";
+        registry.register_with_unit("gc_compaction_written", help, Unit::Bytes, self.compacted_bytes.clone());
+        registry.register("gc_switched_files", "Files switched to new xorbs", self.switched_files.clone());
+        let help = "Xorbs and files that compaction could not do";
+        registry.register("gc_compaction_failures", help, self.compaction_failed.clone());
         let help = "When a collection last did all that it had planned, since 1970";
         registry.register_with_unit("gc_last_success_timestamp", help, Unit::Seconds, self.last_success.clone());
     }

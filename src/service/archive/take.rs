@@ -2,8 +2,8 @@
 //!
 //! Nothing is locked and no moment is frozen. Xorbs are listed once and come first; files follow page by page, and one
 //! is taken only if the archive has all of its xorbs. What was registered before the run began is therefore in the
-//! archive when it ends: its xorbs were there to be listed. What is registered meanwhile is taken or waits for the next
-//! run, and either is whole.
+//! archive when it ends: its xorbs were there to be listed, or it was switched to others by a compaction meanwhile, and is
+//! found again by a second look at both. What is registered meanwhile is taken or waits for the next run, and either is whole.
 //!
 //! A blob is verified while it is read, so damage does not get into the archive: it is reported, its files are left out,
 //! and the rest goes on.
@@ -86,9 +86,24 @@ impl Origin {
     {
         let (archive, known) = self.pool.run(move || BackupArchive::open(storage)).await?;
         let pipe = Pipe { pool: self.pool.clone(), idle: Some(archive), running: None };
-        let mut run = Run { origin: self, known, pipe, watch, done: BackedUp::default(), unreadable: HashSet::new() };
+        let mut run = Run {
+            origin: self,
+            known,
+            pipe,
+            watch,
+            done: BackedUp::default(),
+            unreadable: HashSet::new(),
+            too_long: HashSet::new(),
+        };
         run.take_xorbs().await?;
         run.take_files().await?;
+        if run.done.waiting_count > 0 {
+            // A file that was registered long ago may have been switched to new xorbs while this listed the old ones. The
+            // new ones were there before it was, so that a second look finds them.
+            (run.done.waiting_count, run.done.left_out_count) = (0, 0);
+            run.take_xorbs().await?;
+            run.take_files().await?;
+        }
         if let Some(keys) = keys {
             run.take_keys(keys).await?;
         }
@@ -133,13 +148,14 @@ struct Run<'a, S> {
     watch: Arc<dyn Watch>,
     done: BackedUp,
     unreadable: HashSet<XorbHash>,
+    too_long: HashSet<FileHash>,
 }
 
 impl<S: Storage + Send + 'static> Run<'_, S> {
     async fn take_xorbs(&mut self) -> Result<(), BackupError> {
         let mut rows = Vec::new();
         for hash in self.origin.index.list_xorbs().await.map_err(StoreError::from)? {
-            if self.known.xorbs.contains(&hash) {
+            if self.known.xorbs.contains(&hash) || self.unreadable.contains(&hash) {
                 continue;
             }
             // One that is gone again was not needed by anything.
@@ -186,8 +202,10 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                 }
                 if !is_readable(&encoded) {
                     // An archive that has it could never be restored, and nothing can be taken out of one again.
-                    self.watch.problem(&RecordTooLong { file: file.hash });
-                    self.done.problem_count += 1;
+                    if self.too_long.insert(file.hash) {
+                        self.watch.problem(&RecordTooLong { file: file.hash });
+                        self.done.problem_count += 1;
+                    }
                     self.done.left_out_count += 1;
                     continue;
                 }

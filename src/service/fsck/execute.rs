@@ -2,12 +2,16 @@
 
 use futures_util::TryStreamExt;
 
+use super::plan::future;
 use super::{Finding, Fsck, Presence, Repair};
 use crate::blob::{BlobKey, Draft};
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{IndexErrorKind, Ticket, XorbState};
 use crate::service::error::StoreError;
 use crate::service::examine::{Pace, Proven, Verdict};
+
+/// Xorbs of which the times are set back in one transaction: it must not hold the lock of the database for long.
+const TIMES_PAGE_COUNT: u32 = 500;
 
 /// What became of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +64,22 @@ impl Fsck {
                 self.blobs.remove_stray_drafts().await?;
                 Ok(Outcome::Repaired)
             }
+            (Repair::SetBack, ..) if self.trusts_clock => self.set_times_back().await,
             _ => Ok(Outcome::Left),
         }
+    }
+
+    async fn set_times_back(&self) -> Result<Outcome, StoreError> {
+        let (now, mut after) = (self.clock.now(), None);
+        loop {
+            after = self.index.set_times_back(after, TIMES_PAGE_COUNT, future(now), now).await?;
+            if after.is_none() {
+                break;
+            }
+        }
+        // Last: until then no garbage is collected, whatever a crash leaves.
+        self.index.set_collection_back(now).await?;
+        Ok(Outcome::Repaired)
     }
 
     async fn rebuild(&self, file: FileHash) -> Result<Outcome, StoreError> {

@@ -20,6 +20,20 @@
 //! What a crash leaves: each repair whole or not begun, a claimed row in `Deleting` (the next start, or run, goes on), or
 //! a xorb that is marked as damaged and was just mended (the next run notices).
 //!
+//! # Times in the future
+//!
+//! A clock that ran ahead leaves times that have not come yet, and until they have, ages mean nothing: no garbage is
+//! collected, what was verified then is not read again, and URLs of what was replaced then are refused. They can be set
+//! back to the present: whatever has been touched was touched before now, so that counting from now takes no time from
+//! anybody. What was condemned then is made live, since it was condemned by that clock.
+//!
+//! But it is the same picture where *this* clock is behind, and everybody else right. Set back to a wrong present, what
+//! was touched today would look years old as soon as the clock is right again, and go. A program cannot tell the two
+//! apart, so somebody has to say so ([`Fsck::trusts_clock`]); else the finding is left.
+//!
+//! Promises with an end of their own are left as they are: clients were told, and a promise for too long costs nothing but
+//! room.
+//!
 //! # Memory
 //!
 //! A page of rows, the names of one folder of blobs in 256, and the xorbs of one file; and for a heal from an archive
@@ -66,6 +80,8 @@ pub struct Fsck {
     pub presence: Presence,
     /// Whether every blob is read and hashed, and not only its length looked at.
     pub is_deep: bool,
+    /// Whether somebody has made sure that the clock is right, so that times in the future are set back to it.
+    pub trusts_clock: bool,
 }
 
 /// What is wrong. Names never change their meaning.
@@ -99,6 +115,8 @@ pub enum Kind {
     UnfinishedRow,
     /// Drafts of uploads that did not end.
     TemporaryFiles,
+    /// Times that have not come yet.
+    FutureTimes,
 }
 
 impl Kind {
@@ -120,6 +138,7 @@ impl Kind {
             Self::WrongTotals => "wrong_totals",
             Self::UnfinishedRow => "unfinished_row",
             Self::TemporaryFiles => "temporary_files",
+            Self::FutureTimes => "future_times",
         }
     }
 }
@@ -145,6 +164,8 @@ pub enum Repair {
     Finish,
     /// The drafts are removed.
     Clear,
+    /// Times in the future are set back to the present, where the clock is trusted.
+    SetBack,
     /// Nothing that can be done here: it takes an upload or an archive.
     Upload,
     /// Nothing, but look into it.
@@ -165,6 +186,7 @@ impl Repair {
             Self::Add(_) => "correct them",
             Self::Finish => "finish it",
             Self::Clear => "remove them",
+            Self::SetBack => "set them back to now, with --trust-clock if this machine's clock is right",
             Self::Upload => "upload it again, or heal it with --from ARCHIVE",
             Self::LookInto => "see why",
         }

@@ -1,11 +1,14 @@
 //! Finding what is wrong: nothing is changed here.
 
+use std::time::Duration;
+
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Finding, Fsck, Kind, NAMED_FILE_COUNT, Presence, Repair};
 use crate::blob::BlobKey;
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Drift, FileFault, XorbHealth, XorbState};
+use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
 use crate::service::examine::{Damage, Pace, Verdict};
@@ -15,6 +18,9 @@ const PAGE_COUNT: u32 = 256;
 
 /// Blobs that are looked at, or read, at once: enough for a disk to have something to order.
 const AT_ONCE: usize = 4;
+
+/// How far ahead a time may be that nobody needs to be told of: it has come before anybody looks.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// A store that is being gone through.
 #[derive(Debug)]
@@ -45,6 +51,7 @@ enum Step {
     Blobs(u8),
     Files(Option<FileHash>),
     Totals,
+    Times,
     Drafts,
     Over,
 }
@@ -73,7 +80,8 @@ impl<'a> Walk<'a> {
                 (self.blobs(group).await?, group.checked_add(1).map_or(Step::Files(None), Step::Blobs))
             }
             Step::Files(after) => self.files(after).await?,
-            Step::Totals => (self.totals().await?, Step::Drafts),
+            Step::Totals => (self.totals().await?, Step::Times),
+            Step::Times => (self.times().await?, Step::Drafts),
             Step::Drafts => (self.drafts().await?, Step::Over),
             Step::Over => return Ok(None),
         };
@@ -138,6 +146,25 @@ impl<'a> Walk<'a> {
         Ok(vec![Finding::new(Kind::WrongTotals, detail, Repair::Add(drift))])
     }
 
+    async fn times(&self) -> Result<Vec<Finding>, StoreError> {
+        let now = self.fsck.clock.now();
+        let found = self.fsck.index.future_times(future(now)).await?;
+        let Some(latest) = found.latest else { return Ok(Vec::new()) };
+        let xorbs = match found.xorb_count {
+            0 => None,
+            1 => Some("times of one xorb".to_owned()),
+            count => Some(format!("times of {count} xorbs")),
+        };
+        let collection = found.has_collection.then(|| "the time of the last collection of garbage".to_owned());
+        let what = xorbs.into_iter().chain(collection).collect::<Vec<_>>().join(" and ");
+        let hours = (latest.as_secs() - now.as_secs()).div_ceil(3600);
+        let detail = format!(
+            "{what} will come within {hours} h, and until then no garbage is collected: a clock ran ahead, or this \
+             machine's is behind"
+        );
+        Ok(vec![Finding::new(Kind::FutureTimes, detail, Repair::SetBack)])
+    }
+
     async fn drafts(&self) -> Result<Vec<Finding>, StoreError> {
         let count = self.fsck.blobs.draft_count().await?;
         if count == 0 || self.fsck.presence == Presence::Shared {
@@ -170,7 +197,10 @@ impl Fsck {
         let repair = if is_known { Repair::Upload } else { Repair::Quarantine };
         let len = match examiner.len(seen.hash).await? {
             Ok(len) => len,
-            Err(missing) => return Ok((Some(Finding::new(Kind::MissingBlob, chain(&missing), repair)), 0)),
+            Err(damage) => {
+                let kind = if matches!(damage, Damage::Missing) { Kind::MissingBlob } else { Kind::WrongBytes };
+                return Ok((Some(Finding::new(kind, chain(&damage), repair)), 0));
+            }
         };
         if !self.is_deep && !is_known && len == seen.serialized_len {
             return Ok((None, 0));
@@ -218,6 +248,12 @@ impl Fsck {
         };
         Ok(Some(finding.of_xorb(hash)))
     }
+}
+
+/// What is later than this has not come yet.
+pub(super) fn future(now: Timestamp) -> Timestamp {
+    let slack = u64::try_from(CLOCK_SLACK.as_millis()).unwrap_or(u64::MAX);
+    Timestamp::from_millis(now.as_millis().saturating_add(slack))
 }
 
 fn file_findings(fault: FileFault) -> Vec<Finding> {

@@ -19,6 +19,7 @@
 //! [`Cas::collect`] or [`Cas::recover`] sees to that, and does not drop them midway: an operation on a blob that has
 //! begun goes on. To stop, there is [`Pace::stop`].
 
+pub mod compact;
 mod execute;
 mod plan;
 
@@ -108,6 +109,20 @@ pub enum Doubt {
     Reference {
         /// The file.
         file: FileHash,
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// A file needs a xorb that is not there.
+    #[error("file {file} is made of xorb {xorb}, which is not there")]
+    Unknown {
+        /// The file.
+        file: FileHash,
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// A file needs chunks that a xorb cannot have.
+    #[error("files are made of chunks of xorb {xorb} that it does not have")]
+    Chunks {
         /// The xorb.
         xorb: XorbHash,
     },

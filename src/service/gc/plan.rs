@@ -15,10 +15,10 @@ use crate::service::Cas;
 use crate::service::error::StoreError;
 
 /// Xorbs of one page: some 70 KiB of the index.
-const LIFE_PAGE_COUNT: u32 = 1000;
+pub(super) const LIFE_PAGE_COUNT: u32 = 1000;
 
 /// Runs of terms of one page: some 3 MiB where files are large.
-const TERM_PAGE_COUNT: u32 = 128;
+pub(super) const TERM_PAGE_COUNT: u32 = 128;
 
 /// Xorbs of one plan, at most: 20 MB of memory and some 10 TB of full xorbs. The next plan has the rest.
 const MAX_PLANNED_COUNT: usize = 200_000;
@@ -240,7 +240,7 @@ impl Cas {
     }
 }
 
-fn before(moment: Timestamp, by: Duration) -> Timestamp {
+pub(super) fn before(moment: Timestamp, by: Duration) -> Timestamp {
     let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(moment.as_millis().saturating_sub(millis))
 }

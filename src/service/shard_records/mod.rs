@@ -35,6 +35,7 @@ pub use self::rebuild::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
 use super::Cas;
 use super::error::StoreError;
+use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, write_upload};
 use crate::format::{FileHash, XorbHash};
@@ -111,17 +112,19 @@ impl Cas {
     }
 
     /// Writes down that files which are known are about to be made of other xorbs, that is, have the terms of this shard,
-    /// with their verification hashes. To be called before the transaction of the index that switches them, and when the
-    /// xorbs are there.
+    /// with their verification hashes. `new` are those of their xorbs whose owners no registration has written down. To be
+    /// called before the transaction of the index that switches them, and when the xorbs are there.
     ///
     /// # Errors
     ///
     /// The record could not be written: the terms must not be switched, since the old xorbs may be deleted then, and a
     /// rebuilt index would look for them.
-    pub async fn note_terms(&self, shard: &Shard) -> Result<Noted, StoreError> {
+    pub async fn note_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<Noted, StoreError> {
         let turn = self.turn_of(shard.files.iter().map(|file| file.hash)).await;
+        let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
+        let owners = places_of(self.index.owners_of(new).await?, &named);
         let shard = write_upload(shard).expect("terms that the index has are those of a shard").into();
-        self.note(turn, Record::Terms { at: self.clock.now(), shard }).await
+        self.note(turn, Record::Terms { at: self.clock.now(), owners, shard }).await
     }
 
     async fn note(&self, turn: Turn, record: Record) -> Result<Noted, StoreError> {

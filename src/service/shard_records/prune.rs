@@ -84,7 +84,7 @@ impl Cas {
         };
         let (at, shard) = match record {
             Some(Record::Register(registered)) => (registered.at, registered.shard),
-            Some(Record::Terms { at, shard }) => (at, shard),
+            Some(Record::Terms { at, shard, .. }) => (at, shard),
             Some(Record::Remove { at, file, .. }) => return self.prune_removal(pruning, seq, at, file).await,
             None => {
                 pruning.has_met_damage = true;

@@ -50,6 +50,8 @@ pub(super) enum Record {
     Terms {
         /// When.
         at: Timestamp,
+        /// Who had uploaded what the new xorbs were made of, and owns them since: as in a registration.
+        owners: BTreeMap<String, Vec<u32>>,
         /// The files, with their new terms.
         shard: Bytes,
     },
@@ -118,6 +120,8 @@ enum Head {
     },
     Terms {
         at_ms: u64,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        owners: BTreeMap<String, Vec<u32>>,
     },
 }
 
@@ -138,7 +142,7 @@ impl Record {
     pub(super) fn encode(self) -> Bytes {
         let (mut head, shard) = self.split();
         let mut line = encode_head(&head);
-        if let Head::Register { owners, .. } = &mut head
+        if let Head::Register { owners, .. } | Head::Terms { owners, .. } = &mut head
             && line.len() > MAX_HEAD_LEN
         {
             // Who may be told of a xorb when it is asked for is not worth a record that nobody can read.
@@ -167,7 +171,7 @@ impl Record {
             Self::Remove { at, file, repo } => {
                 (Head::Remove { at_ms: at.as_millis(), file: file.to_string(), repo }, Bytes::new())
             }
-            Self::Terms { at, shard } => (Head::Terms { at_ms: at.as_millis() }, shard),
+            Self::Terms { at, owners, shard } => (Head::Terms { at_ms: at.as_millis(), owners }, shard),
         }
     }
 }
@@ -203,7 +207,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
             let file = file.parse().map_err(|_| malformed("its file is no hash"))?;
             Ok(Record::Remove { at: at(at_ms), file, repo })
         }
-        Head::Terms { at_ms } => Ok(Record::Terms { at: at(at_ms), shard }),
+        Head::Terms { at_ms, owners } => Ok(Record::Terms { at: at(at_ms), owners, shard }),
     }
 }
 
@@ -222,10 +226,11 @@ mod tests {
         let registered = Registered { at: AT, repos, owners, origin: None, shard: shard.clone() };
         vec![
             Record::Register(registered.clone()),
-            Record::Register(Registered { origin: Some(from_index), owners: BTreeMap::new(), ..registered }),
+            Record::Register(Registered { origin: Some(from_index), owners: BTreeMap::new(), ..registered.clone() }),
             Record::Remove { at: AT, file, repo: None },
             Record::Remove { at: AT, file, repo: Some("org/\n\"a".to_owned()) },
-            Record::Terms { at: AT, shard },
+            Record::Terms { at: AT, owners: registered.owners, shard: shard.clone() },
+            Record::Terms { at: AT, owners: BTreeMap::new(), shard },
         ]
     }
 

@@ -74,6 +74,8 @@ struct Proven {
     /// Its first chunk, and the xorb that has it.
     first: Option<(ChunkHash, XorbHash)>,
     at: Timestamp,
+    /// Whether its terms are not those of its registration.
+    is_switched: bool,
 }
 
 /// Why one may not.
@@ -89,8 +91,8 @@ pub(super) struct Replay<'a> {
     cas: &'a Cas,
     watch: &'a dyn Watch,
     rebuilt: &'a mut Rebuilt,
-    /// The last record of new terms for each file that has any.
-    switched: HashMap<FileHash, Seq>,
+    /// The records of new terms for each file that has any, from the oldest on.
+    switched: HashMap<FileHash, Vec<Seq>>,
     waiting: HashMap<FileHash, Vec<Waiting>>,
 }
 
@@ -103,10 +105,10 @@ impl<'a> Replay<'a> {
         let mut after = None;
         while let Some(seqs) = self.page(&mut after).await? {
             for seq in seqs {
-                if let Some(Ok(Record::Terms { shard, .. })) = self.read(seq).await?
+                if let Some(Ok(Record::Terms { shard, owners, .. })) = self.read(seq).await?
                     && let Ok(shard) = parse_shard(&shard)
                 {
-                    self.switched.extend(shard.files.iter().map(|file| (file.hash, seq)));
+                    self.note_switch(seq, &shard, &owners).await?;
                 }
             }
         }
@@ -127,6 +129,24 @@ impl<'a> Replay<'a> {
         for waiting in std::mem::take(&mut self.waiting).into_values().flatten() {
             let (file, source) = (waiting.file.hash, RegisterError::MissingXorb { xorb: waiting.missing });
             self.leave_out(file, waiting.repo, source);
+        }
+        Ok(())
+    }
+
+    /// Keeps in mind where files have new terms, and says whose the new xorbs are: whoever is told of them must be known
+    /// before the registrations that came before.
+    async fn note_switch(
+        &mut self,
+        seq: Seq,
+        shard: &Shard,
+        owners: &BTreeMap<String, Vec<u32>>,
+    ) -> Result<(), RebuildError> {
+        let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
+        for (domain, xorb) in owners_of(owners, &named) {
+            self.cas.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
+        }
+        for file in &shard.files {
+            self.switched.entry(file.hash).or_default().push(seq);
         }
         Ok(())
     }
@@ -225,15 +245,15 @@ impl<'a> Replay<'a> {
             let outcome;
             (outcome, contents) = self.prove(seq, file, contents).await?;
             match outcome {
-                Ok((file, first)) => proven.push(Proven { file, first, at }),
+                Ok((file, first, is_switched)) => proven.push(Proven { file, first, at, is_switched }),
                 Err(why) => unproven.push((claim, at, why)),
             }
         }
-        if origin.is_some() {
-            let (chunks, xorbs) = self.chunks_to_ask_for(&proven).await?;
-            dedup.extend(chunks);
-            listed.extend(xorbs);
-        }
+        // Neither does a record of new terms list xorbs.
+        let unlisted = proven.iter().filter(|file| origin.is_some() || file.is_switched);
+        let (chunks, unlisted) = self.chunks_to_ask_for(unlisted).await?;
+        dedup.extend(chunks);
+        listed.extend(unlisted);
         for (repo, scope) in repos.into_iter().zip(&scopes) {
             for (file, at, why) in &unproven {
                 self.postpone(file, *at, why, &repo).await?;
@@ -280,9 +300,10 @@ impl<'a> Replay<'a> {
         // Also where there are no files: what is listed counts, too.
         by_time.entry(at.as_millis()).or_default();
         let mut asked_for = dedup.to_vec();
-        for Proven { file, first, at } in proven {
+        for Proven { file, first, at, is_switched } in proven {
             let xorbs = distinct(file.terms.iter().map(|term| term.xorb), &[]);
-            if *scope != RepoScope::All {
+            // What it was registered with was proven then. Nobody has claimed to have a new xorb.
+            if *scope != RepoScope::All && !is_switched {
                 match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &xorbs, &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),

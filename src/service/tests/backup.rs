@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::faults::{FaultyBlobs, FaultyIndex, Moment};
 use super::{Setup, upload, xorb};
+use crate::blob::BlobStore;
 use crate::format::compression::Policy;
 use crate::format::shard::Term;
 use crate::format::xorb::{BuiltXorb, Tightening};
@@ -30,8 +31,17 @@ impl Watch for Unwatched {
 }
 
 async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError> {
+    back_up_from(setup, FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }, archive).await
+}
+
+/// A backup that reads blobs of another kind.
+pub(super) async fn back_up_from(
+    setup: &Setup,
+    blobs: impl BlobStore,
+    archive: &Path,
+) -> Result<BackedUp, BackupError> {
     let origin = Origin {
-        blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
+        blobs: Arc::new(blobs),
         index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
         pool: Pool::new(2),
     };
@@ -39,7 +49,7 @@ async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError>
     origin.back_up(file, None, Arc::new(Unwatched)).await
 }
 
-async fn restore(setup: &Setup, archive: &Path) -> Result<u64, RestoreError> {
+pub(super) async fn restore(setup: &Setup, archive: &Path) -> Result<u64, RestoreError> {
     let target = Target {
         blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
         index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
@@ -80,11 +90,11 @@ async fn stocked() -> Setup {
     setup
 }
 
-fn new_archive(path: &Path) {
+pub(super) fn new_archive(path: &Path) {
     File::create(path).unwrap().write_all(&empty_archive().unwrap()).unwrap();
 }
 
-async fn records(setup: &Setup) -> Vec<FileRecord> {
+pub(super) async fn records(setup: &Setup) -> Vec<FileRecord> {
     setup.index.file_records(None).await.unwrap()
 }
 
@@ -92,24 +102,27 @@ async fn records(setup: &Setup) -> Vec<FileRecord> {
 async fn a_backup_whose_nth_operation_fails_is_completed_by_the_next_one() {
     let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
     let archive = folder.path().join("b.rca");
-    let mut count = 0;
-    for n in 0.. {
-        new_archive(&archive);
-        setup.faults.arm(n, Moment::Before);
-        let result = back_up(&setup, &archive).await;
-        let Some(failed) = setup.faults.disarm() else { break };
-        // What cannot be read is left out and said; anything else ends the run.
-        assert!(result.as_ref().is_err() || result.is_ok_and(|done| done.problem_count == 1), "{n} ({failed})");
-        // Whatever was committed is a backup.
-        restore(&Setup::new().await, &archive).await.unwrap();
-        back_up(&setup, &archive).await.unwrap();
-        let copy = Setup::new().await;
-        assert_eq!(restore(&copy, &archive).await.unwrap(), 3, "{n} ({failed})");
-        assert_eq!(records(&copy).await, records(&setup).await);
-        assert_eq!(back_up(&setup, &archive).await.unwrap().added_len, 0);
-        count += 1;
+    for moment in [Moment::Before, Moment::After] {
+        let mut count = 0;
+        for n in 0.. {
+            new_archive(&archive);
+            setup.faults.arm(n, moment);
+            let result = back_up(&setup, &archive).await;
+            let Some(failed) = setup.faults.disarm() else { break };
+            let case = format!("operation {n} ({failed}) failed {moment:?}");
+            // What cannot be read is left out and said; anything else ends the run.
+            assert!(result.as_ref().is_err() || result.is_ok_and(|done| done.problem_count == 1), "{case}");
+            // Whatever was committed is a backup.
+            restore(&Setup::new().await, &archive).await.unwrap();
+            back_up(&setup, &archive).await.unwrap();
+            let copy = Setup::new().await;
+            assert_eq!(restore(&copy, &archive).await.unwrap(), 3, "{case}");
+            assert_eq!(records(&copy).await, records(&setup).await, "{case}");
+            assert_eq!(back_up(&setup, &archive).await.unwrap().added_len, 0, "{case}");
+            count += 1;
+        }
+        assert!(count > 8, "only {count} operations {moment:?}");
     }
-    assert!(count > 8, "only {count} operations");
 }
 
 #[tokio::test]

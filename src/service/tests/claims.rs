@@ -271,7 +271,7 @@ async fn a_giant_that_takes_for_ever_does_not_hold_up_smaller_files() {
     let (giant, small) = (File::upload("a giant, for what it is worth", &cas).await, File::upload("small", &cas).await);
     let (giant_len, small_len) = (giant.raw_len(), small.raw_len());
     assert!(small_len < giant_len);
-    cas.unsettled = Arc::new(Unsettled::new(giant_len));
+    cas.parts_mut().unsettled = Arc::new(Unsettled::new(giant_len));
     giant.register(&cas, "r", giant.sha256).await.unwrap();
     blobs.stick_to(giant.key());
     small.register(&cas, "r", small.sha256).await.unwrap();

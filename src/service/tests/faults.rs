@@ -1,6 +1,7 @@
 //! Stores of which the n-th operation fails: either nothing is done, or it is done and reported as failed.
 
 mod collect;
+mod compact;
 mod measure;
 
 use std::io;
@@ -199,6 +200,12 @@ impl Draft for FaultyDraft {
         let publish = async move { inner.publish(key).await };
         async move { faults.around("publish", publish, blob_error).await }.boxed()
     }
+
+    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
+        let Self { inner, faults } = *self;
+        let publish = async move { inner.publish_new(key).await };
+        async move { faults.around("publish_new", publish, blob_error).await }.boxed()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -256,7 +263,7 @@ impl FaultyIndex {
 
 impl Index for FaultyIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
-        self.faults.around("find_xorb", self.inner.find_xorb(hash), index_error).boxed()
+        self.faults.around("find_xorb", self.weakness.find_xorb(&self.inner, hash), index_error).boxed()
     }
 
     fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>> {

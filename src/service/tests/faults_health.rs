@@ -6,7 +6,8 @@ use futures_util::future::BoxFuture;
 use super::faults::{FaultyIndex, index_error};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{
-    Drift, FaultPage, FilesHit, HealthIndex, HealthSums, IndexError, NewXorb, RepairIndex, Ticket, Totals, XorbHealth,
+    Drift, FaultPage, FilesHit, FutureTimes, HealthIndex, HealthSums, IndexError, NewXorb, RepairIndex, Ticket, Totals,
+    XorbHealth,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -34,7 +35,7 @@ impl HealthIndex for FaultyIndex {
     }
 
     fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
-        self.faults.around("mark_damaged", self.inner.mark_damaged(seen, now), index_error).boxed()
+        self.faults.around("mark_damaged", self.weakness.mark_damaged(&self.inner, seen, now), index_error).boxed()
     }
 
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
@@ -42,7 +43,7 @@ impl HealthIndex for FaultyIndex {
     }
 
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Answer<'_, ()> {
-        self.faults.around("heal_xorb", self.inner.heal_xorb(xorb, ticket, now), index_error).boxed()
+        self.faults.around("heal_xorb", self.weakness.heal_xorb(&self.inner, xorb, ticket, now), index_error).boxed()
     }
 }
 
@@ -77,5 +78,24 @@ impl RepairIndex for FaultyIndex {
 
     fn mend_totals(&self, drift: Drift) -> Answer<'_, Totals> {
         self.faults.around("mend_totals", self.inner.mend_totals(drift), index_error).boxed()
+    }
+
+    fn future_times(&self, than: Timestamp) -> Answer<'_, FutureTimes> {
+        self.faults.around("future_times", self.inner.future_times(than), index_error).boxed()
+    }
+
+    fn set_times_back(
+        &self,
+        after: Option<XorbHash>,
+        limit: u32,
+        than: Timestamp,
+        now: Timestamp,
+    ) -> Answer<'_, Option<XorbHash>> {
+        let set = self.inner.set_times_back(after, limit, than, now);
+        self.faults.around("set_times_back", set, index_error).boxed()
+    }
+
+    fn set_collection_back(&self, now: Timestamp) -> Answer<'_, ()> {
+        self.faults.around("set_collection_back", self.inner.set_collection_back(now), index_error).boxed()
     }
 }

@@ -1,6 +1,7 @@
 //! A store with everything wrong with it, checked and mended, with every operation failing in turn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::faults::{FaultyBlobs, FaultyIndex, Moment};
 use super::{Setup, read, upload, xorb};
@@ -11,9 +12,12 @@ use crate::format::xorb::BuiltXorb;
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Allowance, HealthIndex, Index, NewFile, Registration, RepairIndex, Ticket};
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
+use crate::service::gc::{Doubt, MIN_GRACE, Pace as GcPace, Policy as GcPolicy};
 use crate::service::{ReadError, StoreError};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
     Fsck {
@@ -23,7 +27,13 @@ fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
         pool: Pool::new(2),
         presence,
         is_deep,
+        trusts_clock: false,
     }
+}
+
+/// With somebody who says that the clock is right.
+fn trusting(setup: &Setup, presence: Presence) -> Fsck {
+    Fsck { trusts_clock: true, ..fsck(setup, presence, false) }
 }
 
 /// Finds, and mends where that is asked for.
@@ -218,4 +228,93 @@ async fn an_upload_that_comes_while_a_bad_blob_is_removed_is_told_to_come_back()
     assert_eq!(fsck.execute(&found[0].0).await.unwrap(), Outcome::Repaired);
     assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
     assert_eq!(setup.index.without_row(vec![hash]).await.unwrap(), []);
+}
+
+/// A store whose clock ran ahead for a while, so that what nobody needs is condemned long before its time.
+async fn ahead(by: Duration) -> (Setup, BuiltXorb) {
+    let (setup, garbage) = (Setup::new().await, xorb("garbage", Policy::Lz4));
+    let cas = setup.process();
+    let kept = xorb("kept", Policy::Lz4);
+    for xorb in [&garbage, &kept] {
+        upload(&cas, xorb).await.unwrap();
+    }
+    register(&setup, &[&kept], 1).await;
+    let now = setup.clock.now();
+    setup.clock.advance(by);
+    assert_eq!(cas.collect_garbage(gc_policy(), &GcPace::default()).await.unwrap().condemned.count, 1);
+    setup.clock.set(now);
+    (setup, garbage)
+}
+
+fn gc_policy() -> GcPolicy {
+    GcPolicy::new(MIN_GRACE, DAY).unwrap()
+}
+
+#[tokio::test]
+async fn a_clock_that_ran_ahead_stops_collections_until_somebody_says_that_it_is_right_and_nothing_goes_too_early() {
+    let (setup, garbage) = ahead(10 * 365 * DAY).await;
+    let cas = setup.process();
+    let collect = async || cas.collect_garbage(gc_policy(), &GcPace::default()).await;
+    assert!(matches!(collect().await, Err(Doubt::Clock { .. })));
+    // Nobody has said that the clock is right: it may be behind.
+    let left = run(&fsck(&setup, Presence::Alone, false), true).await.unwrap();
+    assert_eq!((kinds(&left), left[0].1), (vec!["future_times"], Some(Outcome::Left)));
+    assert!(left[0].0.detail.contains("within 87600 h"), "{}", left[0].0.detail);
+    assert!(matches!(collect().await, Err(Doubt::Clock { .. })));
+    let mended = run(&trusting(&setup, Presence::Shared), true).await.unwrap();
+    assert_eq!((kinds(&mended), mended[0].1), (vec!["future_times"], Some(Outcome::Repaired)));
+    assert_eq!(kinds(&run(&fsck(&setup, Presence::Alone, true), false).await.unwrap()), [""; 0]);
+    // It has all of its grace, and the day after that.
+    setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
+    assert_eq!(collect().await.unwrap().condemned.count, 0);
+    setup.clock.advance(Duration::from_millis(1));
+    assert_eq!(collect().await.unwrap().condemned.count, 1);
+    assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
+    setup.clock.advance(DAY);
+    assert_eq!(collect().await.unwrap().deleted.count, 1);
+}
+
+#[tokio::test]
+async fn times_that_come_within_a_minute_are_nothing_to_tell_of() {
+    let setup = Setup::new().await;
+    upload(&setup.process(), &xorb("bytes", Policy::Lz4)).await.unwrap();
+    let now = setup.clock.now().as_millis();
+    setup.clock.set(Timestamp::from_millis(now - 60_000));
+    assert_eq!(kinds(&run(&fsck(&setup, Presence::Alone, false), false).await.unwrap()), [""; 0]);
+    setup.clock.set(Timestamp::from_millis(now - 60_001));
+    let found = run(&fsck(&setup, Presence::Alone, false), false).await.unwrap();
+    assert_eq!(kinds(&found), ["future_times"]);
+    assert!(found[0].0.detail.starts_with("times of one xorb will come within 1 h,"), "{}", found[0].0.detail);
+}
+
+#[tokio::test]
+async fn setting_times_back_with_the_nth_operation_failing_collects_nothing_too_early_and_is_finished_by_the_next_run()
+{
+    for moment in [Moment::Before, Moment::After] {
+        for n in 0.. {
+            let (setup, garbage) = ahead(MIN_GRACE).await;
+            let trusting = trusting(&setup, Presence::Alone);
+            setup.faults.arm(n, moment);
+            let result = run(&trusting, true).await;
+            let Some(failed) = setup.faults.disarm() else {
+                assert!(n > 8, "there are more than {n} operations that can fail");
+                break;
+            };
+            let case = format!("operation {n} ({failed}) failed {moment:?}: {:?}", result.err());
+            let cas = setup.process();
+            setup.clock.advance(DAY);
+            // In doubt, or not yet.
+            if let Ok(collected) = cas.collect_garbage(gc_policy(), &GcPace::default()).await {
+                assert_eq!((collected.condemned.count, collected.deleted.count), (0, 0), "{case}");
+            }
+            run(&trusting, true).await.unwrap();
+            assert_eq!(kinds(&run(&trusting, false).await.unwrap()), [""; 0], "{case}");
+            assert_eq!(
+                cas.collect_garbage(gc_policy(), &GcPace::default()).await.unwrap().condemned.count,
+                0,
+                "{case}"
+            );
+            assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()), "{case}");
+        }
+    }
 }

@@ -10,10 +10,12 @@ use crate::blob::{BlobKey, BlobStore};
 use crate::format::ByteRange;
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
-use crate::index::{HealthIndex, Index};
+use crate::index::{Collect, HealthIndex, Index, IndexErrorKind, NewXorb, Staging, Ticket};
+use crate::runtime::clock::Clock;
 use crate::service::examine::{Damage, Pace};
+use crate::service::gc::{MIN_GRACE, Pace as CollectionPace, Policy as CollectionPolicy};
 use crate::service::scrub::{Checked, Scrub};
-use crate::service::{Cas, Form, ReadError, ScrubBudget, StoredXorb, UploadError};
+use crate::service::{Cas, Form, ReadError, ScrubBudget, StoreError, StoredXorb, UploadError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -72,6 +74,25 @@ async fn a_damaged_blob_is_refused_and_an_upload_in_another_serialization_heals_
 }
 
 #[tokio::test]
+async fn what_is_in_memory_is_looked_up_once_after_another_xorb_was_found_damaged() {
+    let (kept, damaged) = (xorb("kept", Policy::Lz4), xorb("damaged", Policy::Lz4));
+    let (setup, cas) = Setup::quarantined(&damaged).await;
+    upload(&cas, &kept).await.unwrap();
+    let find = async || cas.find(kept.xorb().hash()).await.unwrap().unwrap();
+    find().await;
+    cas.forget_layout(damaged.xorb().hash());
+    let before = (cas.metrics.layout_hits.get(), cas.metrics.layout_misses.get());
+    for _ in 0..5 {
+        // The read asks the index only where what was found is too old; there would be nobody to ask.
+        let found = find().await;
+        setup.faults.arm_at("find_xorb", Moment::Before);
+        read_again(&cas, &found).await.unwrap();
+        assert_eq!(setup.faults.disarm(), None);
+    }
+    assert_eq!((cas.metrics.layout_hits.get(), cas.metrics.layout_misses.get()), (before.0 + 4, before.1 + 1));
+}
+
+#[tokio::test]
 async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let setup = Setup::new().await;
@@ -91,6 +112,31 @@ async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
     check(&cas, &first).await;
     upload(&cas, &first).await.unwrap();
     assert_eq!(read_again(&cas, &early).await.unwrap(), first.bytes());
+}
+
+#[tokio::test]
+async fn a_heal_whose_row_goes_meanwhile_leaves_no_blob_that_no_row_knows_of() {
+    let first = xorb("bytes", Policy::Lz4);
+    let (setup, cas) = Setup::quarantined(&first).await;
+    let (hash, ticket) = (first.xorb().hash(), Ticket::random());
+    assert_eq!(setup.index.stage_xorb(hash, ticket, setup.clock.now()).await.unwrap(), Staging::Damaged);
+    // The clock jumps by weeks before the blob is in its place, and nobody needs the xorb.
+    for wait in [MIN_GRACE, DAY] {
+        setup.clock.advance(wait);
+        let policy = CollectionPolicy::new(MIN_GRACE, DAY).unwrap();
+        cas.collect_garbage(policy, &CollectionPace::default()).await.unwrap();
+    }
+    assert_eq!(setup.index.find_life(hash).await.unwrap(), None);
+    let mut draft = cas.blobs.draft().unwrap();
+    draft.write(first.bytes()).unwrap();
+    let (hash, layout, chunk_hashes, schemes) = first.xorb().clone().into_parts();
+    let row = NewXorb { hash, crc64: 1, layout, chunk_hashes, schemes, domain: None, grant: None };
+    let lost = cas.replace_blob(draft, row, ticket).await.unwrap_err();
+    assert!(matches!(&lost, StoreError::Index(error) if error.kind == IndexErrorKind::Lost), "{lost:?}");
+    assert_eq!(setup.blobs.list().await.unwrap().len(), 1);
+    setup.process().recover().await.unwrap();
+    assert_eq!(setup.blobs.list().await.unwrap(), []);
+    assert!(upload(&cas, &first).await.unwrap().was_inserted);
 }
 
 /// What a heal in which the n-th operation failed has to leave.

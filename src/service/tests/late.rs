@@ -93,6 +93,10 @@ impl Draft for SlowDraft {
         }
         .boxed()
     }
+
+    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
+        self.draft.publish_new(key)
+    }
 }
 
 #[tokio::test]

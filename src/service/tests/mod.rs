@@ -2,6 +2,7 @@
 
 mod backup;
 mod claims;
+mod compact;
 mod faults;
 mod faults_health;
 mod fsck;
@@ -13,6 +14,7 @@ mod late;
 mod model;
 mod quota;
 mod records;
+mod unreadable;
 mod verbs;
 mod watched;
 

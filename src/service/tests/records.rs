@@ -27,13 +27,13 @@ use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::archive::Watch;
 use crate::service::{BodyError, Budget, Cas, Pruned, Pruning, RebuildError, Rebuilt, RemoveError, Upload};
 
-fn writer(repo: &str) -> Claims {
+pub(super) fn writer(repo: &str) -> Claims {
     let repo = repo.parse::<RepoScope>().unwrap();
     Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
 }
 
 /// A xorb whose chunks are these numbers, so that xorbs can share chunks.
-fn xorb_of(chunks: &[u32]) -> BuiltXorb {
+pub(super) fn xorb_of(chunks: &[u32]) -> BuiltXorb {
     let mut builder = XorbBuilder::new(Policy::Lz4);
     for chunk in chunks {
         builder.push(format!("chunk {chunk} ").repeat(100).as_bytes()).unwrap();
@@ -42,7 +42,7 @@ fn xorb_of(chunks: &[u32]) -> BuiltXorb {
 }
 
 /// The file that is some chunks of a xorb, and its terms.
-fn file_of(xorb: &BuiltXorb, start: u32, end: u32, sha256: Option<u8>) -> FileInfo {
+pub(super) fn file_of(xorb: &BuiltXorb, start: u32, end: u32, sha256: Option<u8>) -> FileInfo {
     let (verified, chunks) = (xorb.xorb(), ChunkRange::new(start, end).unwrap());
     let inside = start as usize..end as usize;
     let hashes = &verified.chunk_hashes()[inside.clone()];
@@ -56,7 +56,7 @@ fn file_of(xorb: &BuiltXorb, start: u32, end: u32, sha256: Option<u8>) -> FileIn
     }
 }
 
-fn listing(xorb: &BuiltXorb) -> CasInfo {
+pub(super) fn listing(xorb: &BuiltXorb) -> CasInfo {
     let layout = xorb.xorb().layout();
     let narrow = |number: u64| u32::try_from(number).unwrap();
     let chunks = layout.chunks().zip(xorb.xorb().chunk_hashes()).map(|(place, hash)| CasChunk {
@@ -68,20 +68,20 @@ fn listing(xorb: &BuiltXorb) -> CasInfo {
     CasInfo { hash: xorb.xorb().hash(), chunks: chunks.collect(), raw_len: narrow(layout.raw_len()) }
 }
 
-async fn upload_as(cas: &Cas, repo: &str, xorb: &BuiltXorb) {
+pub(super) async fn upload_as(cas: &Cas, repo: &str, xorb: &BuiltXorb) {
     let pieces: Vec<Result<Bytes, BodyError>> = vec![Ok(Bytes::copy_from_slice(xorb.bytes()))];
     let (claims, claimed, body) = (writer(repo), xorb.xorb().hash(), stream::iter(pieces));
     let upload = Upload { claims: &claims, claimed, max_len: 1 << 20, declared_len: None, body };
     cas.upload(upload).await.unwrap();
 }
 
-async fn register(cas: &Cas, repo: &str, files: Vec<FileInfo>, xorbs: &[&BuiltXorb]) -> bool {
+pub(super) async fn register(cas: &Cas, repo: &str, files: Vec<FileInfo>, xorbs: &[&BuiltXorb]) -> bool {
     let xorbs = xorbs.iter().copied().map(listing).collect();
     let shard = write_upload(&Shard { files, xorbs }).unwrap();
     cas.register(&writer(repo), shard.into()).await.unwrap().was_new
 }
 
-async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
+pub(super) async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
     let claims = repo.map_or(Claims::UNRESTRICTED, writer);
     match cas.remove_file(&claims, file, None).await {
         Ok(_) | Err(RemoveError::NotFound) => {}
@@ -91,7 +91,7 @@ async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
 }
 
 /// What a garbage collection does to a xorb that nothing refers to.
-async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
+pub(super) async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
     let now = setup.clock.now();
     setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
     if setup.index.begin_deletions(vec![hash], now, now).await.unwrap().is_empty() {
@@ -115,14 +115,14 @@ impl Watch for Heard {
 }
 
 /// An index that was made of blobs and records.
-struct New {
+pub(super) struct New {
     _folder: TempDir,
-    index: SqliteIndex,
+    pub(super) index: SqliteIndex,
     rebuilt: Rebuilt,
-    problems: Vec<String>,
+    pub(super) problems: Vec<String>,
 }
 
-async fn rebuild(setup: &Setup) -> Result<New, RebuildError> {
+pub(super) async fn rebuild(setup: &Setup) -> Result<New, RebuildError> {
     let folder = tempfile::tempdir().unwrap();
     let index = SqliteIndex::open_unsynced(&folder.path().join("index.sqlite")).await.unwrap();
     let heard = Arc::new(Heard::default());
@@ -141,23 +141,23 @@ impl Setup {
         Cas::new(blobs, records, Arc::new(index.clone()), clock, Arc::new(Metrics::new()), budget)
     }
 
-    async fn record_seqs(&self) -> Vec<Seq> {
+    pub(super) async fn record_seqs(&self) -> Vec<Seq> {
         self.records.list(None).await.unwrap()
     }
 }
 
 /// Everything that an index says of files and xorbs.
 #[derive(Debug, PartialEq)]
-struct Said {
+pub(super) struct Said {
     files: Vec<FileRecord>,
     readers: Vec<Vec<(String, bool)>>,
     xorbs: BTreeSet<String>,
     totals: Totals,
     /// For each chunk whether it is told of to anybody, and to each domain.
-    dedup: Vec<Vec<bool>>,
+    pub(super) dedup: Vec<Vec<bool>>,
 }
 
-async fn said(index: &SqliteIndex, chunks: &[u32]) -> Said {
+pub(super) async fn said(index: &SqliteIndex, chunks: &[u32]) -> Said {
     let files = index.file_records(None).await.unwrap();
     let mut readers = Vec::new();
     for file in &files {
@@ -178,7 +178,7 @@ async fn said(index: &SqliteIndex, chunks: &[u32]) -> Said {
     Said { files, readers, xorbs, totals: index.totals().await.unwrap(), dedup }
 }
 
-async fn check_same(setup: &Setup, case: &str) {
+pub(super) async fn check_same(setup: &Setup, case: &str) {
     let chunks: Vec<u32> = (0..20).collect();
     let new = rebuild(setup).await.unwrap();
     assert_eq!(new.problems, [""; 0], "{case}");
@@ -255,7 +255,7 @@ async fn new_terms_are_what_a_file_is_made_of_also_when_the_old_xorbs_are_gone()
     upload_as(&cas, "*", &new).await;
     let switched = FileInfo { hash: file.hash, ..file_of(&new, 0, 2, None) };
     assert_eq!(switched.hash, file_of(&new, 0, 2, None).hash);
-    let noted = cas.note_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }).await.unwrap();
+    let noted = cas.note_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }, Vec::new()).await.unwrap();
     noted.keep();
     setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
@@ -503,7 +503,7 @@ async fn writing_records_of_an_index_goes_on_after_any_operation_has_failed() {
     }
 }
 
-async fn prune(setup: &Setup, count: usize) -> Pruned {
+pub(super) async fn prune(setup: &Setup, count: usize) -> Pruned {
     let (cas, mut pruning) = (setup.process(), Pruning::default());
     loop {
         if let Some(pruned) = cas.prune_records(&mut pruning, count).await.unwrap() {

@@ -27,6 +27,11 @@ impl DraftSlot {
         Ok(draft.write(bytes)?)
     }
 
+    /// Writes what the draft has collected: it is complete now. Blocks.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        Ok(self.draft.as_mut().map_or(Ok(()), |draft| draft.flush())?)
+    }
+
     /// Removes the draft, and waits for that: who is answered now finds nothing of it.
     pub(super) async fn discard(mut self) {
         if let Some(draft) = self.draft.take() {

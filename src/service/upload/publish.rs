@@ -101,7 +101,7 @@ impl Cas {
     }
 
     /// Makes a staged row live whose blob is durable.
-    async fn go_live(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
+    pub(super) async fn go_live(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
         let hash = row.hash;
         let published = self.index.publish_xorb(row, ticket, self.clock.now()).await;
         if published.as_ref().is_err_and(|error| error.kind == IndexErrorKind::Lost) {
@@ -112,7 +112,7 @@ impl Cas {
 
     /// Sees to it, under the lock, that a blob does not stay for ever whose row was given up while it was published: that
     /// took a day, or the clock has jumped. Failures are logged; the blob is without a row then.
-    async fn account_for(&self, hash: XorbHash) {
+    pub(in crate::service) async fn account_for(&self, hash: XorbHash) {
         let accounted = match self.index.stage_xorb(hash, Ticket::random(), self.clock.now()).await {
             // A staged row says that there may be a blob, and is cleared up like that of any failed upload.
             Ok(Staging::Staged | Staging::Live | Staging::Damaged) => Ok(()),

@@ -1,7 +1,9 @@
 //! What goes in comes out, and later runs cost what is new.
 
+use reqwest::Method;
+
 use super::{Backups, check_served, store, store_many, text};
-use crate::support::{Start, TestServer, Xorb, rng};
+use crate::support::{Start, TestServer, Xorb, read_file, register, rng, upload_shard};
 
 #[tokio::test]
 async fn a_restored_folder_serves_the_same_bytes_as_the_first_one() {
@@ -111,4 +113,50 @@ async fn an_empty_folder_is_restored_into_and_keeps_its_permissions() {
     backups.restore("place");
     assert_eq!(place.metadata().unwrap().permissions().mode() & 0o777, 0o750);
     check_served(&Start::default().data_dir(&place).start(), &stored).await;
+}
+
+#[tokio::test]
+async fn a_restored_store_is_whole_from_its_first_start_on_and_the_same_when_its_index_is_made_again() {
+    let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
+    let mut stored = store_many(&server, &mut rng, 5).await;
+    backups.back_up(server.data_dir());
+    let (data_dir, _) = backups.restore("copy");
+    let zorb = |args: &[&str]| backups.folder.zorb(&[args, &["--json", "--data-dir", text(&data_dir)]].concat());
+    assert_eq!(zorb(&["fsck", "--deep"]).ok().record()["findings"], 0, "before anybody has started it");
+
+    // The first start is killed as soon as it listens, the second one does the work of a day.
+    Start::default().data_dir(&data_dir).start().kill();
+    let copy = Start::default().data_dir(&data_dir).start();
+    let client = copy.client();
+    check_served(&copy, &stored).await;
+    let removed = stored.remove(0);
+    let path = format!("/v1/files/{}", removed.file);
+    assert_eq!(client.request(Method::DELETE, &path).send().await.unwrap().status(), 200);
+    // A file of what was restored, and one of what is new.
+    let shard = upload_shard(&stored[0].xorb, 1, 5);
+    register(&client, shard.bytes()).await;
+    let fresh = store_many(&copy, &mut rng, 1).await;
+    let usage = client.get("/v1/usage").await.json();
+    stop(copy);
+    assert_eq!(zorb(&["fsck", "--deep"]).ok().record()["findings"], 0);
+
+    let rebuilt = zorb(&["index", "rebuild"]).ok().record();
+    assert_eq!(
+        (&rebuilt["xorbs"], &rebuilt["damaged_records"], &rebuilt["left_out"]),
+        (&6.into(), &0.into(), &0.into())
+    );
+    let copy = Start::default().data_dir(&data_dir).start();
+    check_served(&copy, &stored).await;
+    check_served(&copy, &fresh).await;
+    let client = copy.client();
+    assert_eq!(client.head(&path).await.status, 404);
+    assert_eq!(read_file(&client, "v2", &shard.file_hash(), None).await.unwrap(), stored[0].xorb.raw(1, 5));
+    assert_eq!(client.get("/v1/usage").await.json(), usage);
+    stop(copy);
+    assert_eq!(zorb(&["fsck", "--deep"]).ok().record()["findings"], 0);
+}
+
+fn stop(server: TestServer) {
+    server.terminate();
+    assert!(server.wait().success());
 }

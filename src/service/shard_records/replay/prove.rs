@@ -15,6 +15,9 @@ use crate::service::register::RegisterError;
 use crate::service::shard_records::rebuild::RebuildError;
 use crate::service::shard_records::record::Record;
 
+/// A file, its first chunk with the xorb that has it, and whether its terms are those of a switch.
+type ProvenFile = (NewFile, Option<(ChunkHash, XorbHash)>, bool);
+
 impl Replay<'_> {
     /// Proves what a shard says of xorbs, of which those that are not there are left out; returns their chunks that
     /// clients may ask for, and which xorbs they are.
@@ -38,30 +41,47 @@ impl Replay<'_> {
         Ok((dedup, listed))
     }
 
-    /// Proves a file by its newest terms, or by those of its record; one that is known already needs none of them.
+    /// Proves a file by its newest terms, or by those of its record, or by whatever terms it once had: all that prove it are
+    /// as true, and a switch that was written down may not have been done. One that is known already needs none of them.
+    /// Returns the file, its first chunk, and whether its terms are not those of its record.
     pub(super) async fn prove(
         &self,
         seq: Seq,
         file: FileInfo,
         contents: Contents,
-    ) -> Result<(Result<(NewFile, Option<(ChunkHash, XorbHash)>), Unproven>, Contents), RebuildError> {
-        if let Some(later) = self.switched.get(&file.hash).filter(|later| **later > seq)
-            && let Some(terms) = self.terms_of(*later, &file).await?
-            && let Ok((proven, first, contents)) = self.cas.prove_file(Tenant::SERVER, terms, Contents::default()).await
-        {
-            return Ok((Ok((proven, first)), contents));
+    ) -> Result<(Result<ProvenFile, Unproven>, Contents), RebuildError> {
+        let switched = self.switched.get(&file.hash).map(Vec::as_slice).unwrap_or_default();
+        let (before, later) = switched.split_at(switched.partition_point(|switched| *switched < seq));
+        if let Some(proven) = self.prove_switched(later, &file).await? {
+            return Ok((Ok(proven), Contents::default()));
         }
         let known = NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 };
-        let missing = match self.cas.prove_file(Tenant::SERVER, file, contents).await {
-            Ok((file, first, contents)) => return Ok((Ok((file, first)), contents)),
+        let missing = match self.cas.prove_file(Tenant::SERVER, file.clone(), contents).await {
+            Ok((file, first, contents)) => return Ok((Ok((file, first, false)), contents)),
             Err(RegisterError::MissingXorb { xorb }) => xorb,
             Err(RegisterError::Store(error)) => return Err(error.into()),
             Err(other) => return Ok((Err(Unproven::False(other)), Contents::default())),
         };
         // Its own xorbs were never referred to where the file was known before, and may be gone for good.
         let row = self.cas.index.find_file(known.hash, Reader::All, None).await.map_err(StoreError::from)?;
-        let outcome = if row.is_some() { Ok((known, None)) } else { Err(Unproven::Missing(missing)) };
-        Ok((outcome, Contents::default()))
+        if row.is_some() {
+            return Ok((Ok((known, None, false)), Contents::default()));
+        }
+        let proven = self.prove_switched(before, &file).await?;
+        Ok((proven.ok_or(Unproven::Missing(missing)), Contents::default()))
+    }
+
+    /// Proves a file by the terms of one of these records, of which the last one comes first.
+    async fn prove_switched(&self, records: &[Seq], file: &FileInfo) -> Result<Option<ProvenFile>, RebuildError> {
+        for seq in records.iter().rev() {
+            let Some(terms) = self.terms_of(*seq, file).await? else { continue };
+            match self.cas.prove_file(Tenant::SERVER, terms, Contents::default()).await {
+                Ok((proven, first, _)) => return Ok(Some((proven, first, true))),
+                Err(RegisterError::Store(error)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(None)
     }
 
     /// The file with the terms that this record gives it.
@@ -75,10 +95,10 @@ impl Replay<'_> {
     /// Chunks of these files' xorbs that clients may ask for by the rule of the protocol, and the xorbs.
     pub(super) async fn chunks_to_ask_for(
         &self,
-        files: &[Proven],
+        files: impl Iterator<Item = &Proven>,
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
         let (mut chunks, mut seen, mut contents) = (Vec::new(), HashSet::new(), Contents::default());
-        for terms in files.iter().flat_map(|file| runs(&file.file.terms)) {
+        for terms in files.flat_map(|file| runs(&file.file.terms)) {
             contents = self.cas.contents(contents, terms.iter().map(|term| term.xorb)).await?;
             for term in terms {
                 if let Some(xorb) = contents.get(&term.xorb).filter(|_| seen.insert(term.xorb)) {

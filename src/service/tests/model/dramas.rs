@@ -20,19 +20,28 @@ impl World {
     /// Plays one of them; returns as how many steps it counts.
     pub(super) async fn drama(&mut self) -> Result<usize, Failure> {
         self.count("dramas", 1);
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..10) {
             0 => self.interrupted_plan().await,
             1 => self.late_registration().await,
             2 => self.late_upload().await,
             3 => self.upload_into_deletion().await,
             4 => self.old_plan().await,
+            5 => self.damaged_file().await,
+            6 => Box::pin(self.compaction()).await,
+            7 => Box::pin(self.late_switch()).await,
+            8 => Box::pin(self.half_switch()).await,
             _ => self.unfinished_deletion().await,
         }
     }
 
-    async fn beat(&mut self, verbs: Vec<Verb>, lead: Vec<usize>, jump: Option<Duration>) -> Result<usize, Failure> {
+    pub(super) async fn beat(
+        &mut self,
+        verbs: Vec<Verb>,
+        lead: Vec<usize>,
+        jump: Option<Duration>,
+    ) -> Result<usize, Failure> {
         let jump = jump.map(|by| (lead.len(), by));
-        let count = self.play(verbs, Script { lead, jump, crash: None }, None).await?;
+        let count = self.play(verbs, Script { lead, jump, ..Script::default() }, None).await?;
         self.check().await?;
         Ok(count)
     }
@@ -99,7 +108,7 @@ impl World {
             0 => self.time_between(CONDEMNED, CONDEMNED * 2),
             _ => self.time_between(MIN_GRACE, MIN_GRACE + DAY),
         };
-        let script = Script { jump: Some((lead.len(), jump)), crash: None, lead: Vec::new() };
+        let script = Script { jump: Some((lead.len(), jump)), ..Script::default() };
         lead.extend(vec![1; self.rng.random_range(0..BEFORE_DELETION)]);
         let count = self.play(verbs, Script { lead, ..script }, None).await?;
         self.check().await?;
@@ -118,7 +127,7 @@ impl World {
         let jump = Some((lead.len(), self.time_between(DAY, DAY * 2)));
         lead.extend(vec![1; self.rng.random_range(0..=BEFORE_DELETION)]);
         let verbs = vec![Verb::Upload { who, xorb, form }, Verb::Collect];
-        let count = self.play(verbs, Script { lead, jump, crash: None }, None).await?;
+        let count = self.play(verbs, Script { lead, jump, ..Script::default() }, None).await?;
         self.check().await?;
         Ok(count)
     }

@@ -83,6 +83,36 @@ guards! {
     OwnClaim,
     /// Nobody is told of files that somebody else has registered.
     Walls,
+    /// What is known to be damaged is not read.
+    QuarantineHides,
+    /// A registration that names what is known to be damaged is refused.
+    RegisterRefusesDamaged,
+    /// Nobody is told that something is there which is known to be damaged.
+    RenewRefusesDamaged,
+    /// No answer to a question for a chunk names what is known to be damaged.
+    AnswerSparesDamaged,
+    /// An upload of what is known to be damaged replaces it.
+    UploadHeals,
+    /// What a check has found is noted.
+    CheckMarks,
+    /// What a check has found is noted of the blob that it has read, and not of one that was put there since.
+    MarkHitsWhatWasSeen,
+    /// A row describes the blob that was put there last.
+    HealDescribes,
+    /// What was healed counts as damaged no more.
+    HealUnmarks,
+    /// URLs of what stood elsewhere before a heal are refused.
+    HealNotesReplacement,
+    /// A file is switched only if it still is made of what its new terms were made for.
+    SwitchComparesTerms,
+    /// A xorb that loses its last reference by a switch is touched.
+    SwitchTouches,
+    /// A file refers to the new xorbs that it is made of.
+    SwitchRefers,
+    /// A file still refers to old xorbs of which it needs something else.
+    SwitchKeepsWhatIsNamed,
+    /// What different people have uploaded does not come together in one new xorb.
+    CompactionGroupsOwners,
 }
 
 /// Guards that are not missed while another one holds, that other one, and what goes wrong without both but not without
@@ -106,7 +136,7 @@ impl Weakness {
         Self { broken: broken.into(), blobs }
     }
 
-    fn lacks(&self, guard: Guard) -> bool {
+    pub(super) fn lacks(&self, guard: Guard) -> bool {
         self.broken.contains(&guard)
     }
 
@@ -165,7 +195,8 @@ impl Weakness {
         }
         let staging = index.stage_xorb(hash, ticket, now).await?;
         self.undo(index, before, Guard::UploadRevives, Guard::UploadTouches).await?;
-        Ok(staging)
+        let is_missed = staging == Staging::Damaged && self.lacks(Guard::UploadHeals);
+        Ok(if is_missed { Staging::Live } else { staging })
     }
 
     pub(in crate::service::tests) async fn publish_xorb(
@@ -189,7 +220,9 @@ impl Weakness {
         now: Timestamp,
     ) -> Result<bool, IndexError> {
         let before = self.life(index, hash).await?;
+        let hidden = self.hide_marks(index, Guard::RenewRefusesDamaged).await?;
         let renewed = index.renew_xorb(hash, domain, now).await?;
+        self.show_marks(index, hidden).await?;
         self.undo(index, before, Guard::RenewRevives, Guard::RenewTouches).await?;
         if renewed && self.lacks(Guard::TouchKeepsLater) {
             let sql = "UPDATE xorbs SET since = ?2 WHERE hash = ?1";
@@ -207,7 +240,9 @@ impl Weakness {
         for hash in &registration.xorbs {
             before.push(self.life(index, *hash).await?);
         }
+        let hidden = self.hide_marks(index, Guard::RegisterRefusesDamaged).await?;
         let registered = index.register(registration).await?;
+        self.show_marks(index, hidden).await?;
         if matches!(registered, Registered::New | Registered::Known) {
             for life in before {
                 self.undo(index, life, Guard::RegisterRevives, Guard::RegisterTouches).await?;
@@ -229,7 +264,9 @@ impl Weakness {
             condemned.extend(lives.into_iter().filter(|life| life.state == XorbState::Condemned));
         }
         let until = if self.lacks(Guard::AnswerPromises) { Timestamp::from_millis(0) } else { lease_until };
+        let hidden = self.hide_marks(index, Guard::AnswerSparesDamaged).await?;
         let hit = index.find_dedup(chunk, domain, until).await?;
+        self.show_marks(index, hidden).await?;
         for life in condemned {
             index
                 .spoil_at("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", life.hash.as_bytes(), 0)

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::palette::PALETTE;
 use super::record::{Failure, Fault, Url, ensure};
-use super::verbs::{ADMIN, Outcome, REPOS, Verb, claims, form_of};
+use super::verbs::{ADMIN, Outcome, Place, REPOS, Verb, claims, form_of};
 use super::world::{Act, Deed, World, millis};
-use crate::index::{Index, Reader};
 use crate::runtime::clock::Clock;
 use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE};
 
@@ -17,13 +16,19 @@ impl World {
     /// Judges a scene.
     pub(super) async fn judge(&mut self, act: Act) -> Result<(), Failure> {
         let before = self.record.claims.clone();
+        self.look_at_health().await;
+        if act.is_compacting() && !self.marked.is_subset(&act.marked) {
+            // The command may have marked it: a server looks for that every second.
+            self.notice_hidden().await?;
+        }
         self.judge_files(&act).await?;
         for deed in &act.deeds {
             let Some((begin, outcome)) = &deed.done else { continue };
             self.judge_xorbs(&act, deed, *begin, outcome)?;
+            self.judge_health(&act, deed, outcome)?;
         }
-        let Act { deeds, begin, has_jumped, safe } = act;
-        let act = Act { deeds: Vec::new(), begin, has_jumped, safe };
+        let Act { deeds, begin, has_jumped, safe, hurt, marked } = act;
+        let act = Act { deeds: Vec::new(), begin, has_jumped, safe, hurt, marked };
         let roles: Vec<Verb> = deeds.iter().map(|deed| deed.verb.clone()).collect();
         for deed in deeds {
             self.judge_reading(&act, &before, &roles, deed)?;
@@ -36,7 +41,7 @@ impl World {
         let verbs = || act.deeds.iter().map(|deed| &deed.verb);
         let touched: BTreeSet<usize> =
             verbs().filter_map(|verb| verb.claims().or(verb.removes())).map(|(_, file)| file).collect();
-        let mut lost = Vec::new();
+        let (mut lost, made_of) = (Vec::new(), self.record.made_of.clone());
         for file in touched {
             let before = self.record.claims.get(&file).cloned().unwrap_or_default();
             let mut found = BTreeSet::new();
@@ -72,6 +77,7 @@ impl World {
             }
             lost.extend(self.enter(act, file, !before.is_empty(), found).await?);
         }
+        lost.extend(self.judge_switches(act, &made_of).await?);
         for (xorb, until) in lost.into_iter().filter(|(xorb, _)| !self.record.is_needed(*xorb)).collect::<Vec<_>>() {
             self.record.lose(xorb, until, self.clock.now());
         }
@@ -96,13 +102,7 @@ impl World {
             self.count("files gone", u64::from(was_there));
             return Ok(xorbs.into_iter().map(|xorb| (xorb, begin + millis(MIN_GRACE))).collect());
         }
-        let hash = PALETTE.files[file].hash;
-        let row = self.index.find_file(hash, Reader::All, crate::format::ByteRange::new(0, u64::MAX)).await;
-        let Ok(Some(row)) = row else { return Err(Failure::new(Fault::Lost, format!("file {file}: {row:?}"))) };
-        let named: BTreeSet<usize> = row.terms.iter().filter_map(|term| PALETTE.xorb(&term.xorb)).collect();
-        for xorb in &named {
-            self.record.need(*xorb);
-        }
+        let named = self.look_up(file).await?;
         self.record.made_of.insert(file, named.into_iter().collect());
         self.record.claims.insert(file, found);
         Ok(Vec::new())
@@ -123,7 +123,8 @@ impl World {
                 self.count("uploads of what is being deleted", 1);
             }
             (Verb::Renew { who, xorb }, Outcome::Renewed(is_there)) => {
-                ensure(*is_there || *who != ADMIN || !is_safe(self, *xorb), Fault::Promise, what)?;
+                let is_fair = *is_there || *who != ADMIN || act.is_ill(*xorb) || !is_safe(self, *xorb);
+                ensure(is_fair, Fault::Promise, what)?;
                 if *is_there {
                     self.record.promise(*xorb, grace, now);
                     self.count("renewals", 1);
@@ -136,13 +137,14 @@ impl World {
                 self.count("registrations", 1);
             }
             (Verb::Register { .. }, Outcome::Missing(xorb)) => {
-                let xorb = PALETTE.xorb(xorb).expect("it was named");
+                let xorb = self.xorb(xorb).expect("it was named");
                 ensure(!is_safe(self, xorb), Fault::Promise, what)?;
                 self.count("registrations of what is missing", 1);
             }
             (Verb::Ask { .. }, Outcome::Told(xorbs, until)) => {
                 for xorb in xorbs {
-                    self.record.promise(PALETTE.xorb(xorb).expect("it was uploaded"), *until, now);
+                    let xorb = self.xorb(xorb).expect("it was uploaded, or made");
+                    self.record.promise(xorb, *until, now);
                 }
                 self.count("answers", 1);
             }
@@ -157,6 +159,8 @@ impl World {
                 self.count("spared", collected.spared);
             }
             (_, Outcome::Planned(plan)) => self.plans.push(plan.clone()),
+            (_, Outcome::CompactionPlanned(plan)) => self.keep_compaction(plan),
+            (_, Outcome::Compacted(done)) => self.judge_compaction(act, deed.was_hit, done)?,
             (_, Outcome::Behind) => {
                 ensure(act.begin.as_millis() < self.latest, Fault::Answer, || {
                     "doubt of a clock that is right".to_owned()
@@ -189,6 +193,7 @@ impl World {
         match (deed.verb, outcome) {
             (Verb::Read { who, file, range }, outcome) => {
                 let had = before.get(&file).is_some_and(|repos| who == ADMIN || repos.contains(&who));
+                let is_ill = PALETTE.files[file].xorbs().any(|xorb| act.is_ill(xorb));
                 let may_go = roles.iter().any(|verb| verb.removes().is_some_and(|(_, removed)| removed == file));
                 let claims = |verb: &Verb| {
                     verb.claims().is_some_and(|(repo, claimed)| claimed == file && (who == ADMIN || repo == who))
@@ -199,6 +204,8 @@ impl World {
                     Outcome::Bytes(None, _) => ensure(!had || may_go, Fault::Lost, || what),
                     Outcome::Bytes(Some(bytes), places) => {
                         ensure(may, Fault::Seen, || what.clone())?;
+                        let is_refused = range.is_none() && self.must_refuse(act, roles, file);
+                        ensure(!is_refused, Fault::Damage, || what.clone())?;
                         let whole = &PALETTE.files[file].bytes;
                         let expected = range.map_or(&whole[..], |range| {
                             let (start, end) = (usize::try_from(range.start()), usize::try_from(range.end()));
@@ -211,7 +218,10 @@ impl World {
                         }
                         Ok(())
                     }
-                    outcome => ensure(deed.was_hit || may_go, Fault::Lost, || format!("{what}: {outcome:?}")),
+                    outcome => {
+                        self.count("files refused", u64::from(is_ill));
+                        ensure(deed.was_hit || may_go || is_ill, Fault::Lost, || format!("{what}: {outcome:?}"))
+                    }
                 }
             }
             (Verb::Fetch(url), outcome) => {
@@ -219,24 +229,26 @@ impl World {
                     return Ok(());
                 }
                 self.count("URLs used", 1);
-                let is_same = matches!(&outcome, Outcome::Bytes(Some(bytes), _) if url.expected == bytes[..]);
-                let is_excused = deed.was_hit && matches!(outcome, Outcome::Failed(_));
-                ensure(is_same || is_excused, Fault::Promise, || format!("{url:?}: {outcome:?}"))
+                self.judge_fetch(act, roles, &url, &outcome, deed.was_hit)
             }
             _ => Ok(()),
         }
     }
 
-    fn note_urls(&mut self, begin: u64, places: Vec<(crate::format::XorbHash, crate::format::ByteRange, u64)>) {
-        for (hash, bytes, checksum) in places {
-            let xorb = PALETTE.xorb(&hash).expect("it was uploaded");
+    fn note_urls(&mut self, begin: u64, places: Vec<Place>) {
+        for Place { xorb, bytes, checksum, has_moved } in places {
+            // Not of what compactions have made: whoever has such a URL is kept by the same rule.
+            let Some(xorb) = PALETTE.xorb(&xorb) else { continue };
             let Some(form) = form_of(xorb, checksum) else { continue };
             let (start, end) = (usize::try_from(bytes.start()).unwrap(), usize::try_from(bytes.end()).unwrap());
-            let expected = bytes::Bytes::from_static(&form[start..end]);
+            // Elsewhere, if it was replaced just then.
+            let Some(expected) = form.get(start..end).map(bytes::Bytes::from_static) else { continue };
             if self.record.urls.len() == URL_COUNT {
                 self.record.urls.remove(0);
             }
-            self.record.urls.push(Url { xorb, bytes, expected, until: begin + millis(MIN_CONDEMNED) });
+            let until = begin + millis(MIN_CONDEMNED);
+            let (issued, may_be_refused) = (begin, has_moved || self.ailing.contains(&xorb));
+            self.record.urls.push(Url { xorb, bytes, expected, issued, until, may_be_refused, is_confused: false });
         }
     }
 }

@@ -9,6 +9,9 @@
 //! * no xorb is deleted before it was condemned for a day;
 //! * whoever has no claim to a file sees none;
 //! * what is visible has a blob, what has a blob has a row, and the totals are their sums;
+//! * a blob that went bad is found by a check, gives nobody a wrong byte of a file, is refused from then on to whoever
+//!   reads, registers or asks, and is healed by an upload in whatever serialization ([`damage`]);
+//! * a compaction changes what files are made of, and none of the above ([`compact`]);
 //!
 //! and at the end, when all claims were removed and the grace is over, nothing is left of anything.
 //!
@@ -21,9 +24,13 @@
 //!
 //! A step that goes wrong is printed with its seed and what came before it; `ZORB_SEED=<seed>` runs that one alone.
 
+mod compact;
+mod damage;
 mod dramas;
 mod gate;
 mod guards;
+mod guards_compact;
+mod guards_health;
 mod judge;
 mod palette;
 mod record;
@@ -52,7 +59,10 @@ const STEP_COUNT: usize = 500;
 const SEED_COUNT: u64 = 200;
 
 /// Seeds after which a guard counts as one that nobody misses.
-const GUARD_SEED_COUNT: u64 = 24;
+const GUARD_SEED_COUNT: u64 = 60;
+
+/// Seeds that show what goes wrong without two guards, and not without one of them.
+const COVERED_SEED_COUNT: u64 = 24;
 
 /// How a seed ended.
 struct Run {
@@ -134,7 +144,10 @@ fn a_hundred_thousand_steps_lose_nothing_that_was_promised_and_leave_nothing_beh
         // What never happens is not tested.
         for what in [
             "answers",
+            "blobs damaged",
+            "checks of what is damaged",
             "clocks set back",
+            "compactions",
             "condemned",
             "crashes",
             "crashes of the command",
@@ -142,15 +155,25 @@ fn a_hundred_thousand_steps_lose_nothing_that_was_promised_and_leave_nothing_beh
             "doubts",
             "failures",
             "files gone",
+            "files refused",
+            "files not switched, since they had changed",
             "files read",
+            "files switched",
+            "heals",
+            "refusals of what is damaged",
             "registrations",
             "registrations of what is missing",
             "renewals",
+            "sources that were damaged",
             "spared",
             "uploads",
             "uploads of what is being deleted",
             "uploads of what is there, or by grant",
+            "URLs of what is damaged",
             "URLs used",
+            "xorbs that compactions found",
+            "xorbs that compactions made",
+            "xorbs that were rewritten",
         ] {
             assert!(counts.get(what).is_some_and(|count| *count > 20), "{what}: {counts:?}");
         }
@@ -194,7 +217,7 @@ fn every_guard_that_is_broken_is_missed() {
 
 /// What goes wrong without these guards, where it does not count that something is condemned too early.
 fn losses(broken: &[Guard]) -> BTreeSet<Fault> {
-    let runs = (0..GUARD_SEED_COUNT).map(|seed| run(seed, broken, true));
+    let runs = (0..COVERED_SEED_COUNT).map(|seed| run(seed, broken, true));
     runs.filter_map(|run| run.failure).map(|failure| failure.fault).collect()
 }
 

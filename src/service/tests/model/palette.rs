@@ -192,6 +192,13 @@ impl File {
     }
 }
 
+impl File {
+    /// What it may be made of.
+    pub(super) fn xorbs(&self) -> impl Iterator<Item = usize> + '_ {
+        self.recipes.iter().flat_map(|recipe| &recipe.xorbs).copied()
+    }
+}
+
 impl Recipe {
     fn build(pieces: &[Piece], xorbs: &[Xorb]) -> Self {
         let (mut terms, mut proofs, mut named) = (Vec::new(), Vec::new(), Vec::new());

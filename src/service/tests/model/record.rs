@@ -27,6 +27,8 @@ pub(super) enum Fault {
     Answer,
     /// Somebody waits for ever.
     Stuck,
+    /// A blob that is known to be damaged is used, or one that is not counts as damaged, or is not healed.
+    Damage,
 }
 
 /// That something has gone wrong.
@@ -63,7 +65,12 @@ pub(super) struct Url {
     pub(super) xorb: usize,
     pub(super) bytes: ByteRange,
     pub(super) expected: Bytes,
+    pub(super) issued: u64,
     pub(super) until: u64,
+    /// Whether its xorb was damaged since, and may have been replaced.
+    pub(super) may_be_refused: bool,
+    /// Whether the clock has gone back since: a replacement may look as if it had been there before.
+    pub(super) is_confused: bool,
 }
 
 #[derive(Debug, Default)]

@@ -17,8 +17,21 @@ use super::gate::Stage;
 use crate::runtime::clock::ManualClock;
 
 /// Operations that are done under the lock of a xorb, or of a file.
-const LOCKED: [&str; 8] =
-    ["stage_xorb", "publish", "publish_xorb", "share_xorb", "spend_grant", "owned_xorbs", "register", "remove_claims"];
+pub(super) const LOCKED: &[&str] = &[
+    "stage_xorb",
+    "publish",
+    "publish_xorb",
+    "heal_xorb",
+    "delete",
+    "share_xorb",
+    "spend_grant",
+    "owned_xorbs",
+    "register",
+    "remove_claims",
+];
+
+/// The same of a check, which looks at the row once more under the lock.
+pub(super) const LOCKED_IN_CHECK: &[&str] = &["find_xorb", "find_chunks", "mark_sound", "heal_xorb"];
 
 /// Rounds after which an actor that should be waiting for a lock is taken to do so.
 const LOCK_ROUND_COUNT: usize = 3;
@@ -28,6 +41,8 @@ pub(super) struct Actor<T> {
     pub(super) acting: BoxFuture<'static, T>,
     /// The lock that it takes: that of a xorb, or of a file.
     pub(super) lock: Option<usize>,
+    /// What it does under that lock.
+    pub(super) locked: &'static [&'static str],
     /// Whether it is a process of its own, beside the server.
     pub(super) is_command: bool,
 }
@@ -44,6 +59,8 @@ pub(super) enum Crash {
 pub(super) struct Script {
     /// Whose turn it is at first, as far as they wait for one; then it is anybody's.
     pub(super) lead: Vec<usize>,
+    /// Who waits, before which operation, until nobody else can go on.
+    pub(super) held: Option<(usize, &'static str)>,
     pub(super) crash: Option<(usize, Crash)>,
     pub(super) jump: Option<(usize, Duration)>,
 }
@@ -89,8 +106,15 @@ pub(super) async fn play<T>(
             stage.end();
             return Played { outcomes, crash, has_jumped, order };
         }
-        let lead = script.lead.get(order.len()).copied().filter(|actor| waiting.contains(actor));
-        let next = lead.unwrap_or_else(|| waiting[rng.random_range(0..waiting.len())]);
+        let is_held = |actor: &usize| {
+            script.held.is_some_and(|(held, operation)| held == *actor && stage.operation(held) == Some(operation))
+        };
+        let mut others: Vec<usize> = waiting.iter().copied().filter(|actor| !is_held(actor)).collect();
+        if others.is_empty() {
+            others.clone_from(&waiting);
+        }
+        let lead = script.lead.get(order.len()).copied().filter(|actor| others.contains(actor));
+        let next = lead.unwrap_or_else(|| others[rng.random_range(0..others.len())]);
         order.push((next, stage.operation(next).unwrap_or_default()));
         stage.let_pass(next);
     }
@@ -127,10 +151,11 @@ async fn settle<T>(stage: &Stage, cast: &mut [Option<Actor<T>>], outcomes: &mut 
 }
 
 fn waits_for_lock<T>(stage: &Stage, cast: &[Option<Actor<T>>], index: usize) -> bool {
-    let lock = |index: usize| cast[index].as_ref().and_then(|actor: &Actor<T>| actor.lock);
-    let Some(wanted) = lock(index) else { return false };
-    let holds = |other: usize| {
-        other != index && lock(other) == Some(wanted) && stage.operation(other).is_some_and(|op| LOCKED.contains(&op))
+    let Some(wanted) = cast[index].as_ref().and_then(|actor| actor.lock) else { return false };
+    let holds = |(other, actor): (usize, &Option<Actor<T>>)| {
+        let Some(actor) = actor else { return false };
+        let is_within = stage.operation(other).is_some_and(|operation| actor.locked.contains(&operation));
+        other != index && actor.lock == Some(wanted) && is_within
     };
-    (0..cast.len()).any(holds)
+    cast.iter().enumerate().any(holds)
 }

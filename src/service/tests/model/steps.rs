@@ -42,6 +42,7 @@ impl World {
                 let now = self.clock.now().as_millis() - millis(back);
                 self.tell(format!("the clock goes back by {back:?}"));
                 self.clock.set(Timestamp::from_millis(now));
+                self.record.urls.iter_mut().for_each(|url| url.is_confused = true);
                 self.count("clocks set back", 1);
                 1
             }
@@ -52,6 +53,8 @@ impl World {
             146..150 => self.forget_references().await?,
             150..300 => self.close_scene().await?,
             300..330 => self.drama().await?,
+            330..345 => self.rot().await?,
+            345..355 => self.treat().await?,
             _ => self.scene().await?,
         };
         if self.rng.random_bool(0.5) {
@@ -90,9 +93,9 @@ impl World {
             Crash::Everybody
         };
         let script = Script {
-            lead: Vec::new(),
             crash: self.rng.random_bool(0.05).then(|| (self.rng.random_range(0..8 * count), who)),
             jump: self.rng.random_bool(0.1).then(|| (self.rng.random_range(0..6 * count), self.random_time())),
+            ..Script::default()
         };
         let fault = self.rng.random_bool(0.06).then(|| self.random_fault(count));
         self.play(verbs, script, fault).await
@@ -116,15 +119,15 @@ impl World {
         let time = Duration::from_millis(self.rng.random_range(millis(longest / 2)..millis(longest)));
         let who = if self.rng.random_bool(0.6) { Crash::Command } else { Crash::Everybody };
         let script = Script {
-            lead: Vec::new(),
             crash: self.rng.random_bool(0.15).then(|| (self.rng.random_range(0..20), who)),
             jump: self.rng.random_bool(0.7).then(|| (self.rng.random_range(0..12), time)),
+            ..Script::default()
         };
         let fault = self.rng.random_bool(0.15).then(|| self.random_fault(verbs.len()));
         self.play(verbs, script, fault).await
     }
 
-    fn random_fault(&mut self, count: usize) -> (usize, usize, Moment) {
+    pub(super) fn random_fault(&mut self, count: usize) -> (usize, usize, Moment) {
         let moment = if self.rng.random_bool(0.5) { Moment::Before } else { Moment::After };
         (self.rng.random_range(0..count), self.rng.random_range(0..10), moment)
     }
@@ -188,6 +191,7 @@ impl World {
     pub(super) fn random_xorb(&mut self) -> usize {
         let planned = self.plans.iter().flat_map(|plan| plan.xorbs()).filter_map(|xorb| PALETTE.xorb(&xorb.hash));
         let passing = self.lives.iter().filter(|(_, life)| life.state != XorbState::Live).map(|(xorb, _)| *xorb);
+        let passing = passing.filter(|xorb| *xorb < PALETTE.xorbs.len());
         let mut leaving: Vec<usize> = planned.chain(passing).collect();
         leaving.sort_unstable();
         match self.rng.random_range(0..10) {
@@ -197,7 +201,7 @@ impl World {
         }
     }
 
-    fn is_visible(&self, xorb: usize) -> bool {
+    pub(super) fn is_visible(&self, xorb: usize) -> bool {
         let state = self.lives.get(&xorb).map(|life| life.state);
         matches!(state, Some(XorbState::Live | XorbState::Condemned))
     }
@@ -206,11 +210,15 @@ impl World {
         let who = self.rng.random_range(0..=ADMIN);
         let repo = self.rng.random_range(0..REPOS.len());
         let form = self.rng.random_range(0..2);
+        if self.rng.random_ratio(1, 20) {
+            return self.compaction_verb();
+        }
         let removals = if self.is_shrinking { 30 } else { 8 };
         match self.rng.random_range(0..90 + removals) {
             0..14 => Verb::Upload { who, xorb: self.wanted_xorb(xorb), form },
             14..18 => Verb::Grant { who, xorb: self.wanted_xorb(xorb), form },
-            18..25 => Verb::Renew { who, xorb },
+            18..20 => Verb::Check { xorb },
+            20..25 => Verb::Renew { who, xorb },
             25..45 => self.random_registration(repo, xorb),
             45..52 => self.random_reading(xorb),
             52..58 if !self.record.urls.is_empty() => {
@@ -228,7 +236,7 @@ impl World {
     /// A plan; rather one that would delete what has been condemned again since.
     fn random_plan(&mut self) -> CollectionPlan {
         let is_condemned = |planned: &PlannedXorb| {
-            let life = PALETTE.xorb(&planned.hash).and_then(|xorb| self.lives.get(&xorb));
+            let life = self.xorb(&planned.hash).and_then(|xorb| self.lives.get(&xorb));
             matches!(planned.action, Action::Delete { .. })
                 && life.is_some_and(|life| life.state == XorbState::Condemned)
         };
@@ -282,7 +290,7 @@ impl World {
         if claims.is_empty() { None } else { Some(claims[self.rng.random_range(0..claims.len())]) }
     }
 
-    fn random_reading(&mut self, xorb: usize) -> Verb {
+    pub(super) fn random_reading(&mut self, xorb: usize) -> Verb {
         let Some((file, repo)) = self.random_claim(xorb) else { return Verb::Renew { who: ADMIN, xorb } };
         let who = [repo, repo, ADMIN, self.rng.random_range(0..REPOS.len())][self.rng.random_range(0..4)];
         let len = PALETTE.files[file].bytes.len() as u64;
@@ -291,7 +299,7 @@ impl World {
         Verb::Read { who, file, range: range.filter(|_| self.rng.random_bool(0.5)) }
     }
 
-    fn random_removal(&mut self, xorb: usize) -> Verb {
+    pub(super) fn random_removal(&mut self, xorb: usize) -> Verb {
         match self.random_claim(xorb) {
             Some((file, repo)) => Verb::Remove { who: if self.rng.random_bool(0.3) { ADMIN } else { repo }, file },
             None => Verb::Remove { who: ADMIN, file: self.rng.random_range(0..PALETTE.files.len()) },
@@ -318,6 +326,16 @@ impl World {
         let read = read_file(&self.server, &claims(repo), made.hash, None).await;
         let is_same = matches!(&read, Outcome::Bytes(Some(bytes), _) if *bytes == made.bytes);
         self.count("samples read", 1);
+        let of = &self.record.made_of[&file];
+        if of.iter().any(|xorb| self.marked.contains(xorb)) {
+            let is_refused = matches!(read, Outcome::Failed(_));
+            return ensure(is_refused, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
+        }
+        if of.iter().any(|xorb| self.hurt.contains(xorb)) {
+            // Nobody knows yet, but nobody gets anything wrong either.
+            let is_fair = is_same || matches!(read, Outcome::Failed(_));
+            return ensure(is_fair, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
+        }
         ensure(is_same, Fault::Lost, || format!("file {file} for {repo}: {read:?}"))
     }
 
@@ -354,7 +372,7 @@ impl World {
             self.check().await?;
         }
         for xorb in self.record.made_of[&file].clone() {
-            let xorb = PALETTE.xorbs[xorb].hash;
+            let xorb = self.hash_of(xorb);
             self.index.spoil_pair(MEND, xorb.as_bytes(), hash.as_bytes()).await.unwrap();
         }
         Ok(3)
@@ -362,6 +380,7 @@ impl World {
 
     /// Everybody removes everything, and all of it goes.
     pub(super) async fn end(&mut self) -> Result<(), Failure> {
+        self.cure_all().await?;
         self.read_all().await?;
         let files: Vec<usize> = self.record.claims.keys().copied().collect();
         for file in files {

@@ -6,16 +6,20 @@ use futures_util::{TryStreamExt, stream};
 
 use super::palette::{PALETTE, Xorb};
 use super::record::Url;
+use super::scene::{LOCKED, LOCKED_IN_CHECK};
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::parse_dedup_answer;
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::runtime::clock::Clock;
 use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
+use crate::service::fsck::Presence;
+use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Collected, CollectionPlan, Doubt, Pace, Policy};
+use crate::service::scrub::Checked;
 use crate::service::tests::claims::writer;
 use crate::service::{
     BodyError, Cas, Detail, Form, GrantedUpload, PUBLISH_LOCK_COUNT, ReconstructError, RegisterError, RemoveError,
-    Upload, UploadError,
+    Upload, UploadError, examine,
 };
 
 /// Repositories, in two domains. Who comes after them administers all.
@@ -33,10 +37,24 @@ pub(super) enum Verb {
     Fetch(Url),
     Ask { who: usize, chunk: usize },
     Remove { who: usize, file: usize },
+    Check { xorb: usize },
     Plan,
     Execute(CollectionPlan),
     Collect,
+    PlanCompaction(MinLive),
+    Compact(CompactionPlan),
     Recover,
+}
+
+/// From where bytes can be fetched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) xorb: XorbHash,
+    pub(super) bytes: ByteRange,
+    /// Of the whole xorb.
+    pub(super) checksum: u64,
+    /// Whether a URL from this very second is refused, since the xorb was replaced in it, or will have been.
+    pub(super) has_moved: bool,
 }
 
 /// What became of it.
@@ -46,11 +64,13 @@ pub(super) enum Outcome {
     Stored(bool),
     /// The xorb is being deleted.
     Busy,
+    /// A xorb that it names is damaged, and known to be.
+    Damaged,
     Renewed(bool),
     Registered,
     Missing(XorbHash),
-    /// The bytes, and from where they could be fetched: xorb, bytes, checksum of the whole.
-    Bytes(Option<Vec<u8>>, Vec<(XorbHash, ByteRange, u64)>),
+    /// The bytes, and from where they could be fetched.
+    Bytes(Option<Vec<u8>>, Vec<Place>),
     /// These xorbs may be used until then.
     Told(Vec<XorbHash>, u64),
     Untold,
@@ -58,9 +78,15 @@ pub(super) enum Outcome {
     NotThere,
     Planned(CollectionPlan),
     Collected(Collected),
+    CompactionPlanned(CompactionPlan),
+    Compacted(Compacted),
     /// The clock has gone back.
     Behind,
     Recovered,
+    /// A check found that the blob is the xorb, or that it is not.
+    Sound(bool),
+    /// Everything has changed, or gone, while it was checked.
+    Passed,
     Failed(String),
 }
 
@@ -68,7 +94,9 @@ impl Verb {
     /// The lock that it takes. Those of files are behind those of xorbs, of which there are fewer.
     pub(super) fn lock(&self) -> Option<usize> {
         match self {
-            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } => Some(PALETTE.xorbs[*xorb].lock()),
+            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => {
+                Some(PALETTE.xorbs[*xorb].lock())
+            }
             Self::Register { file, .. } | Self::Remove { file, .. } => {
                 Some(PUBLISH_LOCK_COUNT + usize::from(PALETTE.files[*file].hash.as_bytes()[0]))
             }
@@ -76,9 +104,24 @@ impl Verb {
         }
     }
 
-    /// Whether it deletes blobs, which one process does at a time.
+    /// What it does under its lock.
+    pub(super) const fn locked(&self) -> &'static [&'static str] {
+        if matches!(self, Self::Check { .. }) { LOCKED_IN_CHECK } else { LOCKED }
+    }
+
+    /// Whether it may heal this xorb.
+    pub(super) const fn may_heal(&self, healed: usize) -> bool {
+        match self {
+            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => *xorb == healed,
+            // It looks at what it cannot copy, and what it makes may be there and damaged.
+            Self::Compact(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it deletes blobs, or is what only one process does at a time for other reasons.
     pub(super) const fn deletes(&self) -> bool {
-        matches!(self, Self::Collect | Self::Execute(_) | Self::Recover)
+        matches!(self, Self::Collect | Self::Execute(_) | Self::Compact(_) | Self::Recover)
     }
 
     /// Who removes claims to which file.
@@ -100,7 +143,8 @@ fn failed(error: impl std::fmt::Debug) -> Outcome {
     Outcome::Failed(format!("{error:?}"))
 }
 
-pub(super) async fn perform(cas: Cas, policy: Policy, verb: Verb) -> Outcome {
+/// `presence` says whether another process may be at work, as far as the one that performs it knows.
+pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: Verb) -> Outcome {
     match verb {
         Verb::Upload { who, xorb, form } => stored(upload(&cas, who, xorb, form).await),
         Verb::Grant { who, xorb, form } => stored(upload_granted(&cas, who, xorb, form).await),
@@ -111,6 +155,7 @@ pub(super) async fn perform(cas: Cas, policy: Policy, verb: Verb) -> Outcome {
             match cas.register(&claims(who), PALETTE.shard(file, recipe, &listed).into()).await {
                 Ok(_) => Outcome::Registered,
                 Err(RegisterError::MissingXorb { xorb }) => Outcome::Missing(xorb),
+                Err(RegisterError::DamagedXorb { .. }) => Outcome::Damaged,
                 Err(error) => failed(error),
             }
         }
@@ -129,9 +174,19 @@ pub(super) async fn perform(cas: Cas, policy: Policy, verb: Verb) -> Outcome {
             Err(RemoveError::NotFound) => Outcome::NotThere,
             Err(error) => failed(error),
         },
+        Verb::Check { xorb } => match cas.check_xorb(PALETTE.xorbs[xorb].hash, &mut examine::Pace::new(None)).await {
+            Ok(Checked::Sound) => Outcome::Sound(true),
+            Ok(Checked::Damaged(_)) => Outcome::Sound(false),
+            Ok(Checked::Passed) => Outcome::Passed,
+            Err(error) => failed(error),
+        },
         Verb::Plan => in_doubt(cas.plan_collection(policy).await, Outcome::Planned),
         Verb::Execute(plan) => Outcome::Collected(cas.collect(plan, &Pace::default()).await),
         Verb::Collect => in_doubt(cas.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
+        Verb::PlanCompaction(min_live) => {
+            in_doubt(cas.plan_compaction(policy, min_live).await, Outcome::CompactionPlanned)
+        }
+        Verb::Compact(plan) => Outcome::Compacted(cas.compact(plan, presence, &Pace::default()).await),
         Verb::Recover => cas.recover().await.map_or_else(failed, |_| Outcome::Recovered),
     }
 }
@@ -148,6 +203,7 @@ fn stored(result: Result<bool, UploadError>) -> Outcome {
     match result {
         Ok(was_inserted) => Outcome::Stored(was_inserted),
         Err(UploadError::BeingDeleted { .. }) => Outcome::Busy,
+        Err(UploadError::FoundDamaged { .. }) => Outcome::Damaged,
         Err(error) => failed(error),
     }
 }
@@ -197,6 +253,7 @@ pub(super) fn crc64(bytes: &[u8]) -> u64 {
 
 /// Reads a range as a client does: asks what to fetch, and fetches it.
 pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range: Option<ByteRange>) -> Outcome {
+    let issued = cas.clock.now().as_secs();
     let plan = match cas.reconstruct(claims, file, range, Detail::Terms).await {
         Ok(plan) => plan,
         Err(ReconstructError::NotFound) => return Outcome::Bytes(None, Vec::new()),
@@ -218,7 +275,9 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
             Err(error) => return failed(error),
         }
         let fetched = plan.plan.xorbs.iter().filter(|plan| plan.xorb == term.xorb);
-        places.extend(fetched.flat_map(|plan| &plan.descriptors).map(|place| (term.xorb, place.bytes, xorb.crc64())));
+        let (checksum, has_moved) = (xorb.crc64(), xorb.has_moved_since(issued));
+        let place = |bytes| Place { xorb: term.xorb, bytes, checksum, has_moved };
+        places.extend(fetched.flat_map(|plan| &plan.descriptors).map(|found| place(found.bytes)));
     }
     let start = usize::try_from(plan.plan.file.offset_into_first_range).unwrap();
     let len = range.map_or(plan.file_len, |range| range.end().min(plan.file_len) - range.start());
@@ -233,7 +292,8 @@ async fn fetch(cas: &Cas, url: &Url) -> Outcome {
         Ok(None) => return Outcome::Bytes(None, Vec::new()),
         Err(error) => return failed(error),
     };
-    if url.bytes.end() > xorb.layout().serialized_len() {
+    // As the route does it.
+    if xorb.has_moved_since(url.issued / 1000) || url.bytes.end() > xorb.layout().serialized_len() {
         return Outcome::Bytes(None, Vec::new());
     }
     match cas.read(&xorb, Form::Serialized, url.bytes).await {

@@ -1,6 +1,6 @@
 //! The store under test with all that is around it: processes, a clock, and the model of what it was told to keep.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use super::compact::Made;
 use super::gate::{Gate, Stage};
 use super::guards::{Guard, Weakness};
-use super::palette::PALETTE;
 use super::record::{Failure, Fault, Record, ensure};
-use super::scene::{Actor, Crash, Played, Script, play};
+use super::scene::{Actor, Crash, LOCKED, Played, Script, play};
 use super::verbs::{Outcome, Verb, perform};
 use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
@@ -27,6 +27,7 @@ use crate::index::sqlite::SqliteIndex;
 use crate::index::{Collect, Index, XorbLife, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
+use crate::service::fsck::Presence;
 use crate::service::gc::{CollectionPlan, MIN_GRACE, Policy};
 use crate::service::tests::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
 use crate::service::{Budget, Cas};
@@ -71,7 +72,13 @@ pub(super) struct World {
     pub(super) collected: Option<u64>,
     /// Whether it does not count that a promised xorb is condemned, or deleted soon after its condemnation.
     pub(super) is_lenient: bool,
-    blobs: MemoryBlobStore,
+    /// Xorbs whose blobs are not what their rows say, and those of which the rows say so, as of the last look.
+    pub(super) hurt: BTreeSet<usize>,
+    pub(super) marked: BTreeSet<usize>,
+    /// Xorbs that were damaged, and not seen sound and unmarked since.
+    pub(super) ailing: BTreeSet<usize>,
+    pub(super) blobs: MemoryBlobStore,
+    pub(super) made: Made,
     command: Cas,
     weakness: Weakness,
     /// Of the generation that the server knows of.
@@ -96,6 +103,9 @@ pub(super) struct Act {
     pub(super) has_jumped: bool,
     /// Xorbs that could be counted on when it began.
     pub(super) safe: HashSet<usize>,
+    /// Xorbs that were damaged when it began, and those that were known to be.
+    pub(super) hurt: BTreeSet<usize>,
+    pub(super) marked: BTreeSet<usize>,
 }
 
 pub(super) fn policy() -> Policy {
@@ -129,7 +139,11 @@ impl World {
             popular: 0,
             is_shrinking: false,
             collected: None,
+            hurt: BTreeSet::new(),
+            marked: BTreeSet::new(),
+            ailing: BTreeSet::new(),
             is_lenient: false,
+            made: Made::default(),
             seen: None,
             clock,
             index,
@@ -166,8 +180,9 @@ impl World {
     fn cast(&self, process: &Cas, faults: &Faults) -> Cas {
         let mut cas = process.clone();
         let (inner, weakness) = (self.index.clone(), self.weakness.clone());
-        cas.index = Arc::new(FaultyIndex { inner, faults: faults.clone(), weakness });
-        cas.blobs = Arc::new(FaultyBlobs { inner: self.blobs.clone(), faults: faults.clone() });
+        let parts = cas.parts_mut();
+        parts.index = Arc::new(FaultyIndex { inner, faults: faults.clone(), weakness });
+        parts.blobs = Arc::new(FaultyBlobs { inner: self.blobs.clone(), faults: faults.clone() });
         cas
     }
 
@@ -179,7 +194,13 @@ impl World {
         fault: Option<(usize, usize, Moment)>,
     ) -> Result<Act, Failure> {
         let begin = self.clock.now();
-        let safe = (0..PALETTE.xorbs.len()).filter(|xorb| self.record.is_safe(*xorb)).collect();
+        let is_compacting = verbs.iter().any(|verb| matches!(verb, Verb::Compact(_)));
+        if is_compacting || verbs.iter().any(|verb| matches!(verb, Verb::PlanCompaction(_))) {
+            self.learn_owners().await;
+        }
+        let takes_locks = verbs.iter().any(|verb| verb.lock().is_some());
+        let safe = (0..self.xorb_count()).filter(|xorb| self.record.is_safe(*xorb)).collect();
+        let (hurt, marked) = (self.hurt.clone(), self.marked.clone());
         let (stage, mut actors, mut hits) = (Arc::new(Stage::default()), Vec::new(), Vec::new());
         for (index, verb) in verbs.iter().enumerate() {
             let gate = Gate::new(&stage, index);
@@ -187,18 +208,23 @@ impl World {
             if let Some((_, n, moment)) = fault.filter(|(who, ..)| *who == index) {
                 faults.arm(n, moment);
             }
-            let is_command = matches!(verb, Verb::Collect | Verb::Execute(_)) && self.rng.random_bool(0.5);
+            let is_command = match verb {
+                Verb::Collect | Verb::Execute(_) => self.rng.random_bool(0.5),
+                Verb::Compact(_) => takes_locks || self.rng.random_bool(0.5),
+                _ => false,
+            };
+            let presence = if is_command { Presence::Shared } else { Presence::Alone };
             let cas = self.cast(if is_command { &self.command } else { &self.server }, &faults);
-            let (clock, lock, verb) = (Arc::clone(&self.clock), verb.lock(), verb.clone());
+            let (clock, lock, locked, verb) = (Arc::clone(&self.clock), verb.lock(), verb.locked(), verb.clone());
             let acting = async move {
                 gate.pass("begin").await;
                 let begin = clock.now().as_millis();
-                let outcome = perform(cas, policy(), verb).await;
+                let outcome = perform(cas, policy(), presence, verb).await;
                 // Who dies here has done everything, and nobody knows.
                 gate.pass("answer").await;
                 (begin, outcome)
             };
-            actors.push(Actor { acting: acting.boxed(), lock, is_command });
+            actors.push(Actor { acting: acting.boxed(), lock, locked, is_command });
             hits.push(faults);
         }
         let played = timeout(STUCK, play(&stage, actors, script, &self.clock, &mut self.rng)).await;
@@ -218,9 +244,12 @@ impl World {
             }
             Some(Crash::Everybody) => self.reboot().await?,
         }
+        if is_compacting {
+            self.adopt().await;
+        }
         let outcomes = verbs.into_iter().zip(outcomes).zip(hits);
         let deeds = outcomes.map(|((verb, done), faults)| Deed { verb, done, was_hit: faults.disarm().is_some() });
-        Ok(Act { deeds: deeds.collect(), begin, has_jumped, safe })
+        Ok(Act { deeds: deeds.collect(), begin, has_jumped, safe, hurt, marked })
     }
 
     /// Everything in memory is gone; the next process finds what is in the stores.
@@ -238,8 +267,8 @@ impl World {
             let stage = Arc::new(Stage::default());
             let gate = Gate::new(&stage, 0);
             let cas = self.cast(&self.server, &Faults::behind(gate));
-            let acting = perform(cas, policy(), Verb::Recover).boxed();
-            let actors = vec![Actor { acting, lock: None, is_command: false }];
+            let acting = perform(cas, policy(), Presence::Alone, Verb::Recover).boxed();
+            let actors = vec![Actor { acting, lock: None, locked: LOCKED, is_command: false }];
             let crash = Some((self.rng.random_range(0..6), Crash::Everybody));
             play(&stage, actors, Script { crash, ..Script::default() }, &self.clock, &mut self.rng).await;
             self.restart().await?;
@@ -273,28 +302,30 @@ impl World {
 
     /// Compares the stores with each other and with what was promised.
     pub(super) async fn check(&mut self) -> Result<(), Failure> {
+        self.check_health().await?;
         let lives = self.index.xorb_lives(None, u32::MAX).await.unwrap();
         let totals = self.index.totals().await.unwrap();
         let blobs: HashSet<_> = self.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash()).collect();
         self.lives.clear();
         let (mut count, mut serialized_len, mut raw_len) = (0, 0, 0);
         for life in lives {
-            let xorb = PALETTE.xorb(&life.hash).expect("all xorbs are of the palette");
+            let xorb = self.xorb(&life.hash).expect("nobody else makes xorbs");
             self.lives.insert(xorb, life);
             if matches!(life.state, XorbState::Live | XorbState::Condemned) {
                 count += 1;
                 serialized_len += life.serialized_len;
-                raw_len += PALETTE.xorbs[xorb].raw_len();
-                ensure(blobs.contains(&life.hash), Fault::Torn, || format!("xorb {xorb} is visible without a blob"))?;
+                raw_len += self.raw_len(xorb).await;
+                let is_there = blobs.contains(&life.hash) || self.ailing.contains(&xorb);
+                ensure(is_there, Fault::Torn, || format!("xorb {xorb} is visible without a blob"))?;
             }
         }
         for blob in &blobs {
-            let xorb = PALETTE.xorb(blob).expect("all xorbs are of the palette");
+            let xorb = self.xorb(blob).expect("nobody else makes xorbs");
             ensure(self.lives.contains_key(&xorb), Fault::Torn, || format!("the blob of xorb {xorb} has no row"))?;
         }
         let sums = (totals.xorb_count, totals.serialized_len, totals.raw_len);
         ensure(sums == (count, serialized_len, raw_len), Fault::Torn, || format!("the totals are {totals:?}"))?;
-        for xorb in 0..PALETTE.xorbs.len() {
+        for xorb in 0..self.xorb_count() {
             let state = self.lives.get(&xorb).map(|life| life.state);
             let is_visible = matches!(state, Some(XorbState::Live | XorbState::Condemned));
             let found = || format!("xorb {xorb} is {state:?}; {}", self.record.why(xorb));

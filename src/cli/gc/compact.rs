@@ -1,0 +1,197 @@
+//! `zorb gc --compact`: what is said of a compaction, before and after.
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use super::{Job, TallyRecord, shown};
+use crate::cli::output::Output;
+use crate::cli::units::{Count, Size};
+use crate::runtime::telemetry::chain;
+use crate::service::Cas;
+use crate::service::fsck::Presence;
+use crate::service::gc::Pace;
+use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive, Source};
+
+/// Half of a xorb: what is rewritten is less than what comes back.
+const DEFAULT_SHARE: f64 = 0.5;
+
+/// A line of `--dry-run --json`.
+#[derive(Debug, Serialize)]
+struct RewrittenRecord {
+    xorb: String,
+    serialized_len: u64,
+    /// Bytes of it that files need.
+    live_len: u64,
+    action: &'static str,
+    reason: String,
+    /// The new xorb.
+    into: String,
+}
+
+/// Another one.
+#[derive(Debug, Serialize)]
+struct NewRecord {
+    xorb: String,
+    serialized_len: u64,
+    action: &'static str,
+    chunks: u32,
+    from: Vec<String>,
+}
+
+/// What the last line of `--dry-run --json` says of it.
+#[derive(Debug, Serialize)]
+pub(super) struct PlanRecord {
+    rewritten: TallyRecord,
+    made: TallyRecord,
+    saved_len: u64,
+    kept: KeptRecord,
+}
+
+#[derive(Debug, Serialize)]
+struct KeptRecord {
+    needed: TallyRecord,
+    in_grace: TallyRecord,
+    damaged: TallyRecord,
+    left_off: TallyRecord,
+}
+
+/// What `--json` says of it without `--dry-run`.
+#[derive(Debug, Serialize)]
+pub(super) struct CompactedRecord {
+    rewritten: TallyRecord,
+    made: TallyRecord,
+    found: TallyRecord,
+    files: u64,
+    changed: u64,
+    damaged: u64,
+    failed: u64,
+}
+
+impl PlanRecord {
+    pub(super) fn of(plan: &CompactionPlan) -> Self {
+        let kept = plan.kept();
+        Self {
+            rewritten: plan.old().into(),
+            made: plan.made().into(),
+            saved_len: plan.saved_len(),
+            kept: KeptRecord {
+                needed: kept.needed.into(),
+                in_grace: kept.in_grace.into(),
+                damaged: kept.damaged.into(),
+                left_off: kept.left_off.into(),
+            },
+        }
+    }
+}
+
+impl CompactedRecord {
+    pub(super) fn of(done: &Compacted) -> Self {
+        Self {
+            rewritten: done.rewritten.into(),
+            made: done.made.into(),
+            found: done.found.into(),
+            files: done.file_count,
+            changed: done.changed_count,
+            damaged: done.damaged,
+            failed: done.failed,
+        }
+    }
+}
+
+pub(super) fn default_share() -> MinLive {
+    MinLive::new(DEFAULT_SHARE).expect("a half is a share")
+}
+
+/// Reads what `--min-live` says.
+pub(super) fn parse_share(text: &str) -> Result<MinLive, String> {
+    let share = text.parse().ok().and_then(MinLive::new);
+    share.ok_or_else(|| "it is a share of the bytes of a xorb: more than 0 and at most 1, such as 0.5".to_owned())
+}
+
+/// The plan, and the share that it was made with; `None` where nobody has asked for one.
+pub(super) async fn plan(cas: &Cas, job: &Job) -> anyhow::Result<Option<(CompactionPlan, MinLive)>> {
+    let Some(min_live) = job.min_live else { return Ok(None) };
+    let plan = cas.plan_compaction(job.policy, min_live).await.context("nothing would be compacted, out of doubt")?;
+    Ok(Some((plan, min_live)))
+}
+
+/// Compacts, if somebody has asked for that.
+pub(super) async fn execute(cas: &Cas, job: &Job) -> anyhow::Result<Option<Compacted>> {
+    let Some(min_live) = job.min_live else { return Ok(None) };
+    // A server may be started at any time.
+    let done = cas.compact_garbage(job.policy, min_live, Presence::Shared, &Pace::default()).await;
+    Ok(Some(done.context("nothing was compacted, out of doubt")?))
+}
+
+pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Output) -> anyhow::Result<()> {
+    for rewrite in plan.rewrites() {
+        for Source { xorb, serialized_len, live_len, .. } in &rewrite.sources {
+            let percent = live_len.saturating_mul(100) / (*serialized_len).max(1);
+            let reason = format!("files need {percent} % of it, and less than {} is reason enough", min_live.share());
+            output.line(format_args!(
+                "{xorb}  {:>10}  compact: {reason}; into {}",
+                Size(*serialized_len),
+                rewrite.hash
+            ))?;
+            output.record(&RewrittenRecord {
+                xorb: xorb.to_string(),
+                serialized_len: *serialized_len,
+                live_len: *live_len,
+                action: "compact",
+                reason,
+                into: rewrite.hash.to_string(),
+            })?;
+        }
+        let from = rewrite.sources.iter().map(|source| source.xorb.to_string()).collect();
+        output.line(format_args!(
+            "{}  {:>10}  make: {} of {}",
+            rewrite.hash,
+            Size(rewrite.serialized_len),
+            Count(rewrite.chunk_count.into(), "chunk"),
+            Count(rewrite.sources.len() as u64, "xorb"),
+        ))?;
+        output.record(&NewRecord {
+            xorb: rewrite.hash.to_string(),
+            serialized_len: rewrite.serialized_len,
+            action: "make",
+            chunks: rewrite.chunk_count,
+            from,
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Result<()> {
+    let kept = plan.kept();
+    for (tally, why) in [
+        (kept.needed, "files need enough of it"),
+        (kept.in_grace, "it was touched within the grace"),
+        (kept.damaged, "it is damaged"),
+        (kept.left_off, "the plan is full"),
+    ] {
+        if tally.count > 0 {
+            output.line(format_args!("stays whole: {}, because {why}", shown(tally)))?;
+        }
+    }
+    let (old, new, saved) = (shown(plan.old()), shown(plan.made()), Size(plan.saved_len()));
+    output.line(format_args!("would be rewritten: {old}, into {new}; {saved} come back when their grace is over"))?;
+    Ok(())
+}
+
+pub(super) fn report(done: &Compacted, output: &Output) -> anyhow::Result<()> {
+    let (rewritten, made, files) = (shown(done.rewritten), shown(done.made), Count(done.file_count, "file"));
+    output.line(format_args!("rewritten: {rewritten}, into {made}; switched: {files}"))?;
+    if done.changed_count > 0 {
+        output.line(format_args!("left for the next run: {}", Count(done.changed_count, "file")))?;
+    }
+    if done.damaged > 0 {
+        output.line(format_args!("found damaged: {}", Count(done.damaged, "xorb")))?;
+    }
+    if let Some(error) = &done.failure {
+        bail!("compaction has ended early, the next run goes on: {}", chain(error));
+    }
+    if done.failed > 0 {
+        bail!("{} could not be compacted, the next run tries again; the log says why", done.failed);
+    }
+    Ok(())
+}

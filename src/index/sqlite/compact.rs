@@ -1,0 +1,213 @@
+//! Compaction in SQLite: what files need of xorbs, and what a new xorb inherits.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+
+use super::files::{BATCH_COUNT, execute, file_hash, push_hashes, release};
+use super::{SqliteIndex, get, map, millis};
+use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::index::compact::{Compact, FileSwitch, Switched, TermRow, TermRowPage};
+use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::parse_terms;
+use crate::index::{Ticket, rows};
+use crate::runtime::clock::Timestamp;
+
+/// Makes a visible and sound xorb live, and touches it.
+const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) \
+     WHERE hash = ? AND state IN (1, 2) AND damaged_at IS NULL RETURNING id";
+
+impl Compact for SqliteIndex {
+    fn term_rows(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermRowPage, IndexError>> {
+        self.read_term_rows("list all terms of files", after, limit).boxed()
+    }
+
+    fn terms_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<TermRow>, IndexError>> {
+        const SQL: &str = "SELECT file_terms.rowid, hash, removed_at, terms FROM files JOIN file_terms ON file_id = id \
+             WHERE hash = ? ORDER BY start";
+        let op = "read all terms of a file";
+        async move {
+            let rows = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_all(&self.readers).await;
+            let rows = rows.map_err(|error| map(op, error))?;
+            rows.iter().filter_map(|row| parse_row(op, row).transpose()).collect()
+        }
+        .boxed()
+    }
+
+    fn files_of(
+        &self,
+        xorb: XorbHash,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
+        // Sorted here and not by an index: `xorb_files` has them by id.
+        const SQL: &str = "SELECT hash FROM xorb_files JOIN files ON files.id = file_id \
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL AND hash > ? \
+             ORDER BY hash LIMIT ?";
+        let op = "list the files that refer to a xorb";
+        async move {
+            let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
+            let query = sqlx::query(SQL).bind(xorb.as_bytes().as_slice()).bind(after).bind(limit);
+            let rows = query.fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| file_hash(op, get(op, row, 0)?)).collect()
+        }
+        .boxed()
+    }
+
+    fn owners_of(&self, xorbs: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<(XorbHash, String)>, IndexError>> {
+        let op = "find the owners of xorbs";
+        async move {
+            let mut owners = Vec::new();
+            for batch in xorbs.chunks(BATCH_COUNT) {
+                let mut query = QueryBuilder::<Sqlite>::new(
+                    "SELECT hash, domain FROM xorbs JOIN xorb_domains ON xorb_id = id WHERE state IN (1, 2) AND hash IN (",
+                );
+                push_hashes(&mut query, batch);
+                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+                for row in &rows {
+                    let hash = rows::xorb_hash(get(op, row, 0)?);
+                    owners.push((hash.map_err(|error| IndexError::inconsistent(op, error))?, get(op, row, 1)?));
+                }
+            }
+            let by_xorb = |(xorb, owner): &(XorbHash, String)| (*xorb.as_bytes(), owner.clone());
+            owners.sort_by_cached_key(by_xorb);
+            Ok(owners)
+        }
+        .boxed()
+    }
+
+    fn asked_chunks(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
+        const SQL: &str = "SELECT chunk_hash FROM dedup_chunks JOIN xorbs ON id = xorb_id \
+             WHERE hash = ? AND state IN (1, 2)";
+        let op = "list the chunks of a xorb that clients may ask for";
+        async move {
+            let rows = sqlx::query(SQL).bind(xorb.as_bytes().as_slice()).fetch_all(&self.readers).await;
+            let rows = rows.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| chunk_hash(op, get(op, row, 0)?)).collect()
+        }
+        .boxed()
+    }
+
+    fn claim_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        const SQL: &str =
+            "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) ON CONFLICT (hash) DO NOTHING";
+        async move {
+            let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(millis(now)).bind(ticket.0);
+            let result = query.execute(&self.writer).await.map_err(|error| map("claim a new xorb", error))?;
+            Ok(result.rows_affected() == 1)
+        }
+        .boxed()
+    }
+
+    fn endow_xorb(
+        &self,
+        xorb: XorbHash,
+        owners: Vec<String>,
+        chunks: Vec<ChunkHash>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        let op = "endow a xorb";
+        async move {
+            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+            let endowed = endow(op, &mut connection, xorb, owners, chunks, now).await;
+            release(connection, endowed.is_ok()).await;
+            endowed
+        }
+        .boxed()
+    }
+
+    fn switch_terms<'a>(
+        &'a self,
+        files: &'a [FileSwitch],
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Switched, IndexError>> {
+        self.write_switch(files, now).boxed()
+    }
+}
+
+impl SqliteIndex {
+    pub(super) async fn read_term_rows(
+        &self,
+        op: &'static str,
+        after: u64,
+        limit: u32,
+    ) -> Result<TermRowPage, IndexError> {
+        // In the order in which the rows were made. What is being removed refers to nothing any more.
+        const SQL: &str = "SELECT file_terms.rowid, hash, removed_at, terms FROM file_terms \
+             LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT ?";
+        let rows = sqlx::query(SQL)
+            .bind(after.cast_signed())
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| map(op, error))?;
+        let (mut parsed, mut last) = (Vec::with_capacity(rows.len()), None);
+        for row in &rows {
+            last = Some(get::<i64>(op, row, 0)?.cast_unsigned());
+            parsed.extend(parse_row(op, row)?);
+        }
+        Ok(TermRowPage { rows: parsed, next: last.filter(|_| rows.len() == limit as usize) })
+    }
+}
+
+/// Reads row id, hash of the file, `removed_at`, and packed terms; `None` for a file that is being removed.
+fn parse_row(op: &'static str, row: &SqliteRow) -> Result<Option<TermRow>, IndexError> {
+    let id: i64 = get(op, row, 0)?;
+    if get::<Option<i64>>(op, row, 2)?.is_some() {
+        return Ok(None);
+    }
+    let invalid = |reason: &str| {
+        let (key, reason) = (format!("row {id}"), reason.to_owned());
+        IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
+    };
+    let file = get::<Option<&[u8]>>(op, row, 1)?.ok_or_else(|| invalid("it belongs to no file"))?;
+    let terms = parse_terms(get(op, row, 3)?).ok_or_else(|| invalid("no packed terms"))?;
+    Ok(Some(TermRow { row: id.cast_unsigned(), file: file_hash(op, file)?, terms }))
+}
+
+fn chunk_hash(op: &'static str, bytes: &[u8]) -> Result<ChunkHash, IndexError> {
+    let bytes = bytes.try_into().map_err(|_| {
+        let (key, reason) = ("a row".to_owned(), format!("{} bytes, not 32", bytes.len()));
+        IndexError::inconsistent(op, Inconsistent { table: "dedup_chunks", column: "chunk_hash", key, reason })
+    })?;
+    Ok(ChunkHash::from_bytes(bytes))
+}
+
+/// Makes a xorb live and touches it; its id, or `None` where it is not visible and sound.
+pub(super) async fn touch(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    xorb: XorbHash,
+    now: Timestamp,
+) -> Result<Option<i64>, IndexError> {
+    let query = sqlx::query(TOUCH).bind(millis(now)).bind(xorb.as_bytes().to_vec());
+    let row = query.fetch_optional(connection).await.map_err(|error| map(op, error))?;
+    row.map(|row| get(op, &row, 0)).transpose()
+}
+
+async fn endow(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    xorb: XorbHash,
+    owners: Vec<String>,
+    chunks: Vec<ChunkHash>,
+    now: Timestamp,
+) -> Result<bool, IndexError> {
+    const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)";
+    const MENTION: &str = "INSERT OR IGNORE INTO dedup_chunks (xorb_id, chunk_hash) VALUES (?, ?)";
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let Some(id) = touch(op, &mut transaction, xorb, now).await? else {
+        transaction.rollback().await.map_err(failed)?;
+        return Ok(false);
+    };
+    for owner in owners {
+        execute(op, &mut transaction, SHARE, |query| query.bind(id).bind(owner)).await?;
+    }
+    for chunk in chunks {
+        execute(op, &mut transaction, MENTION, |query| query.bind(id).bind(chunk.as_bytes().to_vec())).await?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(true)
+}

@@ -1,0 +1,326 @@
+//! Which xorbs would be rewritten, and into which: a value that can be printed, and that changes nothing.
+//!
+//! Xorbs are gone through in windows, in the order of their hashes, and for each window all terms of all files are read
+//! once, a page at a time. What is in memory at once is a bit for every chunk of the xorbs of a window, 32 MiB at most, and
+//! what was found, which is bounded by [`MAX_FOUND_COUNT`] and [`MAX_RUN_COUNT`]. The next plan has the rest.
+
+use std::collections::HashMap;
+
+use super::super::plan::{LIFE_PAGE_COUNT, TERM_PAGE_COUNT, Tally, before};
+use super::super::{Doubt, Policy};
+use super::pack::Found;
+use super::{MinLive, Rewrite};
+use crate::format::limits::MAX_XORB_CHUNK_COUNT;
+use crate::format::{ChunkRange, FileHash, XorbHash};
+use crate::index::{TermRow, XorbLife, XorbState};
+use crate::runtime::clock::Timestamp;
+use crate::service::Cas;
+use crate::service::error::StoreError;
+
+/// Xorbs of one window: 1 KiB each at most, for as many chunks as a xorb can have.
+const WINDOW_COUNT: usize = 32_768;
+
+/// Xorbs of one plan that are rewritten, at most: a TiB of full ones.
+const MAX_FOUND_COUNT: usize = 16_384;
+
+/// Runs of chunks of one plan, at most: 8 MiB, and 32 of a switch that looks them up.
+const MAX_RUN_COUNT: usize = 1 << 20;
+
+/// Terms that are looked at before others get their turn.
+const STEP_TERM_COUNT: usize = 4096;
+
+/// Why xorbs stay as they are. What files do not need at all is the business of a collection, and not among it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptWhole {
+    /// Files need enough of it.
+    pub needed: Tally,
+    /// It was touched less than the grace ago.
+    pub in_grace: Tally,
+    /// Its blob is known to be damaged.
+    pub damaged: Tally,
+    /// It would be rewritten, but the plan is full: the next one has it.
+    pub left_off: Tally,
+}
+
+/// What a compaction would do.
+#[derive(Clone, Debug)]
+pub struct CompactionPlan {
+    pub(super) made: Timestamp,
+    pub(super) rewrites: Vec<Rewrite>,
+    pub(super) kept: KeptWhole,
+}
+
+impl CompactionPlan {
+    /// The new xorbs, each with what it is made of, always in the same order.
+    #[must_use]
+    pub fn rewrites(&self) -> &[Rewrite] {
+        &self.rewrites
+    }
+
+    /// What stays.
+    #[must_use]
+    pub const fn kept(&self) -> &KeptWhole {
+        &self.kept
+    }
+
+    /// The xorbs that would be rewritten.
+    #[must_use]
+    pub fn old(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.rewrites.iter().flat_map(|rewrite| &rewrite.sources).for_each(|source| tally.add(source.serialized_len));
+        tally
+    }
+
+    /// The xorbs that would take their place. So much room is needed first.
+    #[must_use]
+    pub fn made(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.rewrites.iter().for_each(|rewrite| tally.add(rewrite.serialized_len));
+        tally
+    }
+
+    /// Bytes that come back when the old xorbs are gone, less those of the new ones.
+    #[must_use]
+    pub fn saved_len(&self) -> u64 {
+        self.old().serialized_len.saturating_sub(self.made().serialized_len)
+    }
+}
+
+/// Some consecutive xorbs.
+struct Window {
+    after: Option<XorbHash>,
+    /// The last one; `None` where there are none behind it.
+    last: Option<XorbHash>,
+    /// Those that readers see, and what files need of them; `None` where that is of no interest.
+    visible: HashMap<XorbHash, Option<Chunks>>,
+}
+
+/// Chunks of a xorb that files need: a bit for each.
+#[derive(Default)]
+struct Chunks(Vec<u64>);
+
+impl Chunks {
+    /// Adds some; whether a xorb can have them.
+    fn add(&mut self, chunks: ChunkRange) -> bool {
+        if chunks.end() > MAX_XORB_CHUNK_COUNT {
+            return false;
+        }
+        for chunk in chunks.start()..chunks.end() {
+            let word = (chunk / 64) as usize;
+            if self.0.len() <= word {
+                self.0.resize(word + 1, 0);
+            }
+            if let Some(word) = self.0.get_mut(word) {
+                *word |= 1 << (chunk % 64);
+            }
+        }
+        true
+    }
+
+    /// Them as ascending ranges that neither overlap nor touch.
+    fn runs(&self) -> Vec<ChunkRange> {
+        let (mut runs, mut start) = (Vec::new(), None);
+        let bits = self.0.iter().flat_map(|word| (0..64).map(move |bit| word >> bit & 1 == 1));
+        for (is_needed, chunk) in bits.chain([false]).zip(0_u32..) {
+            match (is_needed, start) {
+                (true, None) => start = Some(chunk),
+                (false, Some(first)) => {
+                    runs.extend(ChunkRange::new(first, chunk));
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        runs
+    }
+}
+
+impl Window {
+    /// Whether this xorb would be in it, if it were there.
+    fn covers(&self, xorb: &XorbHash) -> bool {
+        self.after.is_none_or(|after| xorb.as_bytes() > after.as_bytes())
+            && self.last.is_none_or(|last| xorb.as_bytes() <= last.as_bytes())
+    }
+
+    fn has_candidates(&self) -> bool {
+        self.visible.values().any(Option::is_some)
+    }
+
+    /// Adds what a run of terms needs; the xorbs of this window that it names and that are not there.
+    fn take(&mut self, row: &TermRow) -> Result<Vec<XorbHash>, Doubt> {
+        let mut unknown = Vec::new();
+        for term in &row.terms {
+            if !self.covers(&term.xorb) {
+                continue;
+            }
+            let Some(known) = self.visible.get_mut(&term.xorb) else {
+                unknown.push(term.xorb);
+                continue;
+            };
+            if let Some(chunks) = known
+                && !chunks.add(term.chunks)
+            {
+                return Err(Doubt::Chunks { xorb: term.xorb });
+            }
+        }
+        Ok(unknown)
+    }
+}
+
+impl Cas {
+    /// Says what a compaction would do at this moment. Changes nothing; reads what there is to know of every xorb and, if
+    /// any may be rewritten, the terms of every file.
+    ///
+    /// # Errors
+    ///
+    /// See [`Doubt`].
+    pub async fn plan_compaction(&self, policy: Policy, min_live: MinLive) -> Result<CompactionPlan, Doubt> {
+        let made = self.clock.now();
+        Doubt::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        let mut plan = CompactionPlan { made, rewrites: Vec::new(), kept: KeptWhole::default() };
+        let idle_since = before(made, policy.grace);
+        let (mut found, mut run_count, mut after) = (Vec::new(), 0_usize, None);
+        loop {
+            let mut window = self.read_window(&mut plan.kept, after, idle_since).await?;
+            if window.has_candidates() || !found.is_empty() {
+                self.read_needs(&mut window).await?;
+            }
+            let last = window.last;
+            self.find_missing(&mut plan.kept, window, min_live, (&mut found, &mut run_count)).await?;
+            after = last;
+            if after.is_none() {
+                break;
+            }
+        }
+        plan.rewrites = self.pack(found).await?;
+        Ok(plan)
+    }
+
+    async fn read_window(
+        &self,
+        kept: &mut KeptWhole,
+        after: Option<XorbHash>,
+        idle_since: Timestamp,
+    ) -> Result<Window, Doubt> {
+        let mut window = Window { after, last: after, visible: HashMap::new() };
+        let mut count = 0;
+        while count < WINDOW_COUNT {
+            let lives = self.index.xorb_lives(window.last, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
+            let now = self.clock.now();
+            for life in &lives {
+                Doubt::of_clock(now, life.since)?;
+                if let XorbLife { hash, state: XorbState::Live | XorbState::Condemned, .. } = *life {
+                    let chunks = consider(kept, life, idle_since).then(Chunks::default);
+                    window.visible.insert(hash, chunks);
+                }
+            }
+            count += lives.len();
+            window.last = lives.last().map(|life| life.hash);
+            if window.last.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(window)
+    }
+
+    /// Reads all terms.
+    async fn read_needs(&self, window: &mut Window) -> Result<(), Doubt> {
+        let (mut next, mut term_count) = (Some(0), 0);
+        while let Some(after) = next {
+            let page = self.index.term_rows(after, TERM_PAGE_COUNT).await.map_err(StoreError::from)?;
+            for row in &page.rows {
+                for xorb in window.take(row)? {
+                    self.check_known(row.file, xorb).await?;
+                }
+                term_count += row.terms.len();
+                if term_count >= STEP_TERM_COUNT {
+                    term_count = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            next = page.next;
+        }
+        Ok(())
+    }
+
+    /// A xorb that a term names may have come since the window was read. If it has not, nothing is understood.
+    async fn check_known(&self, file: FileHash, xorb: XorbHash) -> Result<(), Doubt> {
+        let life = self.index.find_life(xorb).await.map_err(StoreError::from)?;
+        match life.map(|life| life.state) {
+            Some(XorbState::Live | XorbState::Condemned) => Ok(()),
+            Some(XorbState::Staged | XorbState::Deleting) | None => Err(Doubt::Unknown { file, xorb }),
+        }
+    }
+
+    /// Those of a window of which files need too little.
+    async fn find_missing(
+        &self,
+        kept: &mut KeptWhole,
+        window: Window,
+        min_live: MinLive,
+        (found, run_count): (&mut Vec<Found>, &mut usize),
+    ) -> Result<(), Doubt> {
+        let candidates = window.visible.into_iter().filter_map(|(xorb, chunks)| Some((xorb, chunks?.runs())));
+        let mut candidates: Vec<_> = candidates.filter(|(_, runs)| !runs.is_empty()).collect();
+        candidates.sort_unstable_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+        for (xorb, runs) in candidates {
+            // One that is gone is needed by nobody.
+            let Some(row) = self.index.find_xorb(xorb).await.map_err(StoreError::from)? else { continue };
+            let serialized_len = row.layout.serialized_len();
+            let new = Found::new(xorb, &row.layout, runs).ok_or(Doubt::Chunks { xorb })?;
+            if row.is_damaged {
+                kept.damaged.add(serialized_len);
+            } else if !min_live.is_missed_by(new.source.live_len, serialized_len) {
+                kept.needed.add(serialized_len);
+            } else if found.len() >= MAX_FOUND_COUNT || *run_count + new.source.runs.len() > MAX_RUN_COUNT {
+                kept.left_off.add(serialized_len);
+            } else {
+                *run_count += new.source.runs.len();
+                found.push(new);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a xorb that readers see may be rewritten, as far as its life says.
+fn consider(kept: &mut KeptWhole, life: &XorbLife, idle_since: Timestamp) -> bool {
+    if life.state != XorbState::Live || !life.is_referenced {
+        return false;
+    }
+    if life.since > idle_since {
+        kept.in_grace.add(life.serialized_len);
+        return false;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(needed: &[(u32, u32)]) -> Vec<(u32, u32)> {
+        let mut chunks = Chunks::default();
+        assert!(needed.iter().all(|(start, end)| chunks.add(ChunkRange::new(*start, *end).unwrap())));
+        chunks.runs().iter().map(|run| (run.start(), run.end())).collect()
+    }
+
+    #[test]
+    fn what_overlaps_or_touches_is_one_run_and_what_does_not_is_two() {
+        for (needed, expected) in [
+            (&[][..], &[][..]),
+            (&[(0, 1)], &[(0, 1)]),
+            (&[(5, 8), (0, 2), (1, 4)], &[(0, 4), (5, 8)]),
+            (&[(5, 8), (0, 2), (2, 5)], &[(0, 8)]),
+            (&[(3, 4), (3, 4)], &[(3, 4)]),
+            (&[(63, 64), (64, 65), (127, 128)], &[(63, 65), (127, 128)]),
+            (&[(0, 8192)], &[(0, 8192)]),
+            (&[(8191, 8192), (1, 2)], &[(1, 2), (8191, 8192)]),
+        ] {
+            assert_eq!(runs(needed), expected, "{needed:?}");
+        }
+        assert!(!Chunks::default().add(ChunkRange::new(8191, 8193).unwrap()));
+        assert!(!Chunks::default().add(ChunkRange::new(0, u32::MAX).unwrap()));
+    }
+}

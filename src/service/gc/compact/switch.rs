@@ -1,0 +1,194 @@
+//! Files get their new terms: a record, and then one transaction.
+//!
+//! Files are taken by the old xorbs that they refer to, so that those which do not are not looked at. All terms of a file
+//! are in memory while it is switched, 40 MB of a file of a TiB; small ones are switched some at a time.
+
+use std::collections::HashSet;
+
+use super::CompactionPlan;
+use super::execute::Running;
+use crate::format::merkle::Aggregator;
+use crate::format::shard::{FileInfo, Shard, Term};
+use crate::format::{FileHash, RangeHash, XorbHash};
+use crate::index::{FileSwitch, RunSwitch, Switched};
+use crate::service::contents::{Contents, runs};
+use crate::service::error::StoreError;
+use crate::service::register::distinct;
+
+/// Files of one record and one transaction, at most.
+const MAX_FILE_COUNT: usize = 64;
+
+/// Terms of one record and one transaction, 1 MiB of them, so that nobody waits for the database for long; a file that has
+/// more by itself is alone.
+const MAX_TERM_COUNT: usize = 24_000;
+
+/// Files that are listed at once.
+const PAGE_COUNT: u32 = 64;
+
+/// Files that are to be switched together.
+#[derive(Default)]
+struct Batch {
+    switches: Vec<FileSwitch>,
+    /// The same files as a record has them.
+    files: Vec<FileInfo>,
+    term_count: usize,
+}
+
+impl Batch {
+    fn has(&self, file: &FileHash) -> bool {
+        self.files.iter().any(|other| other.hash == *file)
+    }
+
+    fn has_room_for(&self, term_count: usize) -> bool {
+        self.files.is_empty()
+            || (self.files.len() < MAX_FILE_COUNT && self.term_count.saturating_add(term_count) <= MAX_TERM_COUNT)
+    }
+
+    fn push(&mut self, switch: FileSwitch, file: FileInfo) {
+        self.term_count = self.term_count.saturating_add(file.terms.len());
+        self.switches.push(switch);
+        self.files.push(file);
+    }
+
+    /// Takes out the files for which this is so; how many there were.
+    fn take_out(&mut self, is_out: impl Fn(&FileInfo) -> bool) -> u64 {
+        let before = self.files.len();
+        let out: Vec<FileHash> = self.files.iter().filter(|file| is_out(file)).map(|file| file.hash).collect();
+        self.switches.retain(|switch| !out.contains(&switch.file));
+        self.files.retain(|file| !out.contains(&file.hash));
+        (before - self.files.len()) as u64
+    }
+}
+
+impl Running<'_> {
+    /// Switches every file that needs one of the xorbs that were copied.
+    pub(super) async fn switch_all(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
+        let (mut batch, mut contents) = (Batch::default(), Contents::default());
+        for source in plan.rewrites.iter().flat_map(|rewrite| &rewrite.sources) {
+            if !self.moves.contains_key(&source.xorb) {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let files = self.cas.index.files_of(source.xorb, after, PAGE_COUNT).await?;
+                let Some(last) = files.last() else { break };
+                after = Some(*last);
+                for file in files {
+                    contents = self.prepare(file, &mut batch, contents).await?;
+                    if self.done.is_stopped {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        self.switch(&mut batch).await
+    }
+
+    /// Makes the new terms of a file, and adds it to the batch; switches that first where it is full.
+    async fn prepare(&mut self, file: FileHash, batch: &mut Batch, contents: Contents) -> Result<Contents, StoreError> {
+        if batch.has(&file) {
+            return Ok(contents);
+        }
+        let (mut switched, mut terms) = (Vec::new(), Vec::new());
+        for row in self.cas.index.terms_of(file).await? {
+            let moved = |term: &Term| self.moves.get(&term.xorb).and_then(|moves| moves.of(term)).unwrap_or(*term);
+            let after: Vec<Term> = row.terms.iter().map(moved).collect();
+            terms.extend_from_slice(&after);
+            if after != row.terms {
+                switched.push(RunSwitch { row: row.row, before: row.terms, after });
+            }
+        }
+        // Gone, or of other terms by now.
+        if switched.is_empty() {
+            return Ok(contents);
+        }
+        let (range_hashes, contents) = self.prove(file, &terms, contents).await?;
+        if range_hashes.is_none() {
+            tracing::error!(%file, "the index contradicts itself, or a new xorb is gone; this file keeps its terms");
+            self.done.failed += 1;
+            return Ok(contents);
+        }
+        if !batch.has_room_for(terms.len()) {
+            self.switch(batch).await?;
+        }
+        let info = FileInfo { hash: file, terms, range_hashes, sha256: None };
+        batch.push(FileSwitch { file, runs: switched }, info);
+        Ok(contents)
+    }
+
+    /// Proves that these terms make this file: the verification hash of each; `None` where they do not.
+    async fn prove(
+        &self,
+        file: FileHash,
+        terms: &[Term],
+        mut contents: Contents,
+    ) -> Result<(Option<Vec<RangeHash>>, Contents), StoreError> {
+        let (mut hashes, mut chunks) = (Vec::with_capacity(terms.len()), Aggregator::new());
+        for terms in runs(terms) {
+            contents = self.cas.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+            let terms = terms.to_vec();
+            let take = move || (take(&terms, &contents, &mut chunks), chunks, contents);
+            let taken;
+            (taken, chunks, contents) = self.cas.verify_pool.run(take).await;
+            let Some(taken) = taken else { return Ok((None, contents)) };
+            hashes.extend(taken);
+        }
+        let is_same = self.cas.verify_pool.run(move || chunks.file_hash()).await == file;
+        Ok((is_same.then_some(hashes), contents))
+    }
+
+    /// Switches what is in the batch, which is empty afterwards.
+    async fn switch(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
+        let mut batch = std::mem::take(batch);
+        while !batch.files.is_empty() {
+            if !self.pace.next().await {
+                self.done.is_stopped = true;
+                return Ok(());
+            }
+            let shard = Shard { files: batch.files, xorbs: Vec::new() };
+            let noted = self.cas.note_terms(&shard, self.new_xorbs(&shard.files)).await?;
+            batch.files = shard.files;
+            match self.cas.index.switch_terms(&batch.switches, self.cas.clock.now()).await {
+                Ok(Switched::All) => {
+                    noted.keep();
+                    self.done.file_count += batch.files.len() as u64;
+                    return Ok(());
+                }
+                Ok(Switched::Other(file)) => {
+                    noted.withdraw().await;
+                    self.done.changed_count += batch.take_out(|other| other.hash == file);
+                }
+                Ok(Switched::Unfit(xorb)) => {
+                    noted.withdraw().await;
+                    tracing::warn!(%xorb, "a new xorb has turned out to be damaged, or is gone; files keep their old ones");
+                    self.moves.retain(|_, moves| moves.to != xorb);
+                    self.done.failed += batch.take_out(|file| file.terms.iter().any(|term| term.xorb == xorb));
+                }
+                Err(error) => {
+                    // It may have been done all the same.
+                    noted.keep();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The new xorbs among those that these files name.
+    fn new_xorbs(&self, files: &[FileInfo]) -> Vec<XorbHash> {
+        let new: HashSet<XorbHash> = self.moves.values().map(|moves| moves.to).collect();
+        let named = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb);
+        distinct(named.filter(|xorb| new.contains(xorb)), &[])
+    }
+}
+
+/// The verification hashes of some terms, whose chunks are added to those before; `None` where a xorb does not have them.
+fn take(terms: &[Term], contents: &Contents, chunks: &mut Aggregator) -> Option<Vec<RangeHash>> {
+    let mut hashes = Vec::with_capacity(terms.len());
+    for term in terms {
+        let found = contents.chunks(term)?;
+        hashes.push(RangeHash::of(found.hashes));
+        found.hashes.iter().zip(found.raw_lens).for_each(|(hash, raw_len)| chunks.push(hash, raw_len.into()));
+    }
+    Some(hashes)
+}

@@ -1,0 +1,692 @@
+//! Mostly dead xorbs are rewritten: what goes into new ones, what files read meanwhile, and everything failing in turn.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryStreamExt};
+
+use super::records::{check_same, file_of, prune, rebuild, register, remove, said, upload_as, xorb_of};
+use super::{Moment, Setup, backup};
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::compression::Policy as Compression;
+use crate::format::shard::{FileInfo, Term};
+use crate::format::xorb::{BuiltXorb, XorbBuilder};
+use crate::format::{ByteRange, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
+use crate::index::{Collect, HealthIndex, Index, Measure, XorbState};
+use crate::runtime::clock::{Clock, Timestamp};
+use crate::service::access::Claims;
+use crate::service::fsck::Presence;
+use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
+use crate::service::gc::{Doubt, MIN_GRACE, Pace, Policy};
+use crate::service::{Cas, Detail, Form, ReconstructError};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn policy() -> Policy {
+    Policy::new(MIN_GRACE, DAY).unwrap()
+}
+
+fn half() -> MinLive {
+    MinLive::new(0.5).unwrap()
+}
+
+async fn plan(cas: &Cas) -> CompactionPlan {
+    cas.plan_compaction(policy(), half()).await.unwrap()
+}
+
+/// Compacts; nothing may fail.
+async fn compact(cas: &Cas) -> Compacted {
+    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
+    assert!(done.failure.is_none() && !done.is_stopped && done.failed == 0, "{done:?}");
+    done
+}
+
+/// Collects until nothing is left to be collected.
+async fn collect_all(setup: &Setup, cas: &Cas) {
+    for _ in 0..3 {
+        let done = cas.collect_garbage(policy(), &Pace::default()).await.unwrap();
+        assert!(done.failure.is_none(), "{done:?}");
+        setup.clock.advance(MIN_GRACE);
+    }
+}
+
+/// The numbers from `start` on, before `end`.
+fn numbers(start: u32, end: u32) -> Vec<u32> {
+    (start..end).collect()
+}
+
+/// A file that is made of these chunks of these xorbs.
+fn file_across(parts: &[(&BuiltXorb, u32, u32)]) -> FileInfo {
+    let (mut terms, mut range_hashes, mut chunks) = (Vec::new(), Vec::new(), Vec::new());
+    for (xorb, start, end) in parts {
+        let verified = xorb.xorb();
+        let inside = *start as usize..*end as usize;
+        let hashes = &verified.chunk_hashes()[inside.clone()];
+        let lens: Vec<u64> = verified.layout().chunks().map(|place| place.raw.byte_len()).collect();
+        let raw_len = u32::try_from(lens[inside.clone()].iter().sum::<u64>()).unwrap();
+        terms.push(Term { xorb: verified.hash(), chunks: ChunkRange::new(*start, *end).unwrap(), raw_len });
+        range_hashes.push(RangeHash::of(hashes));
+        chunks.extend(hashes.iter().copied().zip(lens[inside].iter().copied()));
+    }
+    let hash = merkle::file_hash(chunks.iter().map(|(hash, len)| (hash, *len)));
+    FileInfo { hash, terms, range_hashes: Some(range_hashes), sha256: None }
+}
+
+/// The bytes of these chunks.
+fn bytes_of(chunks: impl IntoIterator<Item = u32>) -> String {
+    chunks.into_iter().map(|chunk| format!("chunk {chunk} ").repeat(100)).collect()
+}
+
+/// What a reader gets of a file.
+async fn contents(cas: &Cas, file: FileHash) -> Result<String, ReconstructError> {
+    let found = cas.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await?;
+    let mut contents = Vec::new();
+    for term in found.plan.file.terms {
+        let xorb = cas.find(term.xorb).await.unwrap().unwrap();
+        let raw = xorb.layout().raw_range(term.chunks).unwrap();
+        let pieces: Vec<bytes::Bytes> = cas.read(&xorb, Form::Raw, raw).await.unwrap().try_collect().await.unwrap();
+        contents.extend(pieces.concat());
+    }
+    Ok(String::from_utf8(contents).unwrap())
+}
+
+async fn xorbs_of(cas: &Cas, file: FileHash) -> BTreeSet<String> {
+    let found = cas.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await.unwrap();
+    found.plan.file.terms.iter().map(|term| term.xorb.to_string()).collect()
+}
+
+/// The runs of each source of a plan, in the order of the plan.
+fn runs(plan: &CompactionPlan) -> Vec<Vec<(u32, u32)>> {
+    let sources = plan.rewrites().iter().flat_map(|rewrite| &rewrite.sources);
+    sources.map(|source| source.runs.iter().map(|run| (run.start(), run.end())).collect()).collect()
+}
+
+async fn blobs(setup: &Setup) -> BTreeSet<String> {
+    setup.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash().to_string()).collect()
+}
+
+/// A store with one xorb of ten chunks, of which a file needs two; old enough to be rewritten.
+async fn mostly_dead() -> (Setup, Cas, BuiltXorb, FileInfo) {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let old = xorb_of(&numbers(0, 10));
+    upload_as(&cas, "org/a", &old).await;
+    let file = file_of(&old, 3, 5, None);
+    register(&cas, "org/a", vec![file.clone()], &[&old]).await;
+    setup.clock.advance(MIN_GRACE);
+    (setup, cas, old, file)
+}
+
+#[tokio::test]
+async fn a_mostly_dead_xorb_is_rewritten_and_its_file_reads_as_before_at_every_step_until_the_old_one_is_gone() {
+    let (setup, cas, old, file) = mostly_dead().await;
+    let (expected, new) = (bytes_of(3..5), xorb_of(&[3, 4]));
+    let planned = plan(&cas).await;
+    let [rewrite] = planned.rewrites() else { panic!("{planned:?}") };
+    assert_eq!(
+        (rewrite.hash, rewrite.serialized_len, rewrite.chunk_count),
+        (new.xorb().hash(), new.bytes().len() as u64, 2)
+    );
+    assert_eq!((rewrite.sources[0].xorb, rewrite.sources[0].live_len), (old.xorb().hash(), new.bytes().len() as u64));
+    assert_eq!(planned.saved_len(), (old.bytes().len() - new.bytes().len()) as u64);
+    // Between the new xorb and the switch.
+    setup.faults.arm_at("switch_terms", Moment::Before);
+    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
+    assert_eq!(setup.faults.disarm(), Some("switch_terms"));
+    assert!(done.failure.is_some() && done.made.count == 1 && done.file_count == 0, "{done:?}");
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    assert_eq!(xorbs_of(&cas, file.hash).await, BTreeSet::from([old.xorb().hash().to_string()]));
+    // Its record says that it was switched, which would be as true.
+    assert_eq!(rebuild(&setup).await.unwrap().problems, [""; 0]);
+
+    let done = compact(&cas).await;
+    assert_eq!((done.made.count, done.found.count, done.file_count, done.rewritten.count), (0, 1, 1, 1), "{done:?}");
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    assert_eq!(xorbs_of(&cas, file.hash).await, BTreeSet::from([new.xorb().hash().to_string()]));
+    assert_eq!(super::read(&cas, &old).await.unwrap().as_deref(), Some(old.bytes()), "who has its plan can go on");
+    assert_eq!(super::read(&cas, &new).await.unwrap().as_deref(), Some(new.bytes()), "as it was stored");
+    let usage = setup.index.repo_usage("org/a".to_owned()).await.unwrap();
+    assert_eq!((usage.file_count, usage.physical_len), (1, new.bytes().len() as u64));
+    // The old one has its whole grace before it.
+    setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
+    assert_eq!(cas.collect_garbage(policy(), &Pace::default()).await.unwrap().condemned.count, 0);
+    collect_all(&setup, &cas).await;
+    collect_all(&setup, &cas).await;
+    assert_eq!(blobs(&setup).await, BTreeSet::from([new.xorb().hash().to_string()]));
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    check_same(&setup, "the old one is gone").await;
+    assert!(plan(&cas).await.rewrites().is_empty());
+    prune(&setup, 100).await;
+    check_same(&setup, "pruned").await;
+}
+
+#[tokio::test]
+async fn what_overlaps_or_touches_is_one_run_also_of_one_file_and_terms_stay_as_they_are() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let old = xorb_of(&numbers(0, 40));
+    upload_as(&cas, "org/a", &old).await;
+    let files = [
+        (file_across(&[(&old, 20, 23), (&old, 2, 4), (&old, 20, 23)]), bytes_of([20, 21, 22, 2, 3, 20, 21, 22])),
+        (file_across(&[(&old, 22, 25)]), bytes_of(22..25)),
+        (file_across(&[(&old, 4, 6), (&old, 39, 40)]), bytes_of([4, 5, 39])),
+    ];
+    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&old]).await;
+    setup.clock.advance(MIN_GRACE);
+    assert_eq!(runs(&plan(&cas).await), [[(2, 6), (20, 25), (39, 40)]]);
+    assert_eq!(compact(&cas).await.file_count, 3);
+    for (file, expected) in &files {
+        assert_eq!(contents(&cas, file.hash).await.unwrap(), *expected);
+    }
+    let new = xorb_of(&[2, 3, 4, 5, 20, 21, 22, 23, 24, 39]);
+    let row = setup.index.find_file(files[0].0.hash, crate::index::Reader::All, ByteRange::new(0, u64::MAX)).await;
+    let terms: Vec<_> = row.unwrap().unwrap().terms.iter().map(|term| (term.xorb, term.chunks.start())).collect();
+    assert_eq!(terms, [(new.xorb().hash(), 4), (new.xorb().hash(), 0), (new.xorb().hash(), 4)]);
+    check_same(&setup, "after").await;
+}
+
+#[tokio::test]
+async fn a_file_across_several_old_xorbs_is_switched_once_and_they_share_a_new_one() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let old: Vec<BuiltXorb> = (0..5).map(|number| xorb_of(&numbers(number * 10, number * 10 + 10))).collect();
+    for xorb in &old {
+        upload_as(&cas, "org/a", xorb).await;
+    }
+    // The last one is needed whole, so that it stays.
+    let parts: Vec<_> =
+        old.iter().zip([(0, 1), (3, 5), (9, 10), (0, 2), (0, 10)]).map(|(xorb, (a, b))| (xorb, a, b)).collect();
+    let file = file_across(&parts);
+    let expected = bytes_of([0, 13, 14, 29, 30, 31].into_iter().chain(40..50));
+    register(&cas, "org/a", vec![file.clone()], &[]).await;
+    setup.clock.advance(MIN_GRACE);
+    let planned = plan(&cas).await;
+    assert_eq!((planned.rewrites().len(), planned.old().count, planned.kept().needed.count), (1, 4, 1));
+    let records = setup.record_seqs().await.len();
+    let done = compact(&cas).await;
+    assert_eq!((done.file_count, done.rewritten.count, done.made.count), (1, 4, 1));
+    assert_eq!(setup.record_seqs().await.len(), records + 1);
+    assert_eq!(xorbs_of(&cas, file.hash).await.len(), 2);
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    collect_all(&setup, &cas).await;
+    assert_eq!(blobs(&setup).await.len(), 2);
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    check_same(&setup, "after").await;
+}
+
+/// Chunks that are so many and so chosen that clients may ask for some of them.
+fn eligible(from: u32) -> Vec<u32> {
+    let is_eligible = |chunk: &u32| xorb_of(&[*chunk]).xorb().chunk_hashes()[0].is_dedup_eligible();
+    (from..).filter(is_eligible).take(2).collect()
+}
+
+#[tokio::test]
+async fn owners_are_not_mixed_and_everybody_is_told_of_the_same_chunks_as_before() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let asked = eligible(1000);
+    let [first, second] = asked[..] else { panic!("two") };
+    let (alone, other, both) = (
+        xorb_of(&[0, first, 2, 3, 4, 5, 6, 7]),
+        xorb_of(&[10, 11, second, 13, 14, 15, 16, 17]),
+        xorb_of(&[20, 21, 22, 23, 24, 25, 26, 27]),
+    );
+    for (repo, xorb) in [("org/a", &alone), ("other/b", &other), ("org/a", &both), ("other/b", &both)] {
+        upload_as(&cas, repo, xorb).await;
+    }
+    register(&cas, "org/a", vec![file_of(&alone, 0, 2, None)], &[&alone]).await;
+    register(&cas, "other/b", vec![file_of(&other, 2, 4, None)], &[&other]).await;
+    register(&cas, "org/a", vec![file_of(&both, 1, 3, None)], &[&both]).await;
+    setup.clock.advance(MIN_GRACE);
+    let chunks: Vec<u32> = [0, 2, 11, 13, 21, 22].into_iter().chain(asked.clone()).collect();
+    let told = said(&setup.index, &chunks).await;
+    assert!(told.dedup.iter().flatten().any(|is_told| !is_told) && told.dedup.iter().flatten().any(|is_told| *is_told));
+    // Answers promise, and a promise is not a touch.
+    let planned = plan(&cas).await;
+    assert_eq!((planned.rewrites().len(), planned.old().count), (3, 3), "{planned:?}");
+    assert_eq!(compact(&cas).await.rewritten.count, 3);
+    assert_eq!(said(&setup.index, &chunks).await.dedup, told.dedup);
+    for (new, owners) in [
+        (xorb_of(&[0, first]), &["org"][..]),
+        (xorb_of(&[second, 13]), &["other"]),
+        (xorb_of(&[21, 22]), &["org", "other"]),
+    ] {
+        let found = crate::index::Compact::owners_of(&setup.index, vec![new.xorb().hash()]).await.unwrap();
+        assert_eq!(found.iter().map(|(_, owner)| owner.as_str()).collect::<Vec<_>>(), owners);
+    }
+    // Whoever asks is told of the new ones, so that nobody keeps the old ones.
+    setup.clock.advance(MIN_GRACE);
+    collect_all(&setup, &cas).await;
+    assert_eq!(blobs(&setup).await.len(), 3);
+    assert_eq!(said(&setup.index, &chunks).await.dedup, told.dedup);
+    check_same(&setup, "after").await;
+    let made = rebuild(&setup).await.unwrap();
+    assert_eq!((made.problems.len(), said(&made.index, &chunks).await.dedup), (0, told.dedup));
+}
+
+#[tokio::test]
+async fn a_single_chunk_that_somebody_else_has_uploaded_is_no_obstacle_to_an_index_made_again() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let old = xorb_of(&numbers(0, 10));
+    upload_as(&cas, "org/a", &old).await;
+    // Whoever knows the chunks may refer to them.
+    register(&cas, "other/b", vec![file_of(&old, 3, 4, None)], &[]).await;
+    setup.clock.advance(MIN_GRACE);
+    assert_eq!(compact(&cas).await.file_count, 1);
+    collect_all(&setup, &cas).await;
+    assert_eq!(blobs(&setup).await, BTreeSet::from([xorb_of(&[3]).xorb().hash().to_string()]));
+    assert_eq!(contents(&cas, file_of(&old, 3, 4, None).hash).await.unwrap(), bytes_of([3]));
+    check_same(&setup, "a xorb of one chunk").await;
+}
+
+#[tokio::test]
+async fn a_plan_changes_nothing_and_is_always_the_same() {
+    let (setup, cas, _, file) = mostly_dead().await;
+    let everything = async || {
+        let chunks = numbers(0, 12);
+        (
+            format!("{:?}", said(&setup.index, &chunks).await),
+            blobs(&setup).await,
+            setup.record_seqs().await.len(),
+            format!("{:?}", setup.index.xorb_lives(None, 9).await.unwrap()),
+        )
+    };
+    let _ = said(&setup.index, &numbers(0, 12)).await;
+    let before = everything().await;
+    let (first, second) = (plan(&cas).await, plan(&setup.process()).await);
+    assert_eq!(first.rewrites(), second.rewrites());
+    assert_eq!(first.rewrites().len(), 1);
+    assert_eq!(everything().await, before);
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+}
+
+#[tokio::test]
+async fn what_was_touched_within_the_grace_or_is_needed_enough_or_not_at_all_is_left_alone() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (young, needed, garbage) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)), xorb_of(&numbers(20, 30)));
+    for xorb in [&young, &needed, &garbage] {
+        upload_as(&cas, "org/a", xorb).await;
+    }
+    register(&cas, "org/a", vec![file_of(&young, 0, 1, None), file_of(&needed, 0, 5, None)], &[]).await;
+    setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
+    assert_eq!((plan(&cas).await.kept().in_grace.count, plan(&cas).await.rewrites().len()), (2, 0));
+    setup.clock.advance(Duration::from_millis(1));
+    // Five chunks of ten that are as long as each other are half of it, and half is enough.
+    let planned = plan(&cas).await;
+    assert_eq!((planned.old().count, planned.kept().needed.count, planned.kept().in_grace.count), (1, 1, 0));
+    let most = MinLive::new(0.51).unwrap();
+    assert_eq!(cas.plan_compaction(policy(), most).await.unwrap().old().count, 2);
+    // Somebody asks for it: it is in use.
+    assert!(cas.renew(&Claims::UNRESTRICTED, young.xorb().hash()).await.unwrap());
+    let planned = plan(&cas).await;
+    assert_eq!((planned.old().count, planned.kept().in_grace.count), (0, 1));
+    assert_eq!(compact(&cas).await.made.count, 0);
+}
+
+#[tokio::test]
+async fn all_but_one_chunk_is_a_reason_where_everything_is_asked_for_and_all_of_it_is_none() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (almost, whole) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
+    for xorb in [&almost, &whole] {
+        upload_as(&cas, "org/a", xorb).await;
+    }
+    let (a, b) = (file_of(&almost, 0, 9, None), file_of(&whole, 0, 10, None));
+    register(&cas, "org/a", vec![a.clone(), b.clone()], &[]).await;
+    setup.clock.advance(MIN_GRACE);
+    let all = MinLive::new(1.0).unwrap();
+    let planned = cas.plan_compaction(policy(), all).await.unwrap();
+    assert_eq!(runs(&planned), [[(0, 9)]]);
+    let done = cas.compact(planned, Presence::Shared, &Pace::default()).await;
+    assert_eq!((done.rewritten.count, done.failed), (1, 0), "{done:?}");
+    assert_eq!(contents(&cas, a.hash).await.unwrap(), bytes_of(0..9));
+    assert_eq!(contents(&cas, b.hash).await.unwrap(), bytes_of(10..20));
+}
+
+#[tokio::test]
+async fn more_chunks_than_a_xorb_takes_make_a_second_one() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let mut files = Vec::new();
+    for number in 0..3_u32 {
+        let mut builder = XorbBuilder::new(Compression::None);
+        // The last chunk is most of it, and needed by nobody.
+        for chunk in 0..3001_u32 {
+            builder.push(format!("{number} {chunk}").as_bytes()).unwrap();
+        }
+        builder.push(&[7; 100_000]).unwrap();
+        let xorb = builder.finish().unwrap();
+        upload_as(&cas, "org/a", &xorb).await;
+        files.push(file_of(&xorb, 0, 3001, None));
+    }
+    register(&cas, "org/a", files.clone(), &[]).await;
+    setup.clock.advance(MIN_GRACE);
+    let before: Vec<String> = futures_util::future::join_all(files.iter().map(|file| contents(&cas, file.hash)))
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let planned = plan(&cas).await;
+    assert_eq!(planned.rewrites().iter().map(|rewrite| rewrite.chunk_count).collect::<Vec<_>>(), [6002, 3001]);
+    assert_eq!(compact(&cas).await.rewritten.count, 3);
+    for (file, before) in files.iter().zip(before) {
+        assert_eq!(contents(&cas, file.hash).await.unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_damaged_is_found_while_it_is_copied_and_the_others_are_rewritten() {
+    for presence in [Presence::Alone, Presence::Shared] {
+        let setup = Setup::new().await;
+        let cas = setup.process();
+        let (bad, good) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
+        for xorb in [&bad, &good] {
+            upload_as(&cas, "org/a", xorb).await;
+        }
+        let files = [file_of(&bad, 3, 5, None), file_of(&good, 3, 5, None)];
+        register(&cas, "org/a", files.to_vec(), &[]).await;
+        setup.clock.advance(MIN_GRACE);
+        let (key, place) = (BlobKey::xorb(bad.xorb().hash()), bad.xorb().layout().chunks().nth(4).unwrap().serialized);
+        let mut altered = bad.bytes().to_vec();
+        altered[usize::try_from(place.end()).unwrap() - 1] ^= 1;
+        setup.blobs.damage(key, altered);
+        let done = cas.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
+        assert_eq!(
+            (done.damaged, done.failed, done.made.count, done.file_count),
+            (1, 0, 1, 1),
+            "{presence:?}: {done:?}"
+        );
+        assert!(setup.index.find_health(bad.xorb().hash()).await.unwrap().unwrap().damaged_at.is_some());
+        assert_eq!(contents(&cas, files[1].hash).await.unwrap(), bytes_of(13..15));
+        let refused = contents(&cas, files[0].hash).await.unwrap_err();
+        assert!(matches!(refused, ReconstructError::DamagedXorb { xorb } if xorb == bad.xorb().hash()));
+        // It stays for whoever heals it, and the next run leaves it alone.
+        assert_eq!(plan(&cas).await.kept().damaged.count, 1);
+        upload_as(&cas, "org/a", &bad).await;
+        assert_eq!(contents(&cas, files[0].hash).await.unwrap(), bytes_of(3..5));
+        setup.clock.advance(MIN_GRACE);
+        assert_eq!(compact(&cas).await.rewritten.count, 1);
+        assert_eq!(contents(&cas, files[0].hash).await.unwrap(), bytes_of(3..5));
+    }
+}
+
+#[tokio::test]
+async fn what_happens_to_files_between_a_plan_and_its_execution_counts() {
+    let (setup, cas, old, file) = mostly_dead().await;
+    let more = [file_of(&old, 4, 5, None), file_of(&old, 4, 6, None), file_of(&old, 9, 10, None)];
+    let planned = plan(&cas).await;
+    register(&cas, "org/b", more.to_vec(), &[]).await;
+    let done = cas.compact(planned, Presence::Alone, &Pace::default()).await;
+    // What lies within a run that was copied is switched, and what does not keeps the old xorb.
+    assert_eq!((done.file_count, done.rewritten.count, done.failed), (2, 0, 0), "{done:?}");
+    for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6), (&more[2], 9..10)] {
+        assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
+    }
+    check_same(&setup, "registered meanwhile").await;
+    let planned = plan(&cas).await;
+    assert_eq!(runs(&planned), [[(4, 6), (9, 10)]]);
+    remove(&cas, more[2].hash, None).await;
+    let done = cas.compact(planned, Presence::Alone, &Pace::default()).await;
+    assert_eq!((done.file_count, done.rewritten.count), (1, 1), "{done:?}");
+    assert_eq!(contents(&cas, more[1].hash).await.unwrap(), bytes_of(4..6));
+    assert!(contents(&cas, more[2].hash).await.is_err());
+    collect_all(&setup, &cas).await;
+    for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6)] {
+        assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
+    }
+    // But for what clients may ask for of the chunks of a file that is gone, as ever.
+    let mut both = [said(&setup.index, &[]).await, said(&rebuild(&setup).await.unwrap().index, &[]).await];
+    both.iter_mut().for_each(|said| said.dedup.clear());
+    assert_eq!(both[0], both[1]);
+}
+
+#[tokio::test]
+async fn files_without_number_are_switched_some_at_a_time_and_each_once() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&numbers(0, 100)), xorb_of(&numbers(100, 200)));
+    for xorb in [&a, &b] {
+        upload_as(&cas, "org/a", xorb).await;
+    }
+    // All of two and three chunks within the first twenty, and some of them of both xorbs.
+    let mut files = Vec::new();
+    for start in 0..18 {
+        for len in 1..3 {
+            files.push((file_of(&a, start, start + len, None), bytes_of(start..start + len)));
+            let of_both = file_across(&[(&b, start, start + len), (&a, start, start + 1)]);
+            files.push((of_both, bytes_of((100 + start..100 + start + len).chain([start]))));
+            files.push((file_of(&b, start, start + len, None), bytes_of(100 + start..100 + start + len)));
+        }
+    }
+    assert!(files.len() > 100);
+    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[]).await;
+    setup.clock.advance(MIN_GRACE);
+    let records = setup.record_seqs().await.len();
+    let done = compact(&cas).await;
+    assert_eq!((done.file_count, done.rewritten.count), (files.len() as u64, 2));
+    assert_eq!(setup.record_seqs().await.len() - records, files.len().div_ceil(64));
+    for (file, expected) in &files {
+        assert_eq!(contents(&cas, file.hash).await.unwrap(), *expected);
+    }
+    check_same(&setup, "many files").await;
+}
+
+#[tokio::test]
+async fn a_doubt_plans_nothing() {
+    let spoilt: [(&str, &str); 4] = [
+        (
+            "a term that names no xorb there is",
+            "UPDATE file_terms SET terms = CAST(randomblob(32) || substr(terms, 33) AS BLOB)",
+        ),
+        ("a row that does not parse", "UPDATE file_terms SET terms = zeroblob(44)"),
+        (
+            "chunks that the xorb does not have",
+            "UPDATE file_terms SET terms = CAST(substr(terms, 1, 36) || x'0b000000' || substr(terms, 41) AS BLOB)",
+        ),
+        (
+            "chunks that no xorb can have",
+            "UPDATE file_terms SET terms = CAST(substr(terms, 1, 36) || x'ffffffff' || substr(terms, 41) AS BLOB)",
+        ),
+    ];
+    for (what, sql) in spoilt {
+        let (setup, cas, ..) = mostly_dead().await;
+        setup.index.spoil(sql).await;
+        let result = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await;
+        let doubt = result.map(|done| panic!("{what}: {done:?}")).unwrap_err();
+        assert!(!matches!(doubt, Doubt::Clock { .. }), "{what}: {doubt:?}");
+        assert_eq!(blobs(&setup).await.len(), 1, "{what}");
+    }
+    let (setup, cas, ..) = mostly_dead().await;
+    setup.index.note_collection(Timestamp::from_millis(setup.clock.now().as_millis() + 1)).await.unwrap();
+    assert!(matches!(cas.plan_compaction(policy(), half()).await, Err(Doubt::Clock { .. })));
+}
+
+#[tokio::test]
+async fn a_compaction_that_is_stopped_is_gone_on_with_by_the_next_one() {
+    let (setup, cas, _, file) = mostly_dead().await;
+    let pace = Pace::default();
+    pace.stop.cancel();
+    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &pace).await.unwrap();
+    assert!(done.is_stopped && done.failure.is_none() && done.made.count == 0, "{done:?}");
+    assert_eq!(blobs(&setup).await.len(), 1);
+    assert_eq!(compact(&cas).await.file_count, 1);
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+}
+
+#[tokio::test]
+async fn a_new_xorb_that_an_upload_publishes_at_this_moment_is_left_to_it_by_another_process() {
+    let (setup, cas, _, file) = mostly_dead().await;
+    let new: XorbHash = xorb_of(&[3, 4]).xorb().hash();
+    // A server has claimed the row, and may put a blob there any time.
+    setup.index.stage_xorb(new, crate::index::Ticket::random(), setup.clock.now()).await.unwrap();
+    let done = cas.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
+    assert_eq!((done.failed, done.made.count, done.file_count), (1, 0, 0), "{done:?}");
+    assert_eq!(setup.index.find_life(new).await.unwrap().unwrap().state, XorbState::Staged);
+    assert_eq!(blobs(&setup).await.len(), 1);
+    upload_as(&cas, "org/b", &xorb_of(&[3, 4])).await;
+    let done = cas.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
+    assert_eq!((done.failed, done.found.count, done.file_count), (0, 1, 1), "{done:?}");
+    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+}
+
+#[tokio::test]
+async fn terms_that_were_written_down_and_not_switched_cost_nothing_when_their_xorb_is_gone() {
+    let (setup, cas, _, file) = mostly_dead().await;
+    assert_eq!(compact(&cas).await.file_count, 1);
+    collect_all(&setup, &cas).await;
+    // A second switch that was written down, to a xorb that nobody has any more.
+    let gone = xorb_of(&[2, 3, 4]);
+    let noted = file_of(&gone, 1, 3, None);
+    assert_eq!(noted.hash, file.hash);
+    let shard = crate::format::shard::Shard { files: vec![noted], xorbs: Vec::new() };
+    cas.note_terms(&shard, Vec::new()).await.unwrap().keep();
+    check_same(&setup, "the first switch counts").await;
+    // Registered anew by the terms of a moment ago, which another process has switched since: all that is left is older.
+    remove(&cas, file.hash, None).await;
+    let old = xorb_of(&numbers(0, 10));
+    upload_as(&cas, "org/a", &old).await;
+    register(&cas, "org/a", vec![file_of(&old, 3, 5, None)], &[]).await;
+    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    let made = rebuild(&setup).await.unwrap();
+    assert_eq!(made.problems, [""; 0]);
+    let [found] = &made.index.file_records(None).await.unwrap()[..] else { panic!("a file") };
+    assert_eq!(found.terms[0].xorb, xorb_of(&[3, 4]).xorb().hash());
+}
+
+/// A store with two mostly dead xorbs, and three files of them; of a compaction the `n`-th operation fails. Whatever it is,
+/// files read as before, and another run finishes.
+async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presence) -> bool {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (a, b) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
+    for xorb in [&a, &b] {
+        upload_as(&cas, "org/a", xorb).await;
+    }
+    let files = [
+        (file_of(&a, 3, 5, None), bytes_of(3..5)),
+        (file_of(&b, 0, 1, None), bytes_of(10..11)),
+        (file_across(&[(&b, 2, 3), (&a, 4, 5)]), bytes_of([12, 4])),
+    ];
+    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&a, &b]).await;
+    setup.clock.advance(MIN_GRACE);
+
+    setup.faults.arm(n, moment);
+    let result = cas.compact_garbage(policy(), half(), presence, &Pace::default()).await;
+    let failed = setup.faults.disarm();
+    let case = format!("operation {n} ({failed:?}) failed {moment:?}, {presence:?}: {result:?}");
+    if let (Some(_), Ok(done)) = (failed, &result) {
+        assert!(done.failure.is_some() || failed == Some("remove_record") || failed == Some("free_len"), "{case}");
+    }
+    let check_files = async |cas: &Cas| {
+        for (file, expected) in &files {
+            assert_eq!(contents(cas, file.hash).await.unwrap(), *expected, "{case}");
+        }
+    };
+    check_files(&cas).await;
+    assert_eq!(crate::index::RepairIndex::faulty_files(&setup.index, None).await.unwrap().faults, [], "{case}");
+    for hash in setup.index.list_xorbs().await.unwrap() {
+        assert!(setup.blobs.head(BlobKey::xorb(hash)).await.unwrap().is_some(), "{case}: {hash}");
+    }
+    let made = rebuild(&setup).await.unwrap();
+    assert_eq!((made.problems, made.index.file_records(None).await.unwrap().len()), (Vec::new(), 3), "{case}");
+
+    // After a restart as well, and another run does what is left.
+    let process = setup.process();
+    process.recover().await.unwrap();
+    check_files(&process).await;
+    let done = process.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
+    assert!(done.failure.is_none() && done.failed == 0, "{case}: {done:?}");
+    check_files(&process).await;
+    let old = [&a, &b].map(|xorb| xorb.xorb().hash());
+    for hash in old {
+        assert!(!setup.index.find_life(hash).await.unwrap().unwrap().is_referenced, "{case}");
+    }
+    setup.clock.advance(MIN_GRACE);
+    collect_all(&setup, &process).await;
+    assert_eq!(setup.index.list_xorbs().await.unwrap().len(), 1, "{case}");
+    assert_eq!(blobs(&setup).await.len(), 1, "{case}");
+    check_files(&process).await;
+    check_same(&setup, &case).await;
+    failed.is_some()
+}
+
+#[tokio::test]
+async fn a_compaction_whose_nth_operation_fails_loses_nothing_and_the_next_one_goes_on() {
+    for presence in [Presence::Alone, Presence::Shared] {
+        for moment in [Moment::Before, Moment::After] {
+            let mut n = 0;
+            while check_compaction_with_fault(n, moment, presence).await {
+                n += 1;
+            }
+            assert!(n > 25, "a compaction has more than {n} operations that can fail");
+        }
+    }
+}
+
+/// Blobs of a store that is compacted when the first of them is read.
+#[derive(Debug)]
+struct CompactedBlobs {
+    inner: MemoryBlobStore,
+    cas: Cas,
+    is_done: AtomicBool,
+}
+
+impl BlobStore for CompactedBlobs {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        self.inner.draft()
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        async move {
+            if !self.is_done.swap(true, Ordering::SeqCst) {
+                assert_eq!(compact(&self.cas).await.file_count, 1);
+            }
+            self.inner.read(key, range).await
+        }
+        .boxed()
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.inner.head(key)
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.inner.delete(key)
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.inner.list()
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.inner.remove_stray_drafts()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        self.inner.probe()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.inner.free_len()
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_switched_while_a_backup_runs_is_in_the_archive_when_it_ends() {
+    let (setup, cas, _, file) = mostly_dead().await;
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("b.rca");
+    backup::new_archive(&archive);
+    let blobs = CompactedBlobs { inner: setup.blobs.clone(), cas: cas.clone(), is_done: AtomicBool::new(false) };
+    let done = backup::back_up_from(&setup, blobs, &archive).await.unwrap();
+    assert_eq!((done.xorb_count, done.file_count, done.waiting_count, done.problem_count), (2, 1, 0, 0), "{done:?}");
+    let copy = Setup::new().await;
+    assert_eq!(backup::restore(&copy, &archive).await.unwrap(), 1);
+    assert_eq!(backup::records(&copy).await, backup::records(&setup).await);
+    assert_eq!(contents(&copy.process(), file.hash).await.unwrap(), bytes_of(3..5));
+}

@@ -1,0 +1,58 @@
+//! The verbs of compaction, forwarded.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::{FaultyIndex, index_error};
+use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::index::{Compact, FileSwitch, IndexError, Switched, TermRow, TermRowPage, Ticket};
+use crate::runtime::clock::Timestamp;
+
+impl Compact for FaultyIndex {
+    fn term_rows(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermRowPage, IndexError>> {
+        self.faults.around("term_rows", self.inner.term_rows(after, limit), index_error).boxed()
+    }
+
+    fn terms_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<TermRow>, IndexError>> {
+        self.faults.around("terms_of", self.inner.terms_of(file), index_error).boxed()
+    }
+
+    fn files_of(
+        &self,
+        xorb: XorbHash,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
+        self.faults.around("files_of", self.inner.files_of(xorb, after, limit), index_error).boxed()
+    }
+
+    fn owners_of(&self, xorbs: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<(XorbHash, String)>, IndexError>> {
+        self.faults.around("owners_of", self.weakness.owners_of(&self.inner, xorbs), index_error).boxed()
+    }
+
+    fn asked_chunks(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
+        self.faults.around("asked_chunks", self.inner.asked_chunks(xorb), index_error).boxed()
+    }
+
+    fn claim_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("claim_xorb", self.inner.claim_xorb(hash, ticket, now), index_error).boxed()
+    }
+
+    fn endow_xorb(
+        &self,
+        xorb: XorbHash,
+        owners: Vec<String>,
+        chunks: Vec<ChunkHash>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("endow_xorb", self.inner.endow_xorb(xorb, owners, chunks, now), index_error).boxed()
+    }
+
+    fn switch_terms<'a>(
+        &'a self,
+        files: &'a [FileSwitch],
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Switched, IndexError>> {
+        self.faults.around("switch_terms", self.weakness.switch_terms(&self.inner, files, now), index_error).boxed()
+    }
+}

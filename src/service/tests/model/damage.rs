@@ -1,0 +1,285 @@
+//! Blobs that go bad: what must hold until they are found, while they are known, and when they are healed.
+//!
+//! A disk may do anything to a blob, between two scenes. Until that is known, whoever reads the file gets its bytes or an
+//! error, and only who fetches stored bytes by URL may get wrong ones: nothing but a hash of all of them would tell.
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use rand::RngExt;
+
+use super::palette::PALETTE;
+use super::record::{Failure, Fault, Url, ensure};
+use super::verbs::{ADMIN, Outcome, REPOS, Verb, crc64};
+use super::world::{Act, Deed, World};
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::xorb::verify;
+use crate::format::{ByteRange, XorbHash};
+use crate::index::{RepairIndex, XorbHealth};
+
+/// Xorbs that are damaged at once, at most: the others are to be busy with other things.
+const DAMAGED_COUNT: usize = 3;
+
+/// Operations of a check up to the one that notes what it has found, and of an upload that heals.
+const IN_CHECK: usize = 6;
+const IN_HEAL: usize = 5;
+
+impl Act {
+    /// Whether the blob of a xorb was bad when it began, or counted as bad.
+    pub(super) fn is_ill(&self, xorb: usize) -> bool {
+        self.hurt.contains(&xorb) || self.marked.contains(&xorb)
+    }
+}
+
+impl World {
+    /// Looks which blobs are not what their rows say.
+    pub(super) async fn look_at_health(&mut self) {
+        let rows = self.index.health_after(None, u32::MAX).await.unwrap();
+        self.hurt.clear();
+        self.marked.clear();
+        let mut visible = Vec::with_capacity(rows.len());
+        for row in rows {
+            let xorb = self.xorb(&row.hash).expect("nobody else makes xorbs");
+            visible.push(xorb);
+            if row.damaged_at.is_some() {
+                self.marked.insert(xorb);
+            }
+            if !self.is_described(&row).await {
+                self.hurt.insert(xorb);
+            }
+        }
+        self.ailing.retain(|xorb| visible.contains(xorb));
+    }
+
+    /// Whether the blob is the xorb, in the serialization that the row knows of.
+    async fn is_described(&self, row: &XorbHealth) -> bool {
+        let Some(bytes) = self.blob(row.hash).await else { return false };
+        crc64(&bytes) == row.crc64
+            && verify(&bytes)
+                .is_ok_and(|xorb| xorb.hash() == row.hash && xorb.layout().serialized_len() == bytes.len() as u64)
+    }
+
+    async fn blob(&self, hash: XorbHash) -> Option<Vec<u8>> {
+        let key = BlobKey::xorb(hash);
+        let bytes = ByteRange::new(0, self.blobs.head(key).await.unwrap()?)?;
+        let blob = self.blobs.read(key, bytes).await.unwrap()?;
+        Some(blob.try_collect::<Vec<Bytes>>().await.unwrap().concat())
+    }
+
+    /// Nothing is bad, or counts as bad, that was not damaged.
+    pub(super) async fn check_health(&mut self) -> Result<(), Failure> {
+        self.look_at_health().await;
+        for xorb in &self.hurt {
+            ensure(self.ailing.contains(xorb), Fault::Torn, || {
+                format!("the row of xorb {xorb} describes another blob")
+            })?;
+        }
+        for xorb in &self.marked {
+            ensure(self.ailing.contains(xorb), Fault::Damage, || format!("xorb {xorb} counts as damaged"))?;
+        }
+        let (hurt, marked) = (&self.hurt, &self.marked);
+        self.ailing.retain(|xorb| hurt.contains(xorb) || marked.contains(xorb));
+        Ok(())
+    }
+
+    /// The disk does something to a blob; any, if it is not one that was named.
+    pub(super) async fn rot(&mut self) -> Result<usize, Failure> {
+        let xorb = self.random_xorb();
+        self.damage(xorb).await
+    }
+
+    async fn damage(&mut self, xorb: usize) -> Result<usize, Failure> {
+        let hash = PALETTE.xorbs[xorb].hash;
+        let Some(mut bytes) = self.blob(hash).await else { return Ok(0) };
+        if !self.is_visible(xorb) || self.ailing.len() >= DAMAGED_COUNT {
+            return Ok(0);
+        }
+        let (key, at) = (BlobKey::xorb(hash), self.rng.random_range(0..bytes.len()));
+        let kind = self.rng.random_range(0..10);
+        match kind {
+            0 => {
+                self.blobs.delete(key).await.unwrap();
+            }
+            1 => bytes.truncate(at),
+            2 => bytes = PALETTE.xorbs[(xorb + 1) % PALETTE.xorbs.len()].forms[0].bytes().to_vec(),
+            // Somebody has copied the same xorb from another store.
+            3 => bytes = PALETTE.xorbs[xorb].forms[self.rng.random_range(0..2)].bytes().to_vec(),
+            _ => bytes[at] ^= 1 << self.rng.random_range(0..8),
+        }
+        if kind != 0 {
+            self.blobs.damage(key, bytes);
+        }
+        self.tell(format!("the blob of xorb {xorb} is damaged: {kind}, at {at}"));
+        self.count("blobs damaged", 1);
+        self.ailing.insert(xorb);
+        for url in self.record.urls.iter_mut().filter(|url| url.xorb == xorb) {
+            url.may_be_refused = true;
+        }
+        self.check().await?;
+        Ok(1)
+    }
+
+    /// Somebody looks at a xorb that is damaged, or sends it again.
+    pub(super) async fn treat(&mut self) -> Result<usize, Failure> {
+        let ailing: Vec<usize> = self.ailing.iter().copied().collect();
+        if ailing.is_empty() {
+            return Ok(0);
+        }
+        let xorb = ailing[self.rng.random_range(0..ailing.len())];
+        let mut verbs = vec![if self.rng.random_bool(0.5) { Verb::Check { xorb } } else { self.verb_about(xorb) }];
+        if self.rng.random_bool(0.5) {
+            verbs.push(self.verb_about(xorb));
+        }
+        self.beat(verbs, Vec::new(), None).await
+    }
+
+    /// A file is read, its blob goes bad, somebody notices, and somebody else sends it again; and at each moment there is
+    /// one who comes for it.
+    pub(super) async fn damaged_file(&mut self) -> Result<usize, Failure> {
+        let claims = self.record.all_claims();
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        let (file, who) = claims[self.rng.random_range(0..claims.len())];
+        let mut count = self.beat(vec![Verb::Read { who, file, range: None }], Vec::new(), None).await?;
+        let Some(made_of) = self.record.made_of.get(&file) else { return Ok(count) };
+        // Nobody could send again what a compaction has made.
+        let made_of: Vec<usize> = made_of.iter().copied().filter(|xorb| *xorb < PALETTE.xorbs.len()).collect();
+        if made_of.is_empty() {
+            return Ok(count);
+        }
+        let xorb = made_of[self.rng.random_range(0..made_of.len())];
+        count += self.damage(xorb).await?;
+        let mut verbs = vec![Verb::Check { xorb }];
+        if self.rng.random_bool(0.6) {
+            let form = self.rng.random_range(0..2);
+            verbs.push(Verb::Upload { who, xorb, form });
+        }
+        let lead = if self.rng.random_bool(0.5) { vec![0; self.rng.random_range(3..8)] } else { Vec::new() };
+        count += self.beat(verbs, lead, None).await?;
+        for _ in 0..2 {
+            let repo = self.rng.random_range(0..REPOS.len());
+            for verb in [
+                Verb::Read { who, file, range: None },
+                Verb::Renew { who: ADMIN, xorb },
+                self.random_registration(repo, xorb),
+                self.question(xorb),
+            ] {
+                count += self.beat(vec![verb], Vec::new(), None).await?;
+            }
+            let urls: Vec<Url> = self.record.urls.iter().filter(|url| url.xorb == xorb).take(2).cloned().collect();
+            for url in urls {
+                count += self.beat(vec![Verb::Fetch(url)], Vec::new(), None).await?;
+            }
+            let mut verbs = vec![Verb::Upload { who, xorb, form: self.rng.random_range(0..2) }];
+            let mut lead = Vec::new();
+            if self.rng.random_bool(0.6) {
+                verbs.push(Verb::Check { xorb });
+                // Rather one that has read the old blob when the new one comes.
+                lead.extend(vec![1; self.rng.random_range(0..=IN_CHECK)]);
+                lead.extend(vec![0; self.rng.random_range(0..IN_HEAL + 2)]);
+            }
+            count += self.beat(verbs, lead, None).await?;
+        }
+        Ok(count)
+    }
+
+    /// Everything that is damaged is found, and sent again.
+    pub(super) async fn cure_all(&mut self) -> Result<(), Failure> {
+        self.check().await?;
+        let ailing: Vec<usize> = self.ailing.iter().copied().collect();
+        for xorb in ailing {
+            for verb in [Verb::Check { xorb }, Verb::Upload { who: ADMIN, xorb, form: 0 }] {
+                self.beat(vec![verb], Vec::new(), None).await?;
+            }
+            ensure(!self.ailing.contains(&xorb), Fault::Damage, || format!("xorb {xorb} cannot be healed"))?;
+        }
+        Ok(())
+    }
+
+    /// What was told of xorbs that were damaged when the scene began.
+    pub(super) fn judge_health(&mut self, act: &Act, deed: &Deed, outcome: &Outcome) -> Result<(), Failure> {
+        let what = || format!("{:?}: {outcome:?}", deed.verb);
+        // Known when it began, and nobody has done anything about it since.
+        let is_known = |xorb: usize| act.marked.contains(&xorb) && !act.heals(xorb);
+        let is_bad = |world: &Self, xorb: usize| world.hurt.contains(&xorb) || world.marked.contains(&xorb);
+        match (&deed.verb, outcome) {
+            (Verb::Check { xorb }, Outcome::Sound(true)) => {
+                ensure(!is_bad(self, *xorb), Fault::Damage, what)?;
+                self.count("heals", u64::from(act.is_ill(*xorb)));
+            }
+            (Verb::Check { xorb }, Outcome::Sound(false)) => {
+                ensure(act.is_ill(*xorb), Fault::Damage, what)?;
+                let is_alone = act.deeds.len() == 1;
+                ensure(!is_alone || self.marked.contains(xorb), Fault::Damage, what)?;
+                self.count("checks of what is damaged", 1);
+            }
+            (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Stored(_)) if act.marked.contains(xorb) => {
+                ensure(!is_bad(self, *xorb), Fault::Damage, what)?;
+                self.count("heals", 1);
+            }
+            (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Damaged) => {
+                ensure(act.is_ill(*xorb), Fault::Damage, what)?;
+            }
+            (Verb::Renew { xorb, .. }, Outcome::Renewed(true)) => ensure(!is_known(*xorb), Fault::Damage, what)?,
+            (Verb::Register { file, recipe, listed, .. }, outcome) => {
+                let named = || PALETTE.files[*file].recipes[*recipe].xorbs.iter().chain(listed);
+                if matches!(outcome, Outcome::Registered) {
+                    ensure(!named().any(|xorb| is_known(*xorb)), Fault::Damage, what)?;
+                } else if matches!(outcome, Outcome::Damaged) {
+                    ensure(named().any(|xorb| act.is_ill(*xorb)), Fault::Damage, what)?;
+                    self.count("refusals of what is damaged", 1);
+                }
+            }
+            (Verb::Ask { .. }, Outcome::Told(xorbs, _)) => {
+                let mut told = xorbs.iter().filter_map(|xorb| self.xorb(xorb));
+                ensure(!told.any(is_known), Fault::Damage, what)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the whole of a file cannot be read, because one of its blobs was known to be bad from the beginning to the
+    /// end of the scene.
+    pub(super) fn must_refuse(&self, act: &Act, roles: &[Verb], file: usize) -> bool {
+        let is_changed =
+            roles.iter().any(|verb| verb.claims().or(verb.removes()).is_some_and(|(_, changed)| changed == file));
+        let is_known = |xorb: &usize| act.marked.contains(xorb) && !roles.iter().any(|verb| verb.may_heal(*xorb));
+        !is_changed && self.record.made_of.get(&file).is_some_and(|made_of| made_of.iter().any(is_known))
+    }
+
+    /// What somebody got who used a URL in time.
+    pub(super) fn judge_fetch(
+        &mut self,
+        act: &Act,
+        roles: &[Verb],
+        url: &Url,
+        outcome: &Outcome,
+        was_hit: bool,
+    ) -> Result<(), Failure> {
+        let what = || format!("{url:?}: {outcome:?}");
+        let is_ill = act.is_ill(url.xorb);
+        self.count("URLs of what is damaged", u64::from(is_ill));
+        let is_healed = roles.iter().any(|verb| verb.may_heal(url.xorb));
+        match outcome {
+            Outcome::Bytes(Some(_), _) if act.marked.contains(&url.xorb) && !is_healed => {
+                Err(Failure::new(Fault::Damage, what()))
+            }
+            Outcome::Bytes(Some(bytes), _) => {
+                // Not known yet, and then nobody can tell.
+                let is_excused = act.hurt.contains(&url.xorb) || url.is_confused;
+                ensure(url.expected == bytes[..] || is_excused, Fault::Promise, what)
+            }
+            Outcome::Bytes(None, _) => ensure(url.may_be_refused || is_ill, Fault::Promise, what),
+            Outcome::Failed(_) => ensure(was_hit || url.may_be_refused || is_ill, Fault::Promise, what),
+            _ => Err(Failure::new(Fault::Promise, what())),
+        }
+    }
+}
+
+impl Act {
+    /// Whether somebody might have healed this xorb in it.
+    fn heals(&self, xorb: usize) -> bool {
+        self.deeds.iter().any(|deed| deed.verb.may_heal(xorb))
+    }
+}

@@ -1,0 +1,238 @@
+//! A disk that cannot read: one blob, once, or nothing at all; and how fast blobs are read to check them.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{StreamExt, once};
+use futures_util::{FutureExt, TryStreamExt};
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::{Setup, read, upload, xorb};
+use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::ByteRange;
+use crate::format::compression::Policy;
+use crate::format::xorb::BuiltXorb;
+use crate::index::HealthIndex;
+use crate::runtime::blocking::Pool;
+use crate::service::examine::{Damage, Examiner, Pace, Verdict};
+use crate::service::scrub::{Checked, Scrub};
+use crate::service::{Cas, Form, ReadError, ScrubBudget};
+
+/// At which point a blob cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    /// When it is looked up.
+    Head,
+    /// When it is opened.
+    Open,
+    /// Behind its first piece.
+    Middle,
+}
+
+/// What fails.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    point: Point,
+    error: Errno,
+    /// How often; then the disk has thought better of it.
+    count: usize,
+    /// Whether nothing can be written either.
+    is_of_disk: bool,
+}
+
+#[derive(Clone, Debug)]
+struct FailingBlobs {
+    inner: MemoryBlobStore,
+    failure: Arc<Mutex<Option<Failure>>>,
+}
+
+impl FailingBlobs {
+    fn set(&self, failure: Option<Failure>) {
+        *self.failure.lock().unwrap() = failure;
+    }
+
+    fn error(&self, point: Point) -> Option<BlobError> {
+        let mut failure = self.failure.lock().unwrap();
+        let failure = failure.as_mut().filter(|failure| failure.point == point && failure.count > 0)?;
+        failure.count -= 1;
+        Some(error(failure.error))
+    }
+}
+
+fn error(errno: Errno) -> BlobError {
+    let source = io::Error::from_raw_os_error(errno.raw_os_error());
+    BlobError { op: "read", key: None, kind: BlobErrorKind::Other, source: Box::new(source) }
+}
+
+impl BlobStore for FailingBlobs {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        self.inner.draft()
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        async move {
+            if let Some(error) = self.error(Point::Open) {
+                return Err(error);
+            }
+            let Some(blob) = self.inner.read(key, range).await? else { return Ok(None) };
+            Ok(Some(match self.error(Point::Middle) {
+                Some(error) => blob.take(1).chain(once(async { Err(error) })).boxed(),
+                None => blob,
+            }))
+        }
+        .boxed()
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        async move {
+            match self.error(Point::Head) {
+                Some(error) => Err(error),
+                None => self.inner.head(key).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        self.inner.delete(key)
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.inner.list()
+    }
+
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.inner.list_group(group)
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.inner.remove_stray_drafts()
+    }
+
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        self.inner.free_len()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        let failure = self.failure.lock().unwrap().filter(|failure| failure.is_of_disk);
+        async move { failure.map_or(Ok(()), |failure| Err(error(failure.error))) }.boxed()
+    }
+}
+
+/// A store with a xorb, of which the blob can be made to fail.
+struct Failing {
+    setup: Setup,
+    blobs: FailingBlobs,
+    cas: Cas,
+    xorb: BuiltXorb,
+}
+
+impl Failing {
+    async fn new() -> Self {
+        let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::None));
+        let blobs = FailingBlobs { inner: setup.blobs.clone(), failure: Arc::default() };
+        let cas = setup.process_over(blobs.clone());
+        upload(&cas, &xorb).await.unwrap();
+        Self { setup, blobs, cas, xorb }
+    }
+
+    async fn check(&self) -> Result<Checked, crate::service::StoreError> {
+        self.cas.check_xorb(self.xorb.xorb().hash(), &mut Pace::new(None)).await
+    }
+
+    async fn is_damaged(&self) -> bool {
+        self.setup.index.find_health(self.xorb.xorb().hash()).await.unwrap().unwrap().damaged_at.is_some()
+    }
+}
+
+const POINTS: [Point; 3] = [Point::Head, Point::Open, Point::Middle];
+
+const ALWAYS: Failure = Failure { point: Point::Head, error: Errno::IO, count: usize::MAX, is_of_disk: false };
+
+#[tokio::test]
+async fn a_blob_that_the_disk_cannot_read_is_damaged_and_an_upload_heals_it() {
+    for point in POINTS {
+        let store = Failing::new().await;
+        store.blobs.set(Some(Failure { point, ..ALWAYS }));
+        let checked = store.check().await.unwrap();
+        assert!(matches!(checked, Checked::Damaged(Damage::Unreadable(_))), "{point:?}: {checked:?}");
+        assert!(matches!(read(&store.cas, &store.xorb).await, Err(ReadError::Quarantined { .. })), "{point:?}");
+        // What is put there by that is another file, on other sectors.
+        store.blobs.set(None);
+        assert!(upload(&store.cas, &store.xorb).await.unwrap().was_inserted, "{point:?}");
+        assert_eq!(read(&store.cas, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_fails_once_and_a_disk_that_fails_altogether_damage_nothing() {
+    for point in POINTS {
+        let store = Failing::new().await;
+        store.blobs.set(Some(Failure { point, count: 1, ..ALWAYS }));
+        let checked = store.check().await.unwrap();
+        assert!(matches!(checked, Checked::Sound), "{point:?}: {checked:?}");
+        // Nothing can be written: it is not this blob.
+        store.blobs.set(Some(Failure { point, is_of_disk: true, ..ALWAYS }));
+        store.check().await.unwrap_err();
+        // What is no fault of sectors at all.
+        for error in [Errno::MFILE, Errno::ACCESS, Errno::ROFS, Errno::STALE] {
+            store.blobs.set(Some(Failure { point, error, ..ALWAYS }));
+            store.check().await.unwrap_err();
+        }
+        assert!(!store.is_damaged().await, "{point:?}");
+        store.blobs.set(None);
+        assert_eq!(read(&store.cas, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_download_that_meets_a_bad_sector_ends_with_an_error_and_has_the_blob_checked_at_once() {
+    for (form, point) in [(Form::Serialized, Point::Middle), (Form::Raw, Point::Middle), (Form::Raw, Point::Open)] {
+        let store = Failing::new().await;
+        let case = format!("{form:?} {point:?}");
+        let found = store.cas.find(store.xorb.xorb().hash()).await.unwrap().unwrap();
+        let layout = found.layout();
+        let len = if form == Form::Raw { layout.raw_len() } else { layout.serialized_len() };
+        store.blobs.set(Some(Failure { point, ..ALWAYS }));
+        let read = async {
+            let pieces = store.cas.read(&found, form, ByteRange::new(0, len).unwrap()).await?;
+            pieces.try_collect::<Vec<Bytes>>().await
+        };
+        assert!(matches!(read.await, Err(ReadError::Store(_))), "{case}");
+        assert!(!store.is_damaged().await, "{case}: a reader alone decides nothing");
+        let budget = ScrubBudget { bytes_per_sec: 1 << 40, interval: Duration::from_secs(30 * 24 * 3600) };
+        Scrub::new(store.cas.clone(), budget, Duration::from_millis(1)).round().await.unwrap();
+        assert!(store.is_damaged().await, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn blobs_are_read_to_be_checked_no_faster_than_was_said_and_what_was_not_used_is_not_saved_up() {
+    const RATE: u64 = 20_000;
+    let (blobs, xorb) = (MemoryBlobStore::new(), xorb("bytes", Policy::None));
+    let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len() as u64);
+    blobs.damage(BlobKey::xorb(hash), xorb.bytes().to_vec());
+    let examiner = Examiner { blobs: Arc::new(blobs), pool: Pool::new(1) };
+    let mut pace = Pace::new(Some(RATE));
+    let per_blob = Duration::from_micros(len * 1_000_000 / RATE);
+    assert!(per_blob > Duration::from_secs(1), "{per_blob:?}");
+    for idle in [0, 0, 3600] {
+        tokio::time::sleep(Duration::from_secs(idle)).await;
+        let begin = Instant::now();
+        let verdict = examiner.examine(hash, Some(len), &mut pace).await.unwrap();
+        assert!(matches!(verdict, Verdict::Sound(_)));
+        // Timers tick by the millisecond, and each of some pieces is rounded.
+        let (taken, slack) = (begin.elapsed(), Duration::from_millis(5));
+        assert!(taken + slack >= per_blob && taken <= per_blob + slack, "{taken:?} of {per_blob:?}");
+    }
+    assert_eq!(pace.read_len(), 3 * len);
+    // Who is told nothing of a rate waits for nothing.
+    let begin = Instant::now();
+    examiner.examine(hash, Some(len), &mut Pace::new(None)).await.unwrap();
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}

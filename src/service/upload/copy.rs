@@ -1,0 +1,160 @@
+//! A xorb that is put together from chunks of stored ones: what an upload is, but for the client.
+//!
+//! Records are taken as they are stored. Each is verified like that of an upload, and its chunk compared with what it must
+//! be, before it is written.
+
+use bytes::Bytes;
+use crc64fast_nvme::Digest;
+
+use super::draft_slot::DraftSlot;
+use super::{Staged, Verified};
+use crate::blob::BlobKey;
+use crate::format::limits::MAX_XORB_BODY_LEN;
+use crate::format::xorb::Verifier;
+use crate::format::{ChunkHash, XorbHash};
+use crate::index::{IndexErrorKind, NewXorb, Ticket};
+use crate::runtime::fair::Tenant;
+use crate::service::Cas;
+use crate::service::error::{StoreError, UploadError};
+use crate::service::fsck::Presence;
+
+/// A new xorb of which some chunks are there.
+pub(in crate::service) struct Copying {
+    cas: Cas,
+    verifier: Verifier,
+    crc64: Digest,
+    draft: DraftSlot,
+}
+
+/// Consecutive records of a stored xorb that are being copied.
+#[derive(Debug)]
+pub(in crate::service) struct Run {
+    /// The chunks that they must be, and which one is next.
+    hashes: Vec<ChunkHash>,
+    next: usize,
+    /// Bytes that are left of them.
+    left: u64,
+}
+
+impl Run {
+    /// Records of so many bytes, with these chunks.
+    pub(in crate::service) fn new(hashes: Vec<ChunkHash>, len: u64) -> Self {
+        Self { hashes, next: 0, left: len }
+    }
+
+    /// Whether all of it was copied.
+    pub(in crate::service) fn is_over(&self) -> bool {
+        self.next == self.hashes.len() && self.left == 0
+    }
+}
+
+/// Why a copy was given up.
+#[derive(Debug)]
+pub(in crate::service) enum CopyError {
+    /// The bytes are not those of the chunks. What was copied before is of no use any more.
+    Altered,
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl Copying {
+    /// A xorb without chunks.
+    pub(in crate::service) fn new(cas: &Cas) -> Self {
+        Self {
+            cas: cas.clone(),
+            verifier: Verifier::new(MAX_XORB_BODY_LEN),
+            crc64: Digest::new(),
+            draft: DraftSlot::new(cas.verify_pool.clone()),
+        }
+    }
+
+    /// Adds what ends in this piece of a run. Blocks.
+    pub(in crate::service) fn take(&mut self, run: &mut Run, piece: &Bytes) -> Result<(), CopyError> {
+        let mut rest = &piece[..];
+        while let Some(chunk) = self.verifier.next_chunk(&mut rest).map_err(|_| CopyError::Altered)? {
+            let record = chunk.frame.bytes;
+            if run.hashes.get(run.next) != Some(&chunk.hash) {
+                return Err(CopyError::Altered);
+            }
+            run.next += 1;
+            run.left = run.left.checked_sub(record.len() as u64).ok_or(CopyError::Altered)?;
+            self.crc64.write(record);
+            self.draft.write(self.cas.blobs.as_ref(), record).map_err(CopyError::Store)?;
+        }
+        Ok(())
+    }
+
+    /// Ends it; `None` where there is no chunk. Blocks.
+    pub(in crate::service) fn finish(self) -> Option<Verified> {
+        let Self { verifier, crc64, draft, .. } = self;
+        let xorb = verifier.finish().ok()?;
+        Some(Verified { tenant: Tenant::SERVER, xorb, crc64: crc64.sum64(), draft })
+    }
+}
+
+impl Verified {
+    /// Which xorb it is.
+    pub(in crate::service) fn hash(&self) -> XorbHash {
+        self.xorb.hash()
+    }
+}
+
+impl Cas {
+    /// Makes a copy durable and visible, as nobody's. Returns whether the xorb is there now: not where somebody else
+    /// publishes or deletes it at this moment.
+    ///
+    /// Where another process may publish, nothing of what it does is touched: neither a row that it has claimed, nor a blob
+    /// that it has put there. The locks of uploads are of one process, and two serializations of one xorb must not meet.
+    pub(in crate::service) async fn publish_copy(
+        &self,
+        copy: Verified,
+        presence: Presence,
+    ) -> Result<bool, StoreError> {
+        let hash = copy.hash();
+        let _publishing = self.publish_lock(&hash).await;
+        let staged = match presence {
+            Presence::Alone => match self.stage(hash).await {
+                Ok(staged) => Some(staged),
+                Err(UploadError::Store(error)) => return Err(error),
+                Err(_) => None,
+            },
+            Presence::Shared => {
+                let ticket = Ticket::random();
+                let is_claimed = self.index.claim_xorb(hash, ticket, self.clock.now()).await?;
+                is_claimed.then_some(Staged::New(ticket))
+            }
+        };
+        let Verified { xorb, crc64, draft, .. } = copy;
+        let (ticket, draft, is_heal) = match (staged, draft.into_draft()) {
+            (Some(Staged::New(ticket)), Some(draft)) => (ticket, draft, false),
+            (Some(Staged::Damaged(ticket)), Some(draft)) => (ticket, draft, true),
+            (staged, draft) => {
+                self.verify_pool.run(move || drop(draft)).await;
+                return Ok(matches!(staged, Some(Staged::There)));
+            }
+        };
+        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+        let turn = self.publishes.wait(Tenant::SERVER, 1).await;
+        if is_heal {
+            self.replace_blob(draft, row, ticket).await?;
+            return Ok(true);
+        }
+        if presence == Presence::Shared {
+            if !draft.publish_new(BlobKey::xorb(hash)).await? {
+                return Ok(false);
+            }
+            drop(turn);
+            return match self.index.publish_xorb(row, ticket, self.clock.now()).await {
+                Ok(()) => Ok(true),
+                // Somebody else has claimed the row since, and puts a blob of its own there.
+                Err(error) if error.kind == IndexErrorKind::Lost => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+        }
+        draft.publish(BlobKey::xorb(hash)).await?;
+        drop(turn);
+        self.go_live(row, ticket).await?;
+        Ok(true)
+    }
+}

@@ -2,13 +2,15 @@
 //! of a collection, and of the removal of a very large file, keeps others from writing.
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a bench fails where it panics, and prints")]
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
 use tokio::runtime::Builder;
 use zorb::blob::memory::MemoryBlobStore;
 use zorb::blob::records::memory::MemoryRecordStore;
@@ -17,7 +19,7 @@ use zorb::format::shard::Term;
 use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Allowance, Collect, Index, NewFile, NewXorb, Registration, SpentGrant, Ticket};
+use zorb::index::{Allowance, Collect, Index, NewFile, NewXorb, Registration, Ticket};
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
@@ -37,6 +39,9 @@ const LARGE_TERM_COUNT: usize = 819_200;
 
 /// Chunks of a xorb: those of a full one.
 const CHUNK_COUNT: u32 = 1024;
+
+/// Pause between two steps, as the background task of the server makes it.
+const STEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a step may take, in milliseconds.
 const LOCK_LIMIT: f64 = 50.0;
@@ -68,31 +73,42 @@ fn term(xorb: XorbHash) -> Term {
     Term { xorb, raw_len: 65_536, chunks: ChunkRange::new(0, 1).unwrap() }
 }
 
-/// Writes a row now and then, as a request would; returns the longest and the median wait, in milliseconds.
-async fn write_beside(index: SqliteIndex, stop: Arc<AtomicBool>) -> (f64, f64) {
-    let mut waits = Vec::new();
+/// Tries to write again and again, and gives up at once where somebody else does; returns for how long nobody else could,
+/// at most and in the median of the times in which that was so, in milliseconds. Two transactions with less than a
+/// try between them count as one.
+async fn watch_lock(path: PathBuf, stop: Arc<AtomicBool>) -> (f64, f64) {
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(Duration::ZERO);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let (mut holds, mut held_since) = (Vec::new(), None);
     while !stop.load(Ordering::Relaxed) {
-        let grant = SpentGrant { nonce: rand::random(), expires: Timestamp::from_millis(0) };
-        let begin = Instant::now();
-        index.spend_grant(grant).await.unwrap();
-        waits.push(begin.elapsed().as_secs_f64() * 1e3);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        match connection.begin_with("BEGIN IMMEDIATE").await {
+            Ok(transaction) => {
+                transaction.rollback().await.unwrap();
+                let since: Option<Instant> = held_since.take();
+                holds.extend(since.map(|since| since.elapsed().as_secs_f64() * 1e3));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Err(_) => {
+                held_since.get_or_insert_with(Instant::now);
+                tokio::task::yield_now().await;
+            }
+        }
     }
-    waits.sort_by(f64::total_cmp);
-    (waits.last().copied().unwrap_or_default(), waits.get(waits.len() / 2).copied().unwrap_or_default())
+    holds.sort_by(f64::total_cmp);
+    (holds.last().copied().unwrap_or_default(), holds.get(holds.len() / 2).copied().unwrap_or_default())
 }
 
-/// Does something beside a writer, and prints how long the writer waited; returns the longest wait.
-async fn beside<T: Send>(what: &str, other: &SqliteIndex, work: impl Future<Output = T> + Send) -> (T, f64) {
+/// Does something while the lock is watched, and prints for how long it was held; returns the longest time.
+#[expect(clippy::disallowed_methods, reason = "the watch must run beside what it watches, on another thread")]
+async fn beside<T: Send>(what: &str, path: &Path, work: impl Future<Output = T> + Send) -> (T, f64) {
     let stop = Arc::new(AtomicBool::new(false));
-    let timed = async {
-        let begin = Instant::now();
-        let done = work.await;
-        stop.store(true, Ordering::Relaxed);
-        (done, begin.elapsed().as_secs_f64())
-    };
-    let ((done, secs), (longest, median)) = join(timed, write_beside(other.clone(), Arc::clone(&stop))).await;
-    eprintln!("{what}: {secs:.2} s; another writer waited {longest:.1} ms at most, {median:.2} ms in the median");
+    let watch = tokio::spawn(watch_lock(path.to_owned(), Arc::clone(&stop)));
+    let begin = Instant::now();
+    let done = work.await;
+    let secs = begin.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    let (longest, median) = watch.await.unwrap();
+    eprintln!("{what}: {secs:.2} s; nobody else could write for {longest:.1} ms at most, {median:.2} ms in the median");
     (done, longest)
 }
 
@@ -149,14 +165,13 @@ async fn run() -> bool {
         budget,
     );
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
-    // As another process has it: its waits are those for the lock of the file, not for our one writer.
-    let other = SqliteIndex::open(&path).await.unwrap();
+    let pace = Pace { pause: STEP_PAUSE, ..Pace::default() };
     let mut longest: f64 = 0.0;
     clock.advance(MIN_GRACE);
     for name in ["condemn", "delete"] {
-        let plan = beside(&format!("plan to {name}"), &other, cas.plan_collection(policy)).await.0.unwrap();
+        let plan = beside(&format!("plan to {name}"), &path, cas.plan_collection(policy)).await.0.unwrap();
         eprintln!("  {} xorbs planned, {} kept", plan.xorbs().len(), plan.kept().referenced.count);
-        let (done, wait) = beside(name, &other, cas.collect(plan, &Pace::default())).await;
+        let (done, wait) = beside(name, &path, cas.collect(plan, &pace)).await;
         assert!(done.failure.is_none(), "{done:?}");
         eprintln!("  {} condemned, {} deleted", done.condemned.count, done.deleted.count);
         longest = longest.max(wait);
@@ -172,9 +187,10 @@ async fn run() -> bool {
             }
             longest = longest.max(begin.elapsed().as_secs_f64() * 1e3);
             steps += 1;
+            tokio::time::sleep(STEP_PAUSE).await;
         }
     };
-    let ((steps, step), wait) = beside("remove the large file", &other, removal).await;
+    let ((steps, step), wait) = beside("remove the large file", &path, removal).await;
     eprintln!("  {steps} steps, {step:.1} ms the longest");
     longest = longest.max(wait).max(step);
     eprintln!("longest lock: {longest:.1} ms of {LOCK_LIMIT} ms");

@@ -89,6 +89,6 @@ pub use limits::{
 };
 pub use outline::Outline;
 pub use reader::{Dialect, End, Event, ReadOptions, Reader, Session, UnverifiedBlob};
-pub use storage::Storage;
+pub use storage::{Lock, Storage};
 pub use writer::{Appended, Opened, WriteOptions, Writer};
 pub use zstd_stream::{Progress, ZstdCompressor, ZstdDecompressor};

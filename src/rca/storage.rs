@@ -25,15 +25,36 @@ pub trait Storage: Read + Write + Seek {
     /// Whatever the store reports.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Takes the exclusive lock of a writer, without waiting; `false` if someone else has it.
+    /// Takes the exclusive lock of a writer, without waiting; `None` if someone else has it.
     ///
-    /// The lock lasts until the store is dropped. A store that only one owner can reach answers
-    /// `true`.
+    /// The lock lasts until it is dropped. A store that only one owner can reach has none to take.
     ///
     /// # Errors
     /// Whatever the store reports, except that it cannot lock at all.
-    fn try_lock(&mut self) -> io::Result<bool> {
-        Ok(true)
+    fn try_lock(&mut self) -> io::Result<Option<Lock>> {
+        Ok(Some(Lock::none()))
+    }
+}
+
+/// The right to write to a store; given back when it is dropped.
+#[derive(Debug)]
+pub struct Lock(Option<File>);
+
+impl Lock {
+    /// For what nobody else can reach, or cannot be locked.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            // Closing the file is not enough: a process that another thread has forked keeps it open until it executes
+            // its program, and with it the lock. That this fails is of no use to anybody: closing is what is left.
+            let _ = file.unlock();
+        }
     }
 }
 
@@ -51,12 +72,14 @@ impl Storage for File {
         self.sync_data()
     }
 
-    fn try_lock(&mut self) -> io::Result<bool> {
-        match File::try_lock(self) {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
+    fn try_lock(&mut self) -> io::Result<Option<Lock>> {
+        // Another descriptor of the same opening, which is what is locked.
+        let lock = self.try_clone()?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Lock(Some(lock)))),
+            Err(TryLockError::WouldBlock) => Ok(None),
             // File systems without locks exist; refusing to back up onto them helps nobody.
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(true),
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(Some(Lock::none())),
             Err(TryLockError::Error(e)) => Err(e),
         }
     }
@@ -84,7 +107,7 @@ impl<S: Storage + ?Sized> Storage for &mut S {
         (**self).sync()
     }
 
-    fn try_lock(&mut self) -> io::Result<bool> {
+    fn try_lock(&mut self) -> io::Result<Option<Lock>> {
         (**self).try_lock()
     }
 }

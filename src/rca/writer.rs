@@ -10,7 +10,7 @@ use super::hash::{Digest, Hasher};
 use super::limits::{DEFAULT_BUFFER_LEN, DEFAULT_MAX_NAME_LEN, STEP_LEN};
 use super::outline::Outline;
 use super::reader::ReadOptions;
-use super::storage::Storage;
+use super::storage::{Lock, Storage};
 use super::survey::settle;
 use super::varint;
 use super::zstd_stream::ZstdCompressor;
@@ -67,6 +67,7 @@ pub struct Writer<S> {
     /// Content on its way into zstd.
     step: Vec<u8>,
     opened: Opened,
+    _lock: Lock,
 }
 
 /// What a [`Writer`] found when it opened an archive. Nothing is changed before the first append.
@@ -97,8 +98,8 @@ pub struct Appended {
 impl<S: Storage> Writer<S> {
     /// Opens an archive to append to it; an empty storage is an empty archive.
     ///
-    /// Takes the storage's lock. Reads the varints of all blocks and hashes the last session, so
-    /// that it does not append to damage in there. Nothing is decompressed, and the hashes of
+    /// Takes the storage's lock and keeps it as long as it lives. Reads the varints of all blocks
+    /// and hashes the last session, so that it does not append to damage in there. Nothing is decompressed, and the hashes of
     /// earlier sessions are left to the readers.
     ///
     /// # Errors
@@ -133,9 +134,7 @@ impl<S: Storage> Writer<S> {
         let zstd = ZstdCompressor::new(options.level, options.window_log)
             .map_err(|_| Error::BadOptions("level or window_log is not one of zstd's"))?;
         let lock = storage.try_lock().map_err(|source| Error::Io { op: "lock", offset: 0, source })?;
-        if !lock {
-            return Err(Error::Locked);
-        }
+        let lock = lock.ok_or(Error::Locked)?;
         let found = scan(&mut storage, Layout::ARCHIVE)?;
         let settled = settle(&mut storage, &found)?;
         let torn_header = settled.torn;
@@ -154,6 +153,7 @@ impl<S: Storage> Writer<S> {
             buffer: Vec::new(),
             step: Vec::new(),
             opened: Opened { committed_end, garbage_len, torn_header, is_foreign },
+            _lock: lock,
         })
     }
 
@@ -213,7 +213,7 @@ impl<S: Storage> Writer<S> {
         self.chunker.committed_end()
     }
 
-    /// Gives the storage back, with its lock.
+    /// Gives the storage back, and the lock up.
     pub fn into_storage(self) -> S {
         self.chunker.into_storage()
     }

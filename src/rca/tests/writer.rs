@@ -130,6 +130,21 @@ fn two_writers_of_one_file_are_kept_apart_until_the_first_is_gone() {
 }
 
 #[test]
+fn the_lock_goes_with_the_writer_though_a_forked_process_still_has_the_file_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.rca");
+    let open = || std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+    let file = open();
+    // What a fork leaves: one more descriptor of the same opening.
+    let forked = file.try_clone().unwrap();
+    let writer = Writer::open(file).unwrap();
+    assert_eq!(Writer::open(open()).unwrap_err().code(), "locked");
+    drop(writer);
+    Writer::open(open()).unwrap().append("b", &b"second"[..]).unwrap();
+    drop(forked);
+}
+
+#[test]
 fn a_file_shorter_than_its_size_field_is_refused_and_left_alone() {
     let (bytes, _) = archive(&[&[("a", b"some content"), ("b", b"more content")]]);
     for cut in 10..bytes.len() {

@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::rca::Storage;
+use crate::rca::{Lock, Storage};
 
 /// A storage and the number of bytes that were read of it.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl<S: Storage> Storage for Counted<S> {
         self.inner.sync()
     }
 
-    fn try_lock(&mut self) -> io::Result<bool> {
+    fn try_lock(&mut self) -> io::Result<Option<Lock>> {
         self.inner.try_lock()
     }
 }

@@ -104,7 +104,7 @@ impl<S: Storage> BackupArchive<S> {
         self.read_len
     }
 
-    /// Gives the storage back, with its lock.
+    /// Gives the storage back, and the lock up.
     pub fn into_storage(self) -> S {
         self.writer.into_storage().into_inner()
     }

@@ -195,17 +195,3 @@ async fn what_this_process_replaces_is_not_read_on_because_it_has_another_name_l
     put(&store, key(1), b"other").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
 }
-
-#[tokio::test]
-async fn files_that_are_gone_are_closed_without_anybody_asking_for_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2);
-    let shared: Store = Arc::new(store.clone());
-    put(&shared, key(1), b"bytes").await;
-    get(&shared, key(1), range(0, 5)).await.unwrap();
-    assert_eq!(store.kept_count(), 1);
-    let name = key(1).xorb_hash().to_string();
-    std::fs::remove_file(folder.path().join("xorbs").join(&name[..2]).join(&name)).unwrap();
-    shared.close_removed();
-    assert_eq!(store.kept_count(), 0);
-}

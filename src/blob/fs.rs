@@ -28,7 +28,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 
 use self::buffers::{Buffers, Piece};
 use self::draft::{Blocks, FsDraft};
-use self::kept::KeptFiles;
+use self::kept::{Found, KeptFiles};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
@@ -83,26 +83,25 @@ impl FsBlobStore {
     /// The same store, which keeps up to so many files open that were read; [`BlobStore::close_removed`] is to be called
     /// every now and then.
     #[must_use]
-    pub fn keeping_open(self, count: u64) -> Self {
+    pub fn keeping_open(self, count: usize) -> Self {
         Self { kept: KeptFiles::new(count), ..self }
     }
 
-    async fn open_file(&self, key: BlobKey) -> Result<Option<Arc<File>>, BlobError> {
-        let (path, opening) = (self.path(key), self.kept.opening());
-        match self.pool.run(move || File::open(path)).await {
-            Ok(file) => {
-                let file = Arc::new(file);
-                self.kept.insert(key, Arc::clone(&file), opening);
-                Ok(Some(file))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+    /// Opens the file of a blob and keeps it; `removed` was kept of it until now.
+    async fn open_file(&self, key: BlobKey, removed: Option<Arc<File>>) -> Result<Option<Arc<File>>, BlobError> {
+        let (path, kept) = (self.path(key), self.kept.clone());
+        let open = move || {
+            drop(removed);
+            let opening = kept.opening();
+            let file = Arc::new(File::open(path)?);
+            kept.insert(key, Arc::clone(&file), opening);
+            Ok(file)
+        };
+        match self.pool.run(open).await {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(BlobError::io("open", Some(key), error)),
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn kept_count(&self) -> u64 {
-        self.kept.count()
     }
 
     fn path(&self, key: BlobKey) -> PathBuf {
@@ -121,20 +120,20 @@ impl BlobStore for FsBlobStore {
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
         async move {
             let file = match self.kept.get(key) {
-                Some(file) => file,
-                None => match self.open_file(key).await? {
-                    Some(file) => file,
-                    None => return Ok(None),
-                },
+                Found::File(file) => Some(file),
+                Found::Removed(file) => self.open_file(key, Some(file)).await?,
+                Found::Nothing => self.open_file(key, None).await?,
             };
+            let Some(file) = file else { return Ok(None) };
             let reader = FsReader { file, key, range, at: range.start(), buffers: self.buffers.clone() };
             Ok(Some(stream(reader, self.reads.clone())))
         }
         .boxed()
     }
 
-    fn close_removed(&self) {
-        self.kept.close_removed();
+    fn close_removed(&self) -> BoxFuture<'_, ()> {
+        let kept = self.kept.clone();
+        async move { self.pool.run(move || kept.close_removed()).await }.boxed()
     }
 
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {

@@ -100,6 +100,10 @@ impl Draft for MemoryDraft {
         Ok(())
     }
 
+    fn flush(&mut self) -> Result<(), BlobError> {
+        Ok(())
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { bytes, store } = *self;
         store.lock().insert(key, bytes.into());

@@ -19,6 +19,7 @@ pub mod records;
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::future::ready;
 use std::io;
 
 use bytes::Bytes;
@@ -78,7 +79,9 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
     /// Lets go of what is held of blobs that are gone, so that their room comes back. Cheap enough for every second.
-    fn close_removed(&self) {}
+    fn close_removed(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
 
     /// Bytes that it can take before it is full, as far as its file system says; `None` where there is no telling.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
@@ -99,9 +102,7 @@ pub trait Draft: fmt::Debug + Send + 'static {
     /// # Errors
     ///
     /// Those of [`Draft::write`].
-    fn flush(&mut self) -> Result<(), BlobError> {
-        Ok(())
-    }
+    fn flush(&mut self) -> Result<(), BlobError>;
 
     /// Makes the blob durable and visible under `key`.
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;

@@ -51,7 +51,7 @@ impl TempFile {
     }
 
     /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by that, but the sync will
-    /// have less to do. They stay in memory, as what is not written yet cannot be dropped.
+    /// have less to do. Pages that are clean by then may leave memory, so this is for bytes that were written just now.
     pub(crate) fn begin_writeback(&mut self, bytes: Range<u64>) {
         let len = NonZeroU64::new(bytes.end.saturating_sub(bytes.start));
         // It is advice. Where it is not taken, or not for this file system, the sync does all of it.

@@ -226,7 +226,7 @@ impl Cas {
             self.forget_layouts();
         }
         // Always: a blob goes a little later than its xorb.
-        self.blobs.close_removed();
+        self.blobs.close_removed().await;
         Ok(generation)
     }
 

@@ -4,22 +4,49 @@
 //! What is got is what opening the file now would give. What this process removes or replaces is forgotten, in whatever
 //! order that and the opening happen. What another process removes has no name any more, and its descriptor says so; only
 //! where somebody has given it another name, by a hard link, it is read on, which is harmless: the same bytes.
+//!
+//! Closing the last descriptor of a removed file gives its blocks back, which takes the file system its time. So every
+//! file that goes out of here is dropped where the caller says: [`get`](KeptFiles::get) hands it out, all others block.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use moka::sync::Cache;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::blob::BlobKey;
 
 /// Open files, the latest used ones.
 #[derive(Clone, Debug)]
 pub(super) struct KeptFiles {
-    files: Cache<BlobKey, Arc<File>>,
+    table: Arc<Mutex<Table>>,
+    max_count: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<BlobKey, Kept>,
+    /// Counts what was asked for.
+    now: u64,
     /// Counts what was removed or replaced.
-    changes: Arc<AtomicU64>,
+    change_count: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    file: Arc<File>,
+    /// When it was asked for last.
+    used: u64,
+}
+
+/// What there is of a blob.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Its file, open.
+    File(Arc<File>),
+    /// A file that was removed or replaced behind our back; to be dropped where that may block.
+    Removed(Arc<File>),
+    /// No open file.
+    Nothing,
 }
 
 /// How much had changed when a file was opened.
@@ -28,57 +55,172 @@ pub(super) struct Opening(u64);
 
 impl KeptFiles {
     /// Room for so many files; none with 0.
-    pub(super) fn new(count: u64) -> Self {
-        Self { files: Cache::new(count), changes: Arc::default() }
+    pub(super) fn new(max_count: usize) -> Self {
+        Self { table: Arc::default(), max_count }
     }
 
     /// The file of this blob, if it is open. Does not block: what is asked for is in memory as long as it is open.
-    pub(super) fn get(&self, key: BlobKey) -> Option<Arc<File>> {
-        let file = self.files.get(&key)?;
+    pub(super) fn get(&self, key: BlobKey) -> Found {
+        let file = {
+            let mut table = self.table();
+            table.now += 1;
+            let now = table.now;
+            let Some(kept) = table.files.get_mut(&key) else { return Found::Nothing };
+            kept.used = now;
+            Arc::clone(&kept.file)
+        };
         if is_named(&file) {
-            return Some(file);
+            return Found::File(file);
         }
-        self.files.invalidate(&key);
-        None
+        self.take(key, &file);
+        Found::Removed(file)
     }
 
     /// To be called before a file is opened.
     pub(super) fn opening(&self) -> Opening {
-        Opening(self.changes.load(Ordering::SeqCst))
+        Opening(self.table().change_count)
     }
 
-    /// Keeps a file that was opened since then.
+    /// Keeps a file that was opened since then, in the place of the one that nobody has used for longest. Blocks.
     pub(super) fn insert(&self, key: BlobKey, file: Arc<File>, Opening(seen): Opening) {
-        self.files.insert(key, file);
-        if self.changes.load(Ordering::SeqCst) != seen {
-            // It may be this one that changed: opened before, and forgotten before it was kept.
-            self.files.invalidate(&key);
+        let mut table = self.table();
+        // Where something has changed it may be this one: opened before, and forgotten before it was kept.
+        if self.max_count == 0 || table.change_count != seen {
+            return;
         }
+        let is_new = !table.files.contains_key(&key);
+        let oldest = table.files.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key);
+        let evicted = match oldest {
+            Some(oldest) if is_new && table.files.len() >= self.max_count => table.files.remove(&oldest),
+            _ => None,
+        };
+        table.now += 1;
+        let used = table.now;
+        let before = table.files.insert(key, Kept { file, used });
+        drop(table);
+        drop((before, evicted));
     }
 
-    /// The file was removed or replaced.
+    /// The file was removed or replaced. Blocks.
     pub(super) fn forget(&self, key: BlobKey) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        self.files.invalidate(&key);
+        let mut table = self.table();
+        table.change_count += 1;
+        let forgotten = table.files.remove(&key);
+        drop(table);
+        drop(forgotten);
     }
 
-    #[cfg(test)]
-    pub(super) fn count(&self) -> u64 {
-        self.files.run_pending_tasks();
-        self.files.entry_count()
-    }
-
-    /// Closes those that were removed or replaced: their room comes back when nobody reads them any more.
+    /// Closes those that were removed or replaced behind our back: their room comes back when nobody reads them any more.
+    /// Blocks.
     pub(super) fn close_removed(&self) {
-        for (key, file) in &self.files {
+        let files: Vec<_> = self.table().files.iter().map(|(key, kept)| (*key, Arc::clone(&kept.file))).collect();
+        for (key, file) in files {
             if !is_named(&file) {
-                self.files.invalidate(&*key);
+                self.take(key, &file);
             }
         }
-        self.files.run_pending_tasks();
+    }
+
+    /// Takes out this file, if it is still the one of this blob.
+    fn take(&self, key: BlobKey, file: &Arc<File>) {
+        let mut table = self.table();
+        if table.files.get(&key).is_some_and(|kept| Arc::ptr_eq(&kept.file, file)) {
+            table.files.remove(&key);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn is_named(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::format::XorbHash;
+
+    fn key(byte: u8) -> BlobKey {
+        BlobKey::xorb(XorbHash::from_bytes([byte; 32]))
+    }
+
+    /// Keeps a new file, and gives what tells whether it is open.
+    fn keep(kept: &KeptFiles, folder: &Path, byte: u8) -> Weak<File> {
+        let file = Arc::new(File::create(folder.join(byte.to_string())).unwrap());
+        let weak = Arc::downgrade(&file);
+        kept.insert(key(byte), file, kept.opening());
+        weak
+    }
+
+    fn is_open(file: &Weak<File>) -> bool {
+        file.strong_count() > 0
+    }
+
+    #[test]
+    fn the_one_that_was_used_longest_ago_makes_room_and_is_closed_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptFiles::new(2);
+        let [first, second] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
+        assert!(matches!(kept.get(key(1)), Found::File(_)));
+        let third = keep(&kept, folder.path(), 3);
+        assert_eq!([&first, &second, &third].map(is_open), [true, false, true]);
+        assert!(matches!(kept.get(key(2)), Found::Nothing));
+    }
+
+    #[test]
+    fn a_file_that_is_kept_again_takes_the_place_of_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptFiles::new(2);
+        let [first, second] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
+        let again = keep(&kept, folder.path(), 2);
+        assert_eq!([&first, &second, &again].map(is_open), [true, false, true]);
+    }
+
+    #[test]
+    fn without_room_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_open(&keep(&KeptFiles::new(0), folder.path(), 1)));
+    }
+
+    #[test]
+    fn a_file_that_is_forgotten_is_closed_at_once_and_one_opened_before_that_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptFiles::new(2);
+        let file = keep(&kept, folder.path(), 1);
+        let opening = kept.opening();
+        kept.forget(key(1));
+        assert!(!is_open(&file));
+        kept.insert(key(1), Arc::new(File::open(folder.path().join("1")).unwrap()), opening);
+        assert!(matches!(kept.get(key(1)), Found::Nothing));
+    }
+
+    #[test]
+    fn who_asks_for_a_removed_file_is_given_it_to_close_and_it_is_kept_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptFiles::new(2);
+        let file = keep(&kept, folder.path(), 1);
+        std::fs::remove_file(folder.path().join("1")).unwrap();
+        let found = kept.get(key(1));
+        assert!(matches!(found, Found::Removed(_)), "{found:?}");
+        assert!(is_open(&file));
+        drop(found);
+        assert!(!is_open(&file));
+        assert!(matches!(kept.get(key(1)), Found::Nothing));
+    }
+
+    #[test]
+    fn removed_files_are_closed_without_anybody_asking_for_them_and_the_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptFiles::new(2);
+        let [removed, named] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
+        std::fs::remove_file(folder.path().join("1")).unwrap();
+        kept.close_removed();
+        assert_eq!([&removed, &named].map(is_open), [false, true]);
+    }
 }

@@ -195,6 +195,13 @@ impl Draft for FaultyDraft {
         self.inner.write(bytes)
     }
 
+    fn flush(&mut self) -> Result<(), BlobError> {
+        if self.faults.hit("flush").is_some() {
+            return Err(blob_error());
+        }
+        self.inner.flush()
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { inner, faults } = *self;
         let publish = async move { inner.publish(key).await };

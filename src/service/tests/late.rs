@@ -79,6 +79,10 @@ impl Draft for SlowDraft {
         self.draft.write(bytes)
     }
 
+    fn flush(&mut self) -> Result<(), BlobError> {
+        self.draft.flush()
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { draft, index, deletion } = *self;
         async move {

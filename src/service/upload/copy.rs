@@ -85,10 +85,11 @@ impl Copying {
     }
 
     /// Ends it; `None` where there is no chunk. Blocks.
-    pub(in crate::service) fn finish(self) -> Option<Verified> {
-        let Self { verifier, crc64, draft, .. } = self;
-        let xorb = verifier.finish().ok()?;
-        Some(Verified { tenant: Tenant::SERVER, xorb, crc64: crc64.sum64(), draft })
+    pub(in crate::service) fn finish(self) -> Result<Option<Verified>, StoreError> {
+        let Self { verifier, crc64, mut draft, .. } = self;
+        let Ok(xorb) = verifier.finish() else { return Ok(None) };
+        draft.flush()?;
+        Ok(Some(Verified { tenant: Tenant::SERVER, xorb, crc64: crc64.sum64(), draft }))
     }
 }
 

@@ -55,7 +55,7 @@ impl Running<'_> {
 
     async fn publish(&mut self, copying: Copying, rewrite: &Rewrite, sources: &[Source]) -> Result<(), StoreError> {
         // Every source has chunks, and all of them were taken.
-        let Some(copy) = self.cas.verify_pool.run(move || copying.finish()).await else { return Ok(()) };
+        let Some(copy) = self.cas.verify_pool.run(move || copying.finish()).await? else { return Ok(()) };
         let (hash, len) = (copy.hash(), sources.iter().map(|source| source.live_len).sum());
         if self.cas.publish_copy(copy, self.presence).await? && self.endow(hash, rewrite, sources).await? {
             self.done.made.add(len);

@@ -32,6 +32,15 @@ pub struct TermRowPage {
     pub next: Option<u64>,
 }
 
+/// Some files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePage {
+    /// The files.
+    pub files: Vec<FileHash>,
+    /// Behind what the next page begins; `None` for the last one.
+    pub next: Option<u64>,
+}
+
 /// New terms for one run of a file. As many as the old ones, and each as long as the one that it stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSwitch {
@@ -72,13 +81,9 @@ pub trait Compact {
     /// All terms of a file, in the order of the file; none where there is no such file. As of one moment.
     fn terms_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<TermRow>, IndexError>>;
 
-    /// Files that refer to a xorb, in the order of their hashes' bytes, from behind `after` on.
-    fn files_of(
-        &self,
-        xorb: XorbHash,
-        after: Option<FileHash>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>>;
+    /// Files that refer to a xorb, in the order in which they were registered first, from behind `after` on, which is 0 or
+    /// what the page before said. Without files that are being removed.
+    fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>>;
 
     /// Who has uploaded those of these xorbs that readers may see: a pair for each owner, by xorb and then by name.
     fn owners_of(&self, xorbs: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<(XorbHash, String)>, IndexError>>;

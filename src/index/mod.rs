@@ -32,7 +32,7 @@ use futures_util::future::BoxFuture;
 
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
 pub use self::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
-pub use self::compact::{Compact, FileSwitch, RunSwitch, Switched, TermRow, TermRowPage};
+pub use self::compact::{Compact, FilePage, FileSwitch, RunSwitch, Switched, TermRow, TermRowPage};
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,

@@ -6,12 +6,13 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, file_hash, push_hashes, release};
+use super::repair::xorb_hash;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, FileHash, XorbHash};
-use crate::index::compact::{Compact, FileSwitch, Switched, TermRow, TermRowPage};
+use crate::index::Ticket;
+use crate::index::compact::{Compact, FilePage, FileSwitch, Switched, TermRow, TermRowPage};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
-use crate::index::{Ticket, rows};
 use crate::runtime::clock::Timestamp;
 
 /// Makes a visible and sound xorb live, and touches it.
@@ -35,22 +36,21 @@ impl Compact for SqliteIndex {
         .boxed()
     }
 
-    fn files_of(
-        &self,
-        xorb: XorbHash,
-        after: Option<FileHash>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
-        // Sorted here and not by an index: `xorb_files` has them by id.
-        const SQL: &str = "SELECT hash FROM xorb_files JOIN files ON files.id = file_id \
-             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL AND hash > ? \
-             ORDER BY hash LIMIT ?";
+    fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>> {
+        const SQL: &str = "SELECT file_id, files.hash, removed_at FROM xorb_files JOIN files ON files.id = file_id \
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND file_id > ? ORDER BY file_id LIMIT ?";
         let op = "list the files that refer to a xorb";
         async move {
-            let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
-            let query = sqlx::query(SQL).bind(xorb.as_bytes().as_slice()).bind(after).bind(limit);
+            let query = sqlx::query(SQL).bind(xorb.as_bytes().as_slice()).bind(after.cast_signed()).bind(limit);
             let rows = query.fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-            rows.iter().map(|row| file_hash(op, get(op, row, 0)?)).collect()
+            let (mut files, mut last) = (Vec::with_capacity(rows.len()), None);
+            for row in &rows {
+                last = Some(get::<i64>(op, row, 0)?.cast_unsigned());
+                if get::<Option<i64>>(op, row, 2)?.is_none() {
+                    files.push(file_hash(op, get(op, row, 1)?)?);
+                }
+            }
+            Ok(FilePage { files, next: last.filter(|_| rows.len() == limit as usize) })
         }
         .boxed()
     }
@@ -66,8 +66,7 @@ impl Compact for SqliteIndex {
                 push_hashes(&mut query, batch);
                 let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
                 for row in &rows {
-                    let hash = rows::xorb_hash(get(op, row, 0)?);
-                    owners.push((hash.map_err(|error| IndexError::inconsistent(op, error))?, get(op, row, 1)?));
+                    owners.push((xorb_hash(op, row, 0)?, get(op, row, 1)?));
                 }
             }
             let by_xorb = |(xorb, owner): &(XorbHash, String)| (*xorb.as_bytes(), owner.clone());

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, push_hashes};
+use super::repair::xorb_hash;
 use super::{get, map, millis};
 use crate::format::XorbHash;
 use crate::index::error::IndexError;
-use crate::index::rows::{self, state_to_sql};
+use crate::index::rows::state_to_sql;
 use crate::index::{Registered, XorbState};
 use crate::runtime::clock::Timestamp;
 
@@ -42,7 +43,7 @@ impl Named {
             let rows = query.build().fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
             let mut damaged = None;
             for row in &rows {
-                let hash = rows::xorb_hash(get(op, row, 1)?).map_err(|error| IndexError::inconsistent(op, error))?;
+                let hash = xorb_hash(op, row, 1)?;
                 let id = get(op, row, 0)?;
                 named.ids.insert(hash, id);
                 if get::<i64>(op, row, 2)? == state_to_sql(XorbState::Condemned) {

@@ -68,12 +68,11 @@ impl Running<'_> {
             if !self.moves.contains_key(&source.xorb) {
                 continue;
             }
-            let mut after = None;
-            loop {
-                let files = self.cas.index.files_of(source.xorb, after, PAGE_COUNT).await?;
-                let Some(last) = files.last() else { break };
-                after = Some(*last);
-                for file in files {
+            let mut next = Some(0);
+            while let Some(after) = next {
+                let page = self.cas.index.files_of(source.xorb, after, PAGE_COUNT).await?;
+                next = page.next;
+                for file in page.files {
                     contents = self.prepare(file, &mut batch, contents).await?;
                     if self.done.is_stopped {
                         return Ok(());

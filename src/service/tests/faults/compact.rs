@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
 use crate::format::{ChunkHash, FileHash, XorbHash};
-use crate::index::{Compact, FileSwitch, IndexError, Switched, TermRow, TermRowPage, Ticket};
+use crate::index::{Compact, FilePage, FileSwitch, IndexError, Switched, TermRow, TermRowPage, Ticket};
 use crate::runtime::clock::Timestamp;
 
 impl Compact for FaultyIndex {
@@ -17,12 +17,7 @@ impl Compact for FaultyIndex {
         self.faults.around("terms_of", self.inner.terms_of(file), index_error).boxed()
     }
 
-    fn files_of(
-        &self,
-        xorb: XorbHash,
-        after: Option<FileHash>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
+    fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>> {
         self.faults.around("files_of", self.inner.files_of(xorb, after, limit), index_error).boxed()
     }
 

@@ -152,7 +152,7 @@ impl World {
     /// A file refers to what its terms name, and to nothing else.
     async fn check_references(&self) -> Result<(), Failure> {
         for xorb in 0..self.xorb_count() {
-            let found = self.index.files_of(self.hash_of(xorb), None, ALL).await.unwrap();
+            let found = self.index.files_of(self.hash_of(xorb), 0, ALL).await.unwrap().files;
             for (file, made) in PALETTE.files.iter().enumerate() {
                 let Some(made_of) = self.record.made_of.get(&file) else { continue };
                 let (refers, names) = (found.contains(&made.hash), made_of.contains(&xorb));

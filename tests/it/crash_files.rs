@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{Answer, Client, Start, TestServer, Xorb, read_file, rng, shard_of};
+use crate::support::{Answer, Client, Promise, Start, Xorb, check_promise, rng, shard_of};
 
 /// How often the process is killed: with the 200 times of `crash`, 500.
 const ROUND_COUNT: usize = 300;
@@ -29,15 +29,6 @@ struct Known {
     contents: Vec<u8>,
     shard: Vec<u8>,
     promise: Promise,
-}
-
-/// What a client was told of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Promise {
-    There,
-    Removed,
-    /// The last answer did not come.
-    Either,
 }
 
 /// What one client did until the connection broke.
@@ -62,7 +53,7 @@ async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_
         let old: Vec<String> = files.keys().take(5).cloned().collect();
         for hash in new.drain(..).chain(old) {
             let known = files.get_mut(&hash).unwrap();
-            let is_there = check(&server, &hash, known).await;
+            let is_there = check_promise(&server.client(), &hash, &known.contents, known.promise).await;
             let is_unheard = known.promise == Promise::Either;
             unheard += usize::from(is_unheard);
             unheard_there += usize::from(is_unheard && is_there);
@@ -96,7 +87,7 @@ async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_
     let server = Start::default().data_dir(&data_dir).start();
     let acknowledged = files.values().filter(|known| known.promise == Promise::There).count();
     for (hash, known) in &files {
-        check(&server, hash, known).await;
+        check_promise(&server.client(), hash, &known.contents, known.promise).await;
     }
     for xorb in &xorbs {
         let answer = server.client().get(&xorb.path()).await;
@@ -110,22 +101,6 @@ async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_
     // A run in which the kill always came too early or too late would show nothing.
     assert!(acknowledged > ROUND_COUNT / 2 && removed > ROUND_COUNT / 20, "{acknowledged} {removed}");
     assert!(unheard > ROUND_COUNT / 20, "{unheard}");
-}
-
-/// Reads a file; returns whether it is there.
-async fn check(server: &TestServer, hash: &str, known: &Known) -> bool {
-    match read_file(&server.client(), "v1", hash, None).await {
-        Ok(contents) => {
-            assert!(contents == known.contents, "{hash} is damaged");
-            assert_ne!(known.promise, Promise::Removed, "the removal of {hash} was acknowledged");
-            true
-        }
-        Err(answer) => {
-            assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
-            assert_ne!(known.promise, Promise::There, "{hash} was acknowledged and is not there");
-            false
-        }
-    }
 }
 
 /// Uploads xorbs and registers files of their chunks, until the connection breaks.

@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use zorb::format::XorbHash;
 
-use self::clients::{Acknowledged, Errand, Known, Promise, run};
+use self::clients::{Acknowledged, Errand, Known, run};
 use crate::cli::Folder;
-use crate::support::{Start, TestServer, Xorb, eventually, read_file, rng};
+use crate::support::{Promise, Start, TestServer, Xorb, check_promise, eventually, rng};
 
 /// How often something is killed.
 const ROUND_COUNT: usize = 100;
@@ -154,7 +154,7 @@ async fn check_end(folder: &Folder, data_dir: &Path, mut told: Told, counts: &mu
         assert!(ends_well(collect(folder, data_dir)).await);
     }
     for (hash, known) in &told.files {
-        check_file(&server, hash, known).await;
+        check_promise(&server.client(), hash, &known.contents, known.promise).await;
     }
     let mut needed: Vec<String> = told.files.values().flat_map(|known| &known.xorbs).cloned().collect();
     needed.sort();
@@ -241,7 +241,7 @@ fn kill(command: &mut Child) -> bool {
 /// Compares what clients were told in the round before with what there is.
 async fn settle(server: &TestServer, told: &mut Told, counts: &mut Counts) {
     for (hash, known) in &mut told.files {
-        let is_there = check_file(server, hash, known).await;
+        let is_there = check_promise(&server.client(), hash, &known.contents, known.promise).await;
         counts.unheard += usize::from(known.promise == Promise::Either);
         counts.removed += usize::from(known.promise == Promise::Removed);
         // What has been seen once must stay.
@@ -252,22 +252,6 @@ async fn settle(server: &TestServer, told: &mut Told, counts: &mut Counts) {
         let answer = server.client().get(&xorb.path()).await;
         let is_same = answer.status == 200 && answer.body == xorb.bytes;
         assert!(is_same, "{} was acknowledged in this round: {}", xorb.hash(), answer.status);
-    }
-}
-
-/// Reads a file; returns whether it is there.
-async fn check_file(server: &TestServer, hash: &str, known: &Known) -> bool {
-    match read_file(&server.client(), "v1", hash, None).await {
-        Ok(contents) => {
-            assert!(contents == known.contents, "{hash} is damaged");
-            assert_ne!(known.promise, Promise::Removed, "the removal of {hash} was acknowledged");
-            true
-        }
-        Err(answer) => {
-            assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
-            assert_ne!(known.promise, Promise::There, "{hash} was acknowledged and is not there");
-            false
-        }
     }
 }
 

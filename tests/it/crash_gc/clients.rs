@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use reqwest::Method;
 use tokio::sync::Semaphore;
 
-use crate::support::{Answer, Client, Xorb, shard_of};
+use crate::support::{Answer, Client, Promise, Xorb, shard_of};
 
 /// A file, and what its reader must get.
 #[derive(Clone, Debug)]
@@ -18,15 +18,6 @@ pub struct Known {
     pub shard: Vec<u8>,
     pub xorbs: HashSet<String>,
     pub promise: Promise,
-}
-
-/// What a client was told of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
-    There,
-    Removed,
-    /// The last answer did not come.
-    Either,
 }
 
 /// What one client may count on, and what it has done until the connection broke.

@@ -22,6 +22,31 @@ pub async fn register(client: &Client, shard: Vec<u8>) -> u64 {
     answer.json()["result"].as_u64().unwrap()
 }
 
+/// What a client was told of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    There,
+    Removed,
+    /// The last answer did not come.
+    Either,
+}
+
+/// Reads a file, which is to be as promised; returns whether it is there.
+pub async fn check_promise(client: &Client, hash: &str, contents: &[u8], promise: Promise) -> bool {
+    match read_file(client, "v1", hash, None).await {
+        Ok(found) => {
+            assert!(found == contents, "{hash} is damaged");
+            assert_ne!(promise, Promise::Removed, "the removal of {hash} was acknowledged");
+            true
+        }
+        Err(answer) => {
+            assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
+            assert_ne!(promise, Promise::There, "{hash} was acknowledged and is not there");
+            false
+        }
+    }
+}
+
 /// Fetches what a reconstruction says, as a stock client does, and puts the file together.
 pub async fn read_file(
     client: &Client,

@@ -14,7 +14,7 @@ mod tokens;
 mod xorbs;
 
 pub use self::client::{Answer, Client};
-pub use self::files::{read_file, register, stocked};
+pub use self::files::{Promise, check_promise, read_file, register, stocked};
 pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;

@@ -1,4 +1,4 @@
-//! The load: a process with one thread, at the lowest priority, until its stdin ends.
+//! The load: a process with one thread, which runs where nothing else does, until its stdin ends.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -30,6 +30,11 @@ const CHUNK_COUNT: usize = 64;
 
 /// Different xorbs, so that the disk does not fill: later ones are verified, but not stored again.
 const VARIANT_COUNT: usize = 512;
+
+/// Bytes that the kernel keeps for a reader. By itself it keeps up to 32 MiB for each, since this process is slow to take
+/// them: then all sockets of the machine are short of memory, those of the quiet tenant as well. Elsewhere these are the
+/// buffers of other machines.
+const RECEIVE_LEN: u32 = 512 << 10;
 
 /// Pause of the slow ones.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -68,7 +73,6 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
         next: Cell::default(),
         did: Did::default(),
     });
-    rustix::process::nice(19).unwrap();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let local = LocalSet::new();
     let begin = Instant::now();
@@ -167,7 +171,7 @@ impl Load {
     /// Whole xorbs, one after the other, as fast as they come.
     async fn reader(self: Rc<Self>) {
         let (mut buffer, request) = (vec![0; 256 << 10], self.get(&self.flood_token));
-        let mut stream = self.connect(None).await;
+        let mut stream = self.connect(Some(RECEIVE_LEN)).await;
         loop {
             stream.write_all(request.as_bytes()).await.unwrap();
             let mut left = 1023 * (crate::xorbs::CHUNK_LEN + 8);
@@ -180,7 +184,7 @@ impl Load {
                     }
                     _ => {
                         count(&self.did.broken);
-                        stream = self.connect(None).await;
+                        stream = self.connect(Some(RECEIVE_LEN)).await;
                         left = 0;
                     }
                 }

@@ -37,6 +37,10 @@ use crate::service::{Cas, Recovered, ScrubBudget};
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
+/// Tasks that a thread runs before it looks at the sockets again. tokio's 61 are for tasks of microseconds; to send a piece
+/// takes some 300 of them, and who asks for one is to be in line before the next ones go out.
+const EVENT_INTERVAL: u32 = 8;
+
 /// What can be said on the command line; the rest is in the environment or the file.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -65,7 +69,11 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::install(config.log_format, &config.log)?;
     // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
     let _lock = lock(&config.data_dir)?;
-    let runtime = Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = Builder::new_multi_thread()
+        .event_interval(EVENT_INTERVAL)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     let result = runtime.block_on(serve_until_stopped(config));
     // What is cut off now holds no promise: nothing of it was acknowledged.
     runtime.shutdown_background();

@@ -5,28 +5,33 @@
 //! * *The client does not take what it asked for.* Only the time that the server waits for it counts, as with bodies of
 //!   requests: `stall` of grace, and then as long as the bytes that it has taken of this answer are worth. What the
 //!   kernel has room for is taken at once, whoever is at the other end.
-//! * *A piece has gone out.* Its turn ([`Turn`]) is over when the kernel has all of it, or takes no more because the
-//!   client is slow: a turn is for work of this machine, and never waits for a client.
+//! * *A piece has gone out.* Its turn ([`Turn`]) is over when the kernel has all of it. While the kernel takes no more
+//!   because the client is slow it is given back: a turn is for work of this machine, and never waits for a client. What
+//!   is left of the piece goes out in a turn again, for a hundred clients that take a little at the same moment are as
+//!   much work as a hundred that ask.
 //! * *Nothing has been asked yet* when the server stops: then half a head is as good as none, and the connection ends.
+
+mod piece;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::piece::PieceTurn;
 use super::Pace;
 use crate::runtime::fair::Turn;
 
 /// What the handlers of a connection and its socket tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Outlet {
-    turn: Mutex<Option<Turn>>,
+    turn: PieceTurn,
     /// Requests whose head has arrived.
     request_count: AtomicU64,
     /// Clients that were cut off because they took too little; there is one at most.
@@ -41,14 +46,12 @@ impl Outlet {
 
     /// Keeps the turn of a piece until that is out.
     pub(super) fn hold(&self, turn: Turn) {
-        let before = self.turn.lock().unwrap_or_else(PoisonError::into_inner).replace(turn);
-        drop(before);
+        self.turn.hold(turn);
     }
 
     /// Ends the turn of the piece before.
     pub(super) fn release(&self) {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(turn);
+        self.turn.release();
     }
 
     /// Whether the client was cut off because it took too little.
@@ -79,6 +82,8 @@ struct Answer {
 /// The client is being waited for.
 struct Wait {
     since: Instant,
+    /// How long of that it was the client who waited, for its turn.
+    lost: Duration,
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -97,6 +102,13 @@ impl<S> Watched<S> {
         (self.pace.idle + earned).saturating_sub(self.answer.waited).min(self.pace.idle)
     }
 
+    /// Gets the turn of a piece again whose client has taken nothing for a while.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(wait) = &mut self.wait else { return Poll::Ready(()) };
+        wait.lost += ready!(self.outlet.turn.poll_resume(context));
+        Poll::Ready(())
+    }
+
     /// What has come of a write, or an error when the client has taken nothing, or too little, for too long.
     fn account(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let number = self.outlet.request_count.load(Ordering::Relaxed);
@@ -105,15 +117,16 @@ impl<S> Watched<S> {
         }
         if let Poll::Ready(written) = written {
             if let Some(wait) = self.wait.take() {
-                self.answer.waited += wait.since.elapsed();
+                self.answer.waited += wait.since.elapsed().saturating_sub(wait.lost);
             }
             self.answer.taken_len += written.as_ref().map_or(0, |len| *len as u64);
             return Poll::Ready(written);
         }
-        self.outlet.release();
+        self.outlet.turn.pause();
         if self.wait.is_none() {
             let since = Instant::now();
-            self.wait = Some(Wait { since, deadline: Box::pin(sleep_until(since + self.patience())) });
+            let deadline = Box::pin(sleep_until(since + self.patience()));
+            self.wait = Some(Wait { since, lost: Duration::ZERO, deadline });
         }
         let is_over = self.wait.as_mut().is_some_and(|wait| wait.deadline.as_mut().poll(context).is_ready());
         if !is_over {
@@ -140,6 +153,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_turn(context));
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.account(context, written)
     }
@@ -149,6 +163,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_turn(context));
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
         self.account(context, written)
     }
@@ -177,6 +192,7 @@ impl<S> Drop for Watched<S> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::{advance, sleep};
 
@@ -267,10 +283,54 @@ mod tests {
         assert_eq!(gate.load(), (0, 0));
         outlet.hold(gate.wait(tenant, 1).await);
         let mut stuck = Box::pin(socket.write_all(&[0; 100]));
-        assert!(futures_util::FutureExt::now_or_never(&mut stuck).is_none());
+        assert!((&mut stuck).now_or_never().is_none());
         assert_eq!(gate.load(), (0, 0), "the client is waited for without a turn");
         drop(stuck);
         client.read_exact(&mut [0; 100]).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_not_the_clients_fault() {
+        let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+        let (mut socket, outlet, mut client) = pair(1);
+        outlet.hold(gate.wait(tenant, 1).await);
+        let mut sending = Box::pin(async {
+            socket.write_all(&[0; 250]).await?;
+            socket.flush().await
+        });
+        assert!((&mut sending).now_or_never().is_none());
+        let other = gate.wait(Tenant::new(2), 1).await;
+        client.read_exact(&mut [0; 100]).await.unwrap();
+        assert!((&mut sending).now_or_never().is_none());
+        assert_eq!(gate.load(), (1, 1), "it is in line");
+        // Much longer than anybody may take.
+        advance(STALL * 5).await;
+        assert!((&mut sending).now_or_never().is_none());
+        drop(other);
+        assert!((&mut sending).now_or_never().is_none());
+        assert_eq!(gate.load(), (1, 0), "it has its turn, and lets everybody go before it who is ready");
+        assert!((&mut sending).now_or_never().is_none());
+        assert_eq!(gate.load(), (0, 0), "it has written and waits for the client again");
+        client.read_exact(&mut [0; 100]).await.unwrap();
+        sending.await.unwrap();
+        assert_eq!(gate.load(), (0, 0));
+        assert!(!outlet.is_cut_off());
+        client.read_exact(&mut [0; 50]).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line() {
+        let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+        let (mut socket, outlet, mut client) = pair(1);
+        outlet.hold(gate.wait(tenant, 1).await);
+        assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
+        let other = gate.wait(Tenant::new(2), 1).await;
+        client.read_exact(&mut [0; 100]).await.unwrap();
+        assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
+        assert_eq!(gate.load(), (1, 1));
+        drop(socket);
+        assert_eq!(gate.load(), (1, 0));
+        drop(other);
     }
 
     #[tokio::test(start_paused = true)]

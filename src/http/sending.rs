@@ -3,6 +3,10 @@
 //! A download of a gigabyte is thousands of turns. So whoever asks for a little in the middle of it waits for the pieces
 //! that are being sent just now and one more, and not for the gigabyte. A turn is for the processor: while a piece has to
 //! come from the disk, it is given back.
+//!
+//! Whoever gets a turn goes on behind everything that is ready by then ([`in_line`]). A task that finds a turn free and
+//! works at once never leaves anybody in the gate: of a hundred that are ready each takes its turn when the runtime comes to
+//! it, in the order of the runtime, and who has just asked is behind all of them.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,6 +19,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_immediate;
 use futures_util::stream::unfold;
+use tokio::task::yield_now;
 use tracing::Span;
 
 use super::AppState;
@@ -56,7 +61,7 @@ pub(super) struct Sending {
 impl Sending {
     /// Waits for the first turn: to be done before anything is opened.
     pub(super) async fn begin(state: &AppState, recipient: Recipient) -> Result<Self, Problem> {
-        let turn = state.cas.read_turn(recipient.tenant).await?;
+        let turn = in_line(state.cas.read_turn(recipient.tenant).await?).await;
         Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, turn: Some(turn) })
     }
 
@@ -130,7 +135,14 @@ impl Flow {
 }
 
 async fn next_turn(cas: &Cas, tenant: Tenant) -> Result<Turn, Option<ReadError>> {
-    cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))
+    let turn = cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
+    Ok(in_line(turn).await)
+}
+
+/// A turn that has come, after everything that is ready: most of that only wants to be in a line.
+pub(super) async fn in_line(turn: Turn) -> Turn {
+    yield_now().await;
+    turn
 }
 
 /// Does something for a tenant within its turn. What has to wait, and that is for the disk, waits without: those whose bytes
@@ -146,7 +158,9 @@ async fn in_turn<T>(turn: &mut Option<Turn>, tenant: Tenant, work: impl Future<O
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::ready;
+    use std::sync::Mutex;
+
+    use futures_util::future::{join_all, ready};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -167,5 +181,24 @@ mod tests {
         });
         assert_eq!((waited, turn.is_none(), gate.load()), ((Ok(()), tenant), true, (0, 0)));
         assert_eq!(Tenant::current(), Tenant::SERVER);
+    }
+
+    #[tokio::test]
+    async fn who_gets_a_turn_at_once_lets_those_in_line_who_are_ready() {
+        let (gate, order) = (FairGate::patient(1), Arc::new(Mutex::new(Vec::new())));
+        let work = |tenant, count| {
+            let (gate, order) = (gate.clone(), Arc::clone(&order));
+            async move {
+                for _ in 0..count {
+                    let turn = in_line(gate.wait(Tenant::new(tenant), 1).await).await;
+                    order.lock().unwrap().push(tenant);
+                    drop(turn);
+                }
+            }
+        };
+        // Many of one tenant, ready at the same moment, and then one of another.
+        join_all((0..10).map(|_| work(1, 2)).chain([work(2, 1)])).await;
+        let place = order.lock().unwrap().iter().position(|tenant| *tenant == 2).unwrap();
+        assert!(place <= 2, "{order:?}");
     }
 }

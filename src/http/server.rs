@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ipnet::IpNet;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -32,6 +33,11 @@ use crate::runtime::task::TaskGroup;
 /// Bytes that a connection reads ahead, at most; also the longest request head. hyper's own 400 KiB, times some
 /// hundred uploads, would be most of the server's memory.
 const READ_BUFFER_LEN: usize = 64 << 10;
+
+/// Bytes of answers that the kernel takes for a client who does not: one piece, beside what is on its way. Without this it
+/// takes up to 4 MiB for each, and where a thousand do so the kernel's memory for all sockets is short: it throws away
+/// what has arrived for others, who wait 200 ms until it is sent again.
+const MAX_UNSENT_LEN: u32 = 256 << 10;
 
 /// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -168,6 +174,7 @@ async fn converse(
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_LEN)?;
     Ok(stream)
 }
 

@@ -118,6 +118,28 @@ pub struct Turn {
     weight: u32,
 }
 
+/// A turn that was given back for a while, since what it was for has to wait for something else.
+#[derive(Debug)]
+pub struct Paused {
+    gate: FairGate,
+    tenant: Tenant,
+    weight: u32,
+}
+
+impl Turn {
+    /// Gives the units back.
+    pub fn pause(self) -> Paused {
+        Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }
+    }
+}
+
+impl Paused {
+    /// The same turn again, at the end of its tenant's line, however long that takes.
+    pub async fn resume(self) -> Turn {
+        self.gate.wait(self.tenant, self.weight).await
+    }
+}
+
 impl FairGate {
     /// A gate with these limits.
     #[must_use]

@@ -1,0 +1,86 @@
+//! The turn of the piece that a connection is sending: held, given back while the client takes nothing, and got again.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::http::sending::in_line;
+use crate::runtime::fair::{Paused, Turn};
+
+/// Where the turn of a piece is.
+#[derive(Debug, Default)]
+pub(super) struct PieceTurn(Mutex<Held>);
+
+#[derive(Default)]
+enum Held {
+    /// There is no piece, or it is out.
+    #[default]
+    Nothing,
+    Turn(Turn),
+    /// Given back while the client takes nothing.
+    Paused(Paused),
+    /// The client takes something, and the turn is waited for, since then.
+    Resuming(BoxFuture<'static, Turn>, Instant),
+}
+
+impl PieceTurn {
+    /// Keeps the turn of a piece.
+    pub(super) fn hold(&self, turn: Turn) {
+        self.replace(Held::Turn(turn));
+    }
+
+    /// The piece is out.
+    pub(super) fn release(&self) {
+        self.replace(Held::Nothing);
+    }
+
+    /// Gives the turn back of a piece that is not out yet.
+    pub(super) fn pause(&self) {
+        let mut held = self.held();
+        *held = match mem::take(&mut *held) {
+            Held::Turn(turn) => Held::Paused(turn.pause()),
+            other => other,
+        };
+    }
+
+    /// Gets a turn again that was given back, and says how long that took; at once where none was.
+    pub(super) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Duration> {
+        let mut held = self.held();
+        *held = match mem::take(&mut *held) {
+            Held::Paused(paused) => Held::Resuming(paused.resume().then(in_line).boxed(), Instant::now()),
+            other => other,
+        };
+        let Held::Resuming(resuming, since) = &mut *held else { return Poll::Ready(Duration::ZERO) };
+        let turn = ready!(resuming.poll_unpin(context));
+        let took = since.elapsed();
+        *held = Held::Turn(turn);
+        Poll::Ready(took)
+    }
+
+    fn replace(&self, held: Held) {
+        // Dropped without the lock: the end of a turn wakes others up.
+        let before = mem::replace(&mut *self.held(), held);
+        drop(before);
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Turn(_) => "Turn",
+            Self::Paused(_) => "Paused",
+            Self::Resuming(..) => "Resuming",
+        })
+    }
+}

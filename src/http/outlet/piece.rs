@@ -49,6 +49,11 @@ impl PieceTurn {
         };
     }
 
+    /// Whether the turn was given back, and nobody waits for it yet.
+    pub(super) fn is_paused(&self) -> bool {
+        matches!(*self.held(), Held::Paused(_))
+    }
+
     /// Gets a turn again that was given back, and says how long that took; at once where none was.
     pub(super) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Duration> {
         let mut held = self.held();

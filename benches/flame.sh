@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Flame graphs of the server, one for each line of compare.sh that has a path of its own: docs/flame/LINE.svg.
+#
+#   benches/flame.sh [LINE...]
+#
+# Lines: upload, ranges, single, cold. All of them if none is named. Builds the release with frame pointers and names
+# into a folder of its own. Needs perf (package linux-perf) and inferno (cargo install inferno), and for the names of the
+# kernel's functions root. A sample is one of 997 per second and processor, of time on a processor; what the server waits
+# for is not in the pictures.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+lines=("$@")
+[[ ${#lines[@]} -gt 0 ]] || lines=(upload ranges single cold)
+
+target=$PWD/target/flame
+set=$target/set
+server=$target/release/zorb
+load=$target/release/examples/load
+
+main() {
+  local command line
+  for command in perf inferno-collapse-perf inferno-flamegraph; do
+    command -v "$command" >/dev/null || { echo "flame.sh needs $command" >&2 && exit 1; }
+  done
+  CARGO_PROFILE_RELEASE_DEBUG=line-tables-only RUSTFLAGS="-C force-frame-pointers=yes" \
+    cargo build --locked --release --quiet --target-dir "$target" --bin zorb --example load
+  [[ -f $set/index.json ]] || "$load" make "$set" --count 24
+  mkdir -p docs/flame
+  for line in "${lines[@]}"; do
+    scratch=$(mktemp -d "$target/scratch.XXXXXX")
+    trap stop EXIT
+    start
+    [[ $line == upload ]] || "$load" upload "$set" "$address" --connections 4 >/dev/null
+    "record_$line"
+    stop
+  done
+}
+
+record_upload() { record upload upload --connections 1; }
+record_ranges() { record ranges ranges --threads 2 --chunks 16 --seconds 5 --verify 64; }
+record_single() { record single ranges --threads 2 --chunks 1 --seconds 5 --verify 64; }
+record_cold() { record cold ranges --chunks 16 --cold "$scratch/data/xorbs" --verify 64; }
+
+# record NAME VERB [ARGUMENT...]
+record() {
+  perf record --quiet --event cpu-clock --freq 997 --call-graph fp --pid "$pid" --output "$scratch/perf.data" -- \
+    "$load" "$2" "$set" "$address" --pid "$pid" "${@:3}"
+  perf script --input "$scratch/perf.data" 2>/dev/null | inferno-collapse-perf >"$scratch/stacks" 2>/dev/null
+  # Frames of less than a thousandth cannot be seen.
+  inferno-flamegraph --title "zorb, $1" --minwidth 0.1 --width 1200 <"$scratch/stacks" >"docs/flame/$1.svg"
+  echo "docs/flame/$1.svg: $(awk '{ count += $NF } END { print count }' "$scratch/stacks") samples"
+}
+
+start() {
+  ZORB_LOG=error "$server" serve --listen 127.0.0.1:0 --data-dir "$scratch/data" >"$scratch/out" &
+  pid=$!
+  until [[ -s $scratch/out ]]; do kill -0 "$pid" && sleep 0.05; done
+  address=$(sed -n 's,^zorb listening on http://,,p' "$scratch/out")
+}
+
+stop() {
+  trap - EXIT
+  kill "$pid"
+  wait "$pid" || true
+  rm -rf "$scratch"
+}
+
+main

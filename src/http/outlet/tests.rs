@@ -1,0 +1,190 @@
+//! What a socket knows, over pipes of which the kernel's part is 100 bytes.
+
+use futures_util::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::TcpListener;
+use tokio::task::yield_now;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::runtime::fair::{FairGate, Tenant};
+
+const STALL: Duration = Duration::from_secs(10);
+
+impl Socket for DuplexStream {
+    fn poll_write_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A socket of which the kernel buffers 100 bytes, and its other end.
+fn pair(min_bytes_per_sec: u64) -> (Watched<DuplexStream>, Arc<Outlet>, DuplexStream) {
+    let (socket, client) = duplex(100);
+    let outlet = Arc::new(Outlet::default());
+    let pace = Pace { idle: STALL, min_bytes_per_sec };
+    outlet.begin();
+    (Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new()), outlet, client)
+}
+
+/// Sends so many bytes to a client that takes `piece` bytes every `pause`; returns how long that took, and how it
+/// ended.
+async fn send(rate: u64, len: usize, piece: usize, pause: Duration) -> (Duration, io::Result<()>, bool) {
+    let (mut socket, outlet, mut client) = pair(rate);
+    let begin = Instant::now();
+    let sending = async {
+        let sent = socket.write_all(&vec![0; len]).await;
+        drop(socket);
+        (begin.elapsed(), sent)
+    };
+    let taking = async {
+        let mut bytes = vec![0; piece];
+        loop {
+            sleep(pause).await;
+            if client.read(&mut bytes).await.unwrap() == 0 {
+                return;
+            }
+        }
+    };
+    let ((took, sent), ()) = tokio::join!(sending, taking);
+    (took, sent, outlet.is_cut_off())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_is_cut_off_after_the_grace() {
+    let (mut socket, outlet, _client) = pair(1);
+    let begin = Instant::now();
+    let error = socket.write_all(&[0; 200]).await.unwrap_err();
+    assert_eq!((error.kind(), begin.elapsed()), (io::ErrorKind::TimedOut, STALL));
+    assert!(outlet.is_cut_off());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_a_little_again_and_again_is_cut_off_by_the_rate_and_who_takes_enough_is_not() {
+    // 10 bytes per second; 100 are buffered, which is worth ten seconds.
+    let (took, sent, cut) = send(10, 10_000, 5, Duration::from_secs(1)).await;
+    assert!(sent.is_err() && cut);
+    assert!((20..60).contains(&took.as_secs()), "{took:?}");
+    let (took, sent, cut) = send(10, 10_000, 11, Duration::from_secs(1)).await;
+    assert!(sent.is_ok() && !cut);
+    assert!(took.as_secs() > 800, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_every_answer_begins_anew() {
+    let (mut socket, outlet, mut client) = pair(100);
+    for _ in 0..5 {
+        outlet.begin();
+        advance(STALL * 10).await;
+        let (sent, _) = tokio::join!(socket.write_all(&[0; 150]), async {
+            sleep(STALL * 9 / 10).await;
+            client.read_exact(&mut [0; 150]).await
+        });
+        sent.unwrap();
+    }
+    // What was taken of the answers before is worth nothing now.
+    outlet.begin();
+    let begin = Instant::now();
+    socket.write_all(&[0; 150]).await.unwrap_err();
+    assert_eq!(begin.elapsed(), STALL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (mut socket, outlet, mut client) = pair(1);
+    outlet.hold(gate.wait(tenant, 1).await);
+    socket.write_all(&[0; 100]).await.unwrap();
+    assert_eq!(gate.load(), (1, 0), "it fits, and may be only the beginning");
+    socket.flush().await.unwrap();
+    assert_eq!(gate.load(), (0, 0));
+    outlet.hold(gate.wait(tenant, 1).await);
+    let mut stuck = Box::pin(socket.write_all(&[0; 100]));
+    assert!((&mut stuck).now_or_never().is_none());
+    assert_eq!(gate.load(), (0, 0), "the client is waited for without a turn");
+    drop(stuck);
+    client.read_exact(&mut [0; 100]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_not_the_clients_fault() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (mut socket, outlet, mut client) = pair(1);
+    outlet.hold(gate.wait(tenant, 1).await);
+    let mut sending = Box::pin(async {
+        socket.write_all(&[0; 250]).await?;
+        socket.flush().await
+    });
+    assert!((&mut sending).now_or_never().is_none());
+    let other = gate.wait(Tenant::new(2), 1).await;
+    client.read_exact(&mut [0; 100]).await.unwrap();
+    assert!((&mut sending).now_or_never().is_none());
+    assert_eq!(gate.load(), (1, 1), "it is in line");
+    // Much longer than anybody may take.
+    advance(STALL * 5).await;
+    assert!((&mut sending).now_or_never().is_none());
+    drop(other);
+    assert!((&mut sending).now_or_never().is_none());
+    assert_eq!(gate.load(), (1, 0), "it has its turn, and lets everybody go before it who is ready");
+    assert!((&mut sending).now_or_never().is_none());
+    assert_eq!(gate.load(), (0, 0), "it has written and waits for the client again");
+    client.read_exact(&mut [0; 100]).await.unwrap();
+    sending.await.unwrap();
+    assert_eq!(gate.load(), (0, 0));
+    assert!(!outlet.is_cut_off());
+    client.read_exact(&mut [0; 50]).await.unwrap();
+}
+
+#[tokio::test]
+async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_something() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let (gate, outlet) = (FairGate::patient(1), Arc::new(Outlet::default()));
+    let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };
+    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new());
+    outlet.hold(gate.wait(Tenant::new(1), 1).await);
+    let bytes = vec![0; 1 << 20];
+    while socket.write(&bytes).now_or_never().is_some() {}
+    for _ in 0..10 {
+        assert!(socket.write(&bytes).now_or_never().is_none());
+        assert_eq!(gate.load(), (0, 0));
+        yield_now().await;
+    }
+    let taking = async { while client.read(&mut vec![0; 1 << 20]).await.unwrap() > 0 {} };
+    let sending = async {
+        socket.write_all(&bytes).await.unwrap();
+        assert_eq!(gate.load(), (1, 0), "the rest went out in a turn");
+        drop(socket);
+    };
+    tokio::join!(taking, sending);
+    assert_eq!(gate.load(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (mut socket, outlet, mut client) = pair(1);
+    outlet.hold(gate.wait(tenant, 1).await);
+    assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
+    let other = gate.wait(Tenant::new(2), 1).await;
+    client.read_exact(&mut [0; 100]).await.unwrap();
+    assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
+    assert_eq!(gate.load(), (1, 1));
+    drop(socket);
+    assert_eq!(gate.load(), (1, 0));
+    drop(other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_a_connection_on_which_nothing_was_asked_reads_nothing_more() {
+    let (socket, mut client) = duplex(100);
+    let (outlet, stopping) = (Arc::new(Outlet::default()), CancellationToken::new());
+    let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };
+    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, stopping.clone());
+    client.write_all(b"GET / HT").await.unwrap();
+    socket.read_exact(&mut [0; 4]).await.unwrap();
+    stopping.cancel();
+    assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 0);
+    outlet.begin();
+    assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 4, "of what was begun the rest is read");
+}

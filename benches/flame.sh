@@ -49,7 +49,7 @@ record() {
   perf script --input "$scratch/perf.data" 2>/dev/null | inferno-collapse-perf >"$scratch/stacks" 2>/dev/null
   # Frames of less than a thousandth cannot be seen.
   inferno-flamegraph --title "zorb, $1" --minwidth 0.1 --width 1200 <"$scratch/stacks" >"docs/flame/$1.svg"
-  echo "docs/flame/$1.svg: $(awk '{ count += $NF } END { print count }' "$scratch/stacks") samples"
+  echo "docs/flame/$1.svg: $(awk '{ time += $NF } END { printf "%.2f", time / 1e9 }' "$scratch/stacks") s on processors"
 }
 
 start() {

@@ -96,6 +96,35 @@ fn bench_verify(criterion: &mut Criterion) {
     }
 }
 
+/// A full xorb as it arrives, a third of each kind of contents: verified, and its chunks only decoded and hashed one after
+/// the other. Throughput is in *stored* bytes, as uploads are measured.
+fn bench_full(criterion: &mut Criterion) {
+    const THIRD: usize = 341;
+    let mut state = 1;
+    let mut builder = XorbBuilder::new(Policy::BruteForce);
+    let mut chunks = Vec::new();
+    for number in 0..3 * THIRD {
+        let (_, make) = CONTENTS[number % CONTENTS.len()];
+        let (raw, mut payload) = (make(&mut state), Vec::new());
+        builder.push(&raw).expect("they fit");
+        let scheme = Encoder::new().encode(Policy::BruteForce, &raw, &mut payload);
+        let header = ChunkHeader::new(scheme, len_of(&payload), len_of(&raw)).expect("it is within the limits");
+        chunks.push((header, payload));
+    }
+    let xorb = builder.finish().expect("there are chunks");
+    let mut group = group(criterion, "full xorb, stored bytes", xorb.bytes().len());
+    let mut decoder = Decoder::new();
+    group.bench_function("decode and hash only", |bencher| {
+        bencher.iter(|| {
+            let hash = |(header, payload): &(ChunkHeader, Vec<u8>)| {
+                ChunkHash::of(decoder.decode(header, payload).expect("it is valid"))
+            };
+            chunks.iter().map(hash).fold(0, |sum, hash| sum ^ hash.as_bytes()[0])
+        });
+    });
+    group.bench_function("verify", |bencher| bencher.iter(|| verify_pieces(black_box(xorb.bytes()))));
+}
+
 fn verify_pieces(body: &[u8]) {
     let mut verifier = Verifier::new(body.len() as u64);
     // No frame ends where a piece does.
@@ -157,6 +186,6 @@ fn short() -> Criterion {
 criterion_group! {
     name = format;
     config = short();
-    targets = bench_verify, bench_merkle, bench_chunker, bench_codec
+    targets = bench_verify, bench_full, bench_merkle, bench_chunker, bench_codec
 }
 criterion_main!(format);

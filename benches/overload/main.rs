@@ -9,8 +9,9 @@
 //! are above the bounds of docs/operations.md for these settings.
 //!
 //! The load comes from a process of its own with one thread, which on a small machine takes its share of the very cores
-//! that the server runs on. It runs when nothing else does (`SCHED_IDLE`): what it cannot send costs the server nothing, and
-//! elsewhere it would run on other machines. The quiet client and the server have the common priority.
+//! that the server runs on. It runs when nothing else does (`SCHED_IDLE`, by util-linux's `chrt`): what it cannot send costs
+//! the server nothing, and elsewhere it would run on other machines. The quiet client and the server have the common
+//! priority.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -95,11 +95,11 @@ impl FsBlobStore {
             let opening = kept.opening();
             let file = Arc::new(File::open(path)?);
             kept.insert(key, Arc::clone(&file), opening);
-            Ok(file)
+            Ok::<_, io::Error>(file)
         };
         match self.pool.run(open).await {
             Ok(file) => Ok(Some(file)),
-            Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(BlobError::io("open", Some(key), error)),
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::http::sending::in_line;
 use crate::runtime::fair::{Paused, Turn};
 
-/// Where the turn of a piece is.
+/// Where the turn of a piece is. Only its connection takes the lock.
 #[derive(Debug, Default)]
 pub(super) struct PieceTurn(Mutex<Held>);
 
@@ -32,12 +32,12 @@ enum Held {
 impl PieceTurn {
     /// Keeps the turn of a piece.
     pub(super) fn hold(&self, turn: Turn) {
-        self.replace(Held::Turn(turn));
+        *self.held() = Held::Turn(turn);
     }
 
     /// The piece is out.
     pub(super) fn release(&self) {
-        self.replace(Held::Nothing);
+        *self.held() = Held::Nothing;
     }
 
     /// Gives the turn back of a piece that is not out yet.
@@ -66,12 +66,6 @@ impl PieceTurn {
         let took = since.elapsed();
         *held = Held::Turn(turn);
         Poll::Ready(took)
-    }
-
-    fn replace(&self, held: Held) {
-        // Dropped without the lock: the end of a turn wakes others up.
-        let before = mem::replace(&mut *self.held(), held);
-        drop(before);
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

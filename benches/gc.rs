@@ -1,5 +1,5 @@
 //! The collection of garbage at 100 000 xorbs and 1 000 000 references: how long a plan takes, and for how long each step
-//! of a collection, and of the removal of a very large file, keeps others from writing.
+//! of a collection, of a compaction, and of the removal of a very large file, keeps others from writing.
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a bench fails where it panics, and prints")]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,9 @@ use zorb::format::shard::Term;
 use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Allowance, Collect, Index, NewFile, NewXorb, Registration, Ticket};
+use zorb::index::{
+    Allowance, Collect, Compact, FileSwitch, Index, NewFile, NewXorb, Registration, RunSwitch, Switched, Ticket,
+};
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
@@ -36,6 +38,14 @@ const FILE_XORB_COUNT: usize = 100;
 
 /// Terms of the file that is removed: as many as a shard takes.
 const LARGE_TERM_COUNT: usize = 819_200;
+
+/// Files, and xorbs of each, of which a compaction makes half as many others in one transaction: as many references as it
+/// takes at once, of which none is shared.
+const SWITCHED_FILE_COUNT: usize = 2;
+const SWITCHED_XORB_COUNT: usize = 64;
+
+/// Such transactions.
+const SWITCH_COUNT: usize = 50;
 
 /// Chunks of a xorb: those of a full one.
 const CHUNK_COUNT: u32 = 1024;
@@ -148,6 +158,32 @@ async fn register(index: &SqliteIndex, file: NewFile, now: Timestamp) {
     index.register(&registration).await.unwrap();
 }
 
+/// Registers files, and makes them of other xorbs: each of one in the place of every two of its own.
+async fn switches(index: &SqliteIndex, now: Timestamp) -> Vec<Vec<FileSwitch>> {
+    let (mut rng, xorbs) = (StdRng::seed_from_u64(3), xorbs());
+    let needed = &xorbs[..XORB_COUNT / 10 * 9];
+    let mut batches = Vec::new();
+    for _ in 0..SWITCH_COUNT {
+        let mut batch = Vec::new();
+        for _ in 0..SWITCHED_FILE_COUNT {
+            // Each once, and none of the first half, which they are switched to.
+            let (half, first) = (needed.len() / 2, rng.random_range(0..needed.len() / 2));
+            let at = |place: usize| (first + place * 101) % half;
+            let before = (0..SWITCHED_XORB_COUNT).map(|place| term(needed[half + at(place)].hash)).collect();
+            let after = (0..SWITCHED_XORB_COUNT).map(|place| term(needed[at(place / 2)].hash)).collect();
+            let new = file(&mut rng, before);
+            let hash = new.hash;
+            register(index, new, now).await;
+            let rows = index.terms_of(hash).await.unwrap();
+            let [row] = rows.as_slice() else { panic!("{} runs", rows.len()) };
+            let run = RunSwitch { row: row.row, before: row.terms.clone(), after };
+            batch.push(FileSwitch { file: hash, runs: vec![run] });
+        }
+        batches.push(batch);
+    }
+    batches
+}
+
 async fn run() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.sqlite");
@@ -177,6 +213,14 @@ async fn run() -> bool {
         longest = longest.max(wait);
         clock.advance(MIN_CONDEMNED);
     }
+    let batches = switches(&index, clock.now()).await;
+    let switch = async {
+        for batch in &batches {
+            assert_eq!(index.switch_terms(batch, clock.now()).await.unwrap(), Switched::All);
+            tokio::time::sleep(STEP_PAUSE).await;
+        }
+    };
+    longest = longest.max(beside("switch files to other xorbs", &path, switch).await.1);
     let removal = async {
         index.remove_claims(large_hash, None, clock.now()).await.unwrap();
         let (mut steps, mut longest) = (0, 0.0_f64);

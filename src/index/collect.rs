@@ -99,7 +99,8 @@ pub trait Collect {
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
     /// Removes the claim of a repository to a file, or all claims. With the last one the file is gone for everybody, in
-    /// the same transaction; what is left of it goes in [`Collect::sweep_removed`], and keeps its xorbs until then.
+    /// the same transaction, and counts no more; what is left of it goes in [`Collect::sweep_removed`], and keeps its xorbs
+    /// until then. Where these are thousands, its repositories are charged for them until then, too.
     /// A sha256 that nobody but the repository has claimed, and that is not verified, goes with its claim.
     fn remove_claims(
         &self,

@@ -106,7 +106,7 @@ pub trait Compact {
     ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Switches the terms of these files, all or none, and their references with them. Every xorb that a new term names is
-    /// live and touched afterwards. A xorb that loses its last reference is touched, too, and clients that ask for chunks
+    /// live afterwards, and kept by that file. A xorb that loses its last reference is touched, and clients that ask for chunks
     /// are told of the new xorbs, as far as these have them, and of it no more.
     ///
     /// Costs as much as the files have terms; the database is locked meanwhile.

@@ -20,6 +20,7 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (9, "usage", include_str!("../../migrations/sqlite/0009_usage.sql")),
     (10, "repo_files", include_str!("../../migrations/sqlite/0010_repo_files.sql")),
     (11, "registered_at", include_str!("../../migrations/sqlite/0011_registered_at.sql")),
+    (12, "leaving_files", include_str!("../../migrations/sqlite/0012_leaving_files.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

@@ -2,8 +2,8 @@
 //!
 //! After `Ok` the claims are gone, durably, and with the last one the file: no reader finds it. Its xorbs are not touched
 //! but in their rows, so whoever fetches their bytes at this moment gets them; what no other file needs is garbage from
-//! then on. The references of a large file go in steps after that. A crash leaves them, which keeps their xorbs, until a
-//! collection of garbage clears them up.
+//! then on. The references of a large file go in steps after that. A crash leaves them, which keeps their xorbs and what
+//! repositories are charged for them, until a collection of garbage clears them up.
 
 use thiserror::Error;
 

@@ -354,7 +354,7 @@ async fn usage_is_what_there_is_after_any_switch() {
         put(&db, xorb(byte, 5 + byte)).await;
     }
     let mut switched_count = 0;
-    for _ in 0..150 {
+    for _ in 0..500 {
         let number = rng.random_range(20..30);
         if rng.random_bool(0.3) {
             let xorbs: Vec<u8> = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..=8)).collect();

@@ -1,18 +1,15 @@
 //! What the contract says about usage, and about limits on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod kept;
+
+use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use super::files::{file, file_hash, registration, term};
 use super::{Db, NOW, SqliteIndex, put, xorb};
-use crate::format::FileHash;
-use crate::index::migrate::{SQLITE, migrator};
 use crate::index::{
-    Allowance, Excess, FileRecord, Limits, Measure, NewXorb, Quantity, Reader, Registered, Registration, RemovedClaims,
-    RepoUsage, RestoredFile, Usage,
+    Allowance, Excess, Limits, NewXorb, Quantity, Reader, Registered, Registration, RemovedClaims, RepoUsage, Usage,
 };
 
 suite! {
@@ -22,8 +19,8 @@ suite! {
     what_is_exceeded_already_refuses_only_what_adds_to_it
     the_limit_of_an_owner_is_for_all_of_its_repositories_together
     of_two_registrations_at_the_limit_one_wins
+    a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept
     usages_are_listed_in_pages_by_name
-    what_is_kept_is_what_there_is_after_anything
 }
 
 /// The first ones are of the same length, the others are not.
@@ -195,6 +192,45 @@ async fn of_two_registrations_at_the_limit_one_wins(db: Db) {
     assert_eq!((won, usage(&db, "a").await.file_count), (1, 1));
 }
 
+async fn a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept(db: Db) {
+    const COUNT: u8 = 8;
+    stocked(&db).await;
+    let (all, none): (Vec<u8>, _) = ((1..=COUNT).collect(), Allowance::default());
+    let large = file(9, &all.iter().map(|xorb| term(*xorb, 0, 1)).collect::<Vec<_>>());
+    for repo in ["a", "b"] {
+        db.register(&registration(repo, vec![large.clone()], &all)).await.unwrap();
+    }
+    db.register(&limited("a", &none, &[20])).await.unwrap();
+    let listed = async |repo: &str| {
+        let reader = Reader::Repo(repo.to_owned());
+        db.files_after(reader, None, 10).await.unwrap().into_iter().map(|file| file.hash).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("a").await.len(), 2);
+    let removed = db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
+    assert_eq!((removed.is_file_removed, usage(&db, "a").await), (false, used(1, 1000, &[2])), "b has it");
+    assert_eq!(usage(&db, "b").await, used(1, 8000, &all));
+
+    db.register(&registration("a", vec![large.clone()], &all)).await.unwrap();
+    let removed = db.remove_claims(file_hash(9), None, NOW).await.unwrap();
+    assert_eq!((removed.repos, removed.is_file_removed), (vec!["a".to_owned(), "b".to_owned()], true));
+    let (a, b) = (usage(&db, "a").await, usage(&db, "b").await);
+    assert_eq!(((a.file_count, a.logical_len), (b.file_count, b.logical_len)), ((1, 1000), (0, 0)));
+    assert_eq!((listed("a").await, listed("b").await), (vec![file_hash(20)], vec![]));
+    assert_eq!(db.remove_claims(file_hash(9), None, NOW).await.unwrap(), RemovedClaims::default());
+
+    // Whoever pushes it again has another one, which stays.
+    db.register(&registration("b", vec![large.clone()], &all)).await.unwrap();
+    assert_eq!(usage(&db, "b").await, used(1, 8000, &all), "each xorb once");
+    while db.sweep_removed(NOW).await.unwrap() {}
+    assert_eq!((usage(&db, "a").await, usage(&db, "b").await), (used(1, 1000, &[2]), used(1, 8000, &all)));
+    assert_eq!(listed("b").await, [file_hash(9)]);
+    db.remove_claims(file_hash(9), Some("b".to_owned()), NOW).await.unwrap();
+    while db.sweep_removed(NOW).await.unwrap() {}
+    assert_eq!(usage(&db, "b").await, Usage::default());
+    let names: Vec<_> = db.usages_after(None, 10).await.unwrap().into_iter().map(|usage| usage.repo).collect();
+    assert_eq!(names, ["a"], "nothing is left of b");
+}
+
 async fn usages_are_listed_in_pages_by_name(db: Db) {
     stocked(&db).await;
     for repo in ["b", "*", "a/x", "ä"] {
@@ -215,161 +251,4 @@ async fn usages_are_listed_in_pages_by_name(db: Db) {
             ["*", "a/x", "b", "ä"].map(|repo| RepoUsage { repo: repo.to_owned(), usage: used(1, 1000, &[1]) });
         assert_eq!(listed, expected, "limit {limit}");
     }
-}
-
-/// What repositories claim, as a model that knows no database.
-#[derive(Default)]
-struct Model {
-    /// Of each file its xorbs, its bytes, and who has it.
-    files: BTreeMap<u8, (Vec<u8>, u64, BTreeSet<&'static str>)>,
-}
-
-impl Model {
-    fn usage(&self, repo: &str) -> Usage {
-        let claimed: Vec<_> = self.files.values().filter(|(.., repos)| repos.contains(repo)).collect();
-        let xorbs: BTreeSet<u8> = claimed.iter().flat_map(|(xorbs, ..)| xorbs.iter().copied()).collect();
-        let xorbs: Vec<u8> = xorbs.into_iter().collect();
-        used(claimed.len() as u64, claimed.iter().map(|(_, len, _)| len).sum(), &xorbs)
-    }
-}
-
-const REPOS: [&str; 4] = ["acme/a", "acme/b", "other/c", "*"];
-
-async fn what_is_kept_is_what_there_is_after_anything(db: Db) {
-    let seed: u64 = rand::random();
-    println!("seed {seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
-    stocked(&db).await;
-    let mut model = Model::default();
-    for step in 0..400 {
-        let (number, repo) = (rng.random_range(100..120), REPOS[rng.random_range(0..REPOS.len())]);
-        // Different files of the same number, so that the second one finds the terms of the first.
-        let xorbs: Vec<u8> = (0..rng.random_range(0..4)).map(|_| rng.random_range(1..9)).collect();
-        let terms: Vec<_> = xorbs.iter().map(|xorb| term(*xorb, 0, rng.random_range(1..3))).collect();
-        let new = file(number, &terms);
-        match rng.random_range(0..10) {
-            0..5 => {
-                let limits = Limits { file_count: Some(rng.random_range(0..12)), ..Limits::default() };
-                let allowance = own(if rng.random_bool(0.5) { limits } else { Limits::default() });
-                let (raw_len, has) = (new.raw_len, model.usage(repo).file_count);
-                let known = model.files.get(&number).is_some_and(|(.., repos)| repos.contains(repo));
-                let mut new = registration(repo, vec![new], &xorbs);
-                new.xorbs.sort_unstable_by_key(|hash| *hash.as_bytes());
-                new.xorbs.dedup();
-                let fits = allowance.repo.file_count.is_none_or(|limit| has < limit);
-                new.allowance = allowance;
-                let done = db.register(&new).await.unwrap();
-                match (known, fits) {
-                    (true, _) => assert_eq!(done, Registered::Known, "step {step}"),
-                    (false, false) => assert!(matches!(done, Registered::OverQuota(_)), "step {step}: {done:?}"),
-                    (false, true) => {
-                        assert_eq!(done, Registered::New, "step {step}");
-                        let entry = model.files.entry(number).or_insert((xorbs, raw_len, BTreeSet::new()));
-                        entry.2.insert(repo);
-                    }
-                }
-            }
-            5..8 => {
-                let all = rng.random_bool(0.3);
-                db.remove_claims(file_hash(number), (!all).then(|| repo.to_owned()), NOW).await.unwrap();
-                let is_gone = model.files.get_mut(&number).is_some_and(|(.., repos)| {
-                    let was_removed = repos.remove(repo);
-                    all || was_removed && repos.is_empty()
-                });
-                if is_gone {
-                    model.files.remove(&number);
-                }
-            }
-            8 => {
-                db.sweep_removed(NOW).await.unwrap();
-            }
-            _ => {
-                let repos: BTreeSet<&str> = REPOS.iter().filter(|_| rng.random_bool(0.5)).copied().collect();
-                let record = FileRecord {
-                    hash: FileHash::from_bytes([number; 32]),
-                    raw_len: new.raw_len,
-                    terms,
-                    since: NOW,
-                    sha256: None,
-                    repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
-                    owners: Vec::new(),
-                };
-                db.restore_files(vec![RestoredFile { record, dedup: Vec::new() }]).await.unwrap();
-                model.files.insert(number, (xorbs, new.raw_len, repos));
-            }
-        }
-        for repo in REPOS {
-            assert_eq!(usage(&db, repo).await, model.usage(repo), "{repo} after step {step}");
-        }
-    }
-}
-
-/// A database of the schema before usage was kept, with some files.
-async fn old_database(path: &std::path::Path) {
-    use sqlx::{Connection, SqliteConnection, raw_sql};
-    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 8).copied().collect();
-    let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
-    migrator(&old).run(&mut connection).await.unwrap();
-    let sql = "INSERT INTO xorbs (id, hash, state, since, ticket, serialized_len, raw_len, crc64, layout) VALUES \
-             (1, zeroblob(32), 1, 0, 0, 100, 1, 0, x'00'), (2, randomblob(32), 1, 0, 0, 10, 1, 0, x'00'); \
-         INSERT INTO files (id, hash, raw_len, since) VALUES \
-             (1, randomblob(32), 7, 0), (2, randomblob(32), 5, 0), (3, randomblob(32), 3, 0); \
-         INSERT INTO xorb_files VALUES (1, 1), (1, 2), (2, 2), (2, 3); \
-         INSERT INTO file_repos (file_id, repo) VALUES (1, 'acme/a'), (2, 'acme/a'), (2, 'acme/b');";
-    raw_sql(sql).execute(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn an_index_of_an_older_schema_is_counted_when_it_is_brought_up_to_date() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
-    old_database(&path).await;
-    let index = SqliteIndex::open(&path).await.unwrap();
-    let of = async |repo: &str| index.repo_usage(repo.to_owned()).await.unwrap();
-    assert_eq!(of("acme/a").await, Usage { file_count: 2, logical_len: 12, physical_len: 110 });
-    assert_eq!(of("acme/b").await, Usage { file_count: 1, logical_len: 5, physical_len: 110 });
-    assert_eq!(index.owner_usage("acme".to_owned()).await.unwrap().physical_len, 220);
-    let [kept, counted] = index.recounted().await;
-    assert!(kept.len() > 5, "{kept:?}");
-    assert_eq!(kept, counted);
-    index.close().await;
-}
-
-#[tokio::test]
-async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_would_move_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
-    old_database(&path).await;
-    let index = SqliteIndex::open(&path).await.unwrap();
-    // What a compaction, a heal, a repair and a rebuild do, in orders that none of them takes.
-    for sql in [
-        "INSERT INTO xorb_files VALUES (2, 1)",
-        "DELETE FROM xorb_files WHERE xorb_id = 1 AND file_id = 1",
-        "UPDATE xorbs SET serialized_len = 33 WHERE id = 1",
-        "UPDATE xorbs SET serialized_len = 44, state = 1",
-        "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (3, 'acme/b'), (1, 'acme/a'), (3, '*')",
-        "DELETE FROM xorb_files WHERE file_id = 2",
-        "INSERT INTO xorb_files VALUES (2, 2)",
-        "UPDATE file_repos SET has_claimed = 1",
-        "DELETE FROM files WHERE id = 2",
-        "DELETE FROM file_repos WHERE repo = 'acme/b'",
-        "DELETE FROM files",
-    ] {
-        let before = index.recounted().await;
-        assert!(index.is_let(sql).await, "{sql}");
-        let [kept, counted] = index.recounted().await;
-        assert_eq!(kept, counted, "{sql}");
-        let is_idle = sql.contains("has_claimed");
-        assert_eq!(kept == before[0], is_idle, "{sql} shows");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
-    old_database(&path).await;
-    let index = SqliteIndex::open(&path).await.unwrap();
-    assert!(!index.is_let("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
-    assert!(!index.is_let("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
-    assert!(!index.is_let("UPDATE files SET hash = randomblob(32) WHERE id = 1").await);
-    let [kept, counted] = index.recounted().await;
-    assert_eq!(kept, counted);
 }

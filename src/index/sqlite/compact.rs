@@ -174,7 +174,7 @@ fn chunk_hash(op: &'static str, bytes: &[u8]) -> Result<ChunkHash, IndexError> {
 }
 
 /// Makes a xorb live and touches it; its id, or `None` where it is not visible and sound.
-pub(super) async fn touch(
+async fn touch(
     op: &'static str,
     connection: &mut SqliteConnection,
     xorb: XorbHash,

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
-use super::named::Named;
+use super::named::{Named, Unfit};
 use super::terms::insert_terms;
 use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
@@ -162,7 +162,8 @@ async fn write_registration(
 ) -> Result<Registered, IndexError> {
     let named = match Named::find(op, connection, &registration.xorbs).await? {
         Ok(named) => named,
-        Err(refused) => return Ok(refused),
+        Err(Unfit::Unknown(xorb)) => return Ok(Registered::MissingXorb(xorb)),
+        Err(Unfit::Damaged(xorb)) => return Ok(Registered::DamagedXorb(xorb)),
     };
     let ids = named.ids();
     let meter = Meter::read(op, connection, registration).await?;

@@ -1,4 +1,4 @@
-//! The xorbs that a registration names: that they are there, and that they stay.
+//! The xorbs that a registration or a switch names: that they are there, and that they stay.
 //!
 //! What a file refers to is kept by that, for as long as the file is there, and is touched when it goes: its row is only
 //! read. A row has the layout in it, so that a thousand updates would write the pages of a thousand layouts. What is named
@@ -12,9 +12,9 @@ use super::files::{BATCH_COUNT, execute, push_hashes};
 use super::repair::xorb_hash;
 use super::{get, map, millis};
 use crate::format::XorbHash;
+use crate::index::XorbState;
 use crate::index::error::IndexError;
 use crate::index::rows::state_to_sql;
-use crate::index::{Registered, XorbState};
 use crate::runtime::clock::Timestamp;
 
 /// By the indexes that have all of it: in the table, what is behind the layout is not reached without reading that.
@@ -22,20 +22,29 @@ const SELECT: &str = "SELECT id, hash, state, \
      EXISTS (SELECT 1 FROM xorbs AS bad INDEXED BY xorbs_damaged WHERE bad.damaged_at IS NOT NULL AND bad.hash = xorbs.hash) \
      FROM xorbs INDEXED BY xorbs_life WHERE state IN (1, 2) AND hash IN (";
 
-/// The xorbs that a registration names, all of which are visible and sound.
+/// The xorbs that files are to be made of, all of which are visible and sound.
 #[derive(Debug)]
 pub(super) struct Named {
     ids: HashMap<XorbHash, i64>,
     condemned: Vec<i64>,
 }
 
+/// A xorb of which no file can be made.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    /// It is not visible.
+    Unknown(XorbHash),
+    /// It is quarantined.
+    Damaged(XorbHash),
+}
+
 impl Named {
-    /// Finds them, in the transaction of the registration; or says why it is refused.
+    /// Finds them, in the transaction that writes the files.
     pub(super) async fn find(
         op: &'static str,
         connection: &mut SqliteConnection,
         hashes: &[XorbHash],
-    ) -> Result<Result<Self, Registered>, IndexError> {
+    ) -> Result<Result<Self, Unfit>, IndexError> {
         let mut named = Self { ids: HashMap::with_capacity(hashes.len()), condemned: Vec::new() };
         for batch in hashes.chunks(BATCH_COUNT) {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT);
@@ -54,10 +63,10 @@ impl Named {
                 }
             }
             if let Some(missing) = batch.iter().find(|hash| !named.ids.contains_key(*hash)) {
-                return Ok(Err(Registered::MissingXorb(*missing)));
+                return Ok(Err(Unfit::Unknown(*missing)));
             }
             if let Some(damaged) = damaged {
-                return Ok(Err(Registered::DamagedXorb(damaged)));
+                return Ok(Err(Unfit::Damaged(damaged)));
             }
         }
         Ok(Ok(named))
@@ -79,9 +88,8 @@ impl Named {
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value)";
         const NOTE: &str = "UPDATE visibility SET registered_at = ?1 WHERE registered_at < ?1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE id = ?";
-        let ids: Vec<String> = self.ids.values().map(i64::to_string).collect();
         let rows = sqlx::query(UNKEPT)
-            .bind(format!("[{}]", ids.join(",")))
+            .bind(id_list(self.ids.values()))
             .fetch_all(&mut *connection)
             .await
             .map_err(|error| map(op, error))?;
@@ -93,4 +101,10 @@ impl Named {
         execute(op, connection, NOTE, |query| query.bind(millis(now))).await?;
         Ok(())
     }
+}
+
+/// Ids as `json_each` takes them, which takes more than a statement has parameters.
+pub(super) fn id_list<'i>(ids: impl IntoIterator<Item = &'i i64>) -> String {
+    let ids: Vec<String> = ids.into_iter().map(i64::to_string).collect();
+    format!("[{}]", ids.join(","))
 }

@@ -1,11 +1,11 @@
 //! Files are made of other xorbs, in SQLite: terms and references in one transaction.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
-use super::compact::touch;
-use super::files::{execute, release};
+use super::files::{BATCH_COUNT, execute, push_hashes, release};
+use super::named::{Named, Unfit, id_list};
 use super::remove::touch_unreferenced;
 use super::{SqliteIndex, get, map};
 use crate::format::XorbHash;
@@ -18,8 +18,9 @@ use crate::runtime::clock::Timestamp;
 /// What is known of a switch that is under way.
 struct Switch {
     op: &'static str,
-    /// The new xorbs, which are there and sound, with their ids.
-    new: HashMap<XorbHash, i64>,
+    /// The new xorbs, which are there and sound. Condemned goes back to live, and what is being deleted is not found: as with
+    /// a registration.
+    new: Named,
     /// Xorbs that have lost the reference of a file.
     lost: HashSet<i64>,
 }
@@ -42,46 +43,44 @@ async fn switch(
 ) -> Result<Switched, IndexError> {
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let mut switch = Switch { op, new: HashMap::new(), lost: HashSet::new() };
-    let refused = switch.all(&mut transaction, files, now).await?;
-    if let Some(refused) = refused {
-        transaction.rollback().await.map_err(failed)?;
-        return Ok(refused);
+    let switched = write(op, &mut transaction, files, now).await?;
+    match switched {
+        Switched::All => transaction.commit().await.map_err(failed)?,
+        Switched::Other(_) | Switched::Unfit(_) => transaction.rollback().await.map_err(failed)?,
     }
-    let lost: Vec<i64> = switch.lost.iter().copied().collect();
-    touch_unreferenced(op, &mut transaction, &lost, now).await?;
-    switch.hand_over_chunks(&mut transaction).await?;
-    transaction.commit().await.map_err(failed)?;
+    Ok(switched)
+}
+
+/// Switches all of them, or says why not.
+async fn write(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    files: &[FileSwitch],
+    now: Timestamp,
+) -> Result<Switched, IndexError> {
+    let mut moved = Vec::with_capacity(files.len());
+    for file in files {
+        let Some(of_file) = Moved::of(file) else { return Ok(Switched::Other(file.file)) };
+        moved.push(of_file);
+    }
+    let to: HashSet<XorbHash> = moved.iter().flat_map(|moved| moved.to.iter().copied()).collect();
+    let new = match Named::find(op, connection, &to.into_iter().collect::<Vec<_>>()).await? {
+        Ok(new) => new,
+        Err(Unfit::Unknown(xorb) | Unfit::Damaged(xorb)) => return Ok(Switched::Unfit(xorb)),
+    };
+    let mut switch = Switch { op, new, lost: HashSet::new() };
+    for (file, moved) in files.iter().zip(&moved) {
+        if !switch.one(connection, file, moved).await? {
+            return Ok(Switched::Other(file.file));
+        }
+    }
+    switch.new.keep(op, connection, now).await?;
+    touch_unreferenced(op, connection, &switch.lost, now).await?;
+    switch.hand_over_chunks(connection).await?;
     Ok(Switched::All)
 }
 
 impl Switch {
-    /// Switches all of them; says why not, if so.
-    async fn all(
-        &mut self,
-        connection: &mut SqliteConnection,
-        files: &[FileSwitch],
-        now: Timestamp,
-    ) -> Result<Option<Switched>, IndexError> {
-        for file in files {
-            let Some(moved) = Moved::of(file) else { return Ok(Some(Switched::Other(file.file))) };
-            for xorb in &moved.to {
-                if self.new.contains_key(xorb) {
-                    continue;
-                }
-                // Condemned goes back to live here, and what is being deleted is not found: as with a registration.
-                match touch(self.op, connection, *xorb, now).await? {
-                    Some(id) => drop(self.new.insert(*xorb, id)),
-                    None => return Ok(Some(Switched::Unfit(*xorb))),
-                }
-            }
-            if !self.one(connection, file, &moved).await? {
-                return Ok(Some(Switched::Other(file.file)));
-            }
-        }
-        Ok(None)
-    }
-
     /// Switches one file; whether it is what it was.
     async fn one(
         &mut self,
@@ -91,10 +90,9 @@ impl Switch {
     ) -> Result<bool, IndexError> {
         const REPLACE: &str = "UPDATE file_terms SET terms = ? WHERE rowid = ? AND file_id = ? AND terms = ?";
         // Plain statements, never OR REPLACE or OR IGNORE: usage is counted by triggers.
-        const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT ?1, ?2 \
-             WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = ?1 AND file_id = ?2)";
-        const LET_GO: &str = "DELETE FROM xorb_files WHERE file_id = ? AND \
-             xorb_id = (SELECT id FROM xorbs WHERE hash = ?) RETURNING xorb_id";
+        const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ?1 FROM json_each(?2) \
+             WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value AND file_id = ?1)";
+        const LET_GO: &str = "DELETE FROM xorb_files WHERE file_id = ";
         let op = self.op;
         let failed = |error| map(op, error);
         // A file that was removed has another hash by then.
@@ -110,9 +108,8 @@ impl Switch {
                 return Ok(false);
             }
         }
-        for xorb in moved.to.iter().filter_map(|xorb| self.new.get(xorb).copied()) {
-            execute(op, connection, REFER, |query| query.bind(xorb).bind(id)).await?;
-        }
+        let to = id_list(moved.to.iter().filter_map(|xorb| self.new.ids().get(xorb)));
+        execute(op, connection, REFER, |query| query.bind(id).bind(to)).await?;
         let mut unnamed = moved.from.clone();
         for row in sqlx::query("SELECT terms FROM file_terms WHERE file_id = ?")
             .bind(id)
@@ -124,9 +121,13 @@ impl Switch {
                 unnamed.remove(&xorb);
             }
         }
-        for xorb in unnamed {
-            let query = sqlx::query(LET_GO).bind(id).bind(xorb.as_bytes().to_vec());
-            let rows = query.fetch_all(&mut *connection).await.map_err(failed)?;
+        let unnamed: Vec<XorbHash> = unnamed.into_iter().collect();
+        for batch in unnamed.chunks(BATCH_COUNT) {
+            let mut query = QueryBuilder::<Sqlite>::new(LET_GO);
+            query.push_bind(id).push(" AND xorb_id IN (SELECT id FROM xorbs WHERE hash IN (");
+            push_hashes(&mut query, batch);
+            query.push(") RETURNING xorb_id");
+            let rows = query.build().fetch_all(&mut *connection).await.map_err(failed)?;
             for row in &rows {
                 self.lost.insert(get(op, row, 0)?);
             }
@@ -137,15 +138,12 @@ impl Switch {
     /// Takes from xorbs that nothing refers to any more the chunks that the new ones have: an answer that names an old
     /// one would keep it for another three weeks, and bring it back.
     async fn hand_over_chunks(&self, connection: &mut SqliteConnection) -> Result<(), IndexError> {
-        const HAND_OVER: &str = "DELETE FROM dedup_chunks WHERE xorb_id = ?1 \
-             AND NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = ?1) \
-             AND chunk_hash IN (SELECT chunk_hash FROM dedup_chunks AS new WHERE new.xorb_id IN (SELECT value FROM json_each(?2)))";
-        let new: Vec<String> = self.new.values().map(i64::to_string).collect();
-        let new = format!("[{}]", new.join(","));
-        for xorb in &self.lost {
-            let (xorb, new) = (*xorb, new.clone());
-            execute(self.op, connection, HAND_OVER, |query| query.bind(xorb).bind(new)).await?;
-        }
+        // One statement, since each looks at the chunks of all new ones; and `+`, or each xorb is looked up with each of those.
+        const HAND_OVER: &str = "DELETE FROM dedup_chunks WHERE xorb_id IN (SELECT value FROM json_each(?1) \
+             WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_files.xorb_id = value)) \
+             AND +chunk_hash IN (SELECT chunk_hash FROM dedup_chunks AS new WHERE new.xorb_id IN (SELECT value FROM json_each(?2)))";
+        let (lost, new) = (id_list(&self.lost), id_list(self.new.ids().values()));
+        execute(self.op, connection, HAND_OVER, |query| query.bind(lost).bind(new)).await?;
         Ok(())
     }
 }

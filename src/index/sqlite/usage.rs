@@ -1,4 +1,4 @@
-//! Usage in SQLite. The triggers of migration 8 keep it; here it is read, and compared with limits.
+//! Usage in SQLite. The triggers of migrations 9 and 12 keep it; here it is read, and compared with limits.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -22,7 +22,7 @@ impl Measure for SqliteIndex {
     fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
         // No name is empty, so that every one comes after that.
         const SQL: &str = "SELECT file_count, logical_len, physical_len, name FROM repos \
-             WHERE name > ? ORDER BY name LIMIT ?";
+             WHERE name > ? AND (file_count > 0 OR physical_len > 0) ORDER BY name LIMIT ?";
         let op = "list the usage of repositories";
         async move {
             let rows = sqlx::query(SQL)
@@ -122,18 +122,21 @@ impl SqliteIndex {
     /// What is kept of usage and of lists, and the same made anew from claims and references: lines to be compared.
     pub(in crate::index) async fn recounted(&self) -> [Vec<String>; 2] {
         const KEPT: &str = "SELECT name || ': ' || file_count || ', ' || logical_len || ', ' || physical_len \
-             FROM repos UNION ALL SELECT name || ' has ' || xorb_id || ': ' || used.file_count || ', ' || len \
+             FROM repos WHERE file_count > 0 OR physical_len > 0 \
+             UNION ALL SELECT name || ' has ' || xorb_id || ': ' || used.file_count || ', ' || len \
              FROM repo_xorbs AS used JOIN repos ON repos.id = repo_id \
              UNION ALL SELECT name || ' lists ' || file_id || ': ' || hex(hash) \
              FROM repo_files JOIN repos ON repos.id = repo_id ORDER BY 1";
-        const COUNTED: &str = "SELECT repo || ': ' || count(*) || ', ' || sum(raw_len) || ', ' || \
+        // A large file that was removed is charged until it is swept, and does not count.
+        const COUNTED: &str = "SELECT repo || ': ' || count(*) FILTER (WHERE removed_at IS NULL) || ', ' || \
+             coalesce(sum(raw_len) FILTER (WHERE removed_at IS NULL), 0) || ', ' || \
              (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN (SELECT xorb_id FROM xorb_files \
-             JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo)) \
-             FROM file_repos JOIN files ON files.id = file_id GROUP BY repo \
+             JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo)) AS line \
+             FROM file_repos JOIN files ON files.id = file_id GROUP BY repo HAVING line NOT LIKE '%: 0, 0, 0' \
              UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
              FROM file_repos JOIN xorb_files USING (file_id) JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \
              UNION ALL SELECT repo || ' lists ' || id || ': ' || hex(hash) FROM file_repos JOIN files ON id = file_id \
-             ORDER BY 1";
+             WHERE removed_at IS NULL ORDER BY 1";
         let mut both = [Vec::new(), Vec::new()];
         for (lines, sql) in both.iter_mut().zip([KEPT, COUNTED]) {
             let rows = sqlx::query(sql).fetch_all(&self.readers).await.unwrap();

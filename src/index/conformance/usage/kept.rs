@@ -1,0 +1,198 @@
+//! Whether the usage that is kept is what there is, whatever was done before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::files::{file, file_hash, registration, term};
+use super::super::{Db, NOW, SqliteIndex};
+use super::{own, stocked, usage, used};
+use crate::format::FileHash;
+use crate::index::migrate::{SQLITE, migrator};
+use crate::index::{FileRecord, Limits, Measure, Registered, RestoredFile, Usage};
+
+suite! {
+    what_is_kept_is_what_there_is_after_anything
+}
+
+/// What repositories claim, as a model that knows no database.
+#[derive(Default)]
+struct Model {
+    /// Of each file its xorbs, its bytes, and who has it.
+    files: BTreeMap<u8, (Vec<u8>, u64, BTreeSet<&'static str>)>,
+    /// Xorbs of removed files that may not be swept yet, and who had them.
+    leaving: Vec<(Vec<u8>, BTreeSet<&'static str>)>,
+}
+
+impl Model {
+    fn usage(&self, repo: &str) -> Usage {
+        let claimed: Vec<_> = self.files.values().filter(|(.., repos)| repos.contains(repo)).collect();
+        let xorbs: BTreeSet<u8> = claimed.iter().flat_map(|(xorbs, ..)| xorbs.iter().copied()).collect();
+        let xorbs: Vec<u8> = xorbs.into_iter().collect();
+        used(claimed.len() as u64, claimed.iter().map(|(_, len, _)| len).sum(), &xorbs)
+    }
+
+    async fn check(&self, db: &Db, step: usize) {
+        for repo in REPOS {
+            let (is, least) = (usage(db, repo).await, self.usage(repo));
+            let most = self.charged(repo);
+            assert!(
+                (least.physical_len..=most).contains(&is.physical_len),
+                "{repo} after step {step}: {is:?}, {least:?}"
+            );
+            assert_eq!(Usage { physical_len: 0, ..is }, Usage { physical_len: 0, ..least }, "{repo} after step {step}");
+        }
+    }
+
+    /// Bytes of xorbs with those of removed files that may not be swept yet.
+    fn charged(&self, repo: &str) -> u64 {
+        let kept = self.files.values().map(|(xorbs, _, repos)| (xorbs, repos));
+        let all = kept.chain(self.leaving.iter().map(|(xorbs, repos)| (xorbs, repos)));
+        let of_repo = all.filter(|(_, repos)| repos.contains(repo));
+        let xorbs: BTreeSet<u8> = of_repo.flat_map(|(xorbs, _)| xorbs.iter().copied()).collect();
+        used(0, 0, &xorbs.into_iter().collect::<Vec<_>>()).physical_len
+    }
+}
+
+const REPOS: [&str; 4] = ["acme/a", "acme/b", "other/c", "*"];
+
+async fn what_is_kept_is_what_there_is_after_anything(db: Db) {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    stocked(&db).await;
+    let mut model = Model::default();
+    for step in 0..400 {
+        let (number, repo) = (rng.random_range(100..120), REPOS[rng.random_range(0..REPOS.len())]);
+        // Different files of the same number, so that the second one finds the terms of the first.
+        let xorbs: Vec<u8> = (0..rng.random_range(0..4)).map(|_| rng.random_range(1..9)).collect();
+        let terms: Vec<_> = xorbs.iter().map(|xorb| term(*xorb, 0, rng.random_range(1..3))).collect();
+        let new = file(number, &terms);
+        match rng.random_range(0..10) {
+            0..5 => {
+                let limits = Limits { file_count: Some(rng.random_range(0..12)), ..Limits::default() };
+                let allowance = own(if rng.random_bool(0.5) { limits } else { Limits::default() });
+                let (raw_len, has) = (new.raw_len, model.usage(repo).file_count);
+                let known = model.files.get(&number).is_some_and(|(.., repos)| repos.contains(repo));
+                let mut new = registration(repo, vec![new], &xorbs);
+                new.xorbs.sort_unstable_by_key(|hash| *hash.as_bytes());
+                new.xorbs.dedup();
+                let fits = allowance.repo.file_count.is_none_or(|limit| has < limit);
+                new.allowance = allowance;
+                let done = db.register(&new).await.unwrap();
+                match (known, fits) {
+                    (true, _) => assert_eq!(done, Registered::Known, "step {step}"),
+                    (false, false) => assert!(matches!(done, Registered::OverQuota(_)), "step {step}: {done:?}"),
+                    (false, true) => {
+                        assert_eq!(done, Registered::New, "step {step}");
+                        let entry = model.files.entry(number).or_insert((xorbs, raw_len, BTreeSet::new()));
+                        entry.2.insert(repo);
+                    }
+                }
+            }
+            5..8 => {
+                let all = rng.random_bool(0.3);
+                db.remove_claims(file_hash(number), (!all).then(|| repo.to_owned()), NOW).await.unwrap();
+                let is_gone = model.files.get_mut(&number).is_some_and(|(.., repos)| {
+                    let was_removed = repos.remove(repo);
+                    all || was_removed && repos.is_empty()
+                });
+                if is_gone && let Some((xorbs, _, mut repos)) = model.files.remove(&number) {
+                    repos.insert(repo);
+                    model.leaving.push((xorbs, repos));
+                }
+            }
+            8 => {
+                if !db.sweep_removed(NOW).await.unwrap() {
+                    model.leaving.clear();
+                }
+            }
+            _ => {
+                let repos: BTreeSet<&str> = REPOS.iter().filter(|_| rng.random_bool(0.5)).copied().collect();
+                let record = FileRecord {
+                    hash: FileHash::from_bytes([number; 32]),
+                    raw_len: new.raw_len,
+                    terms,
+                    since: NOW,
+                    sha256: None,
+                    repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
+                    owners: Vec::new(),
+                };
+                db.restore_files(vec![RestoredFile { record, dedup: Vec::new() }]).await.unwrap();
+                model.files.insert(number, (xorbs, new.raw_len, repos));
+            }
+        }
+        model.check(&db, step).await;
+    }
+}
+
+/// An index of the schema before usage was kept, with some files, that is brought up to date.
+async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
+    use sqlx::{Connection, SqliteConnection, raw_sql};
+    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 8).copied().collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index.sqlite");
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
+    migrator(&old).run(&mut connection).await.unwrap();
+    let sql = "INSERT INTO xorbs (id, hash, state, since, ticket, serialized_len, raw_len, crc64, layout) VALUES \
+             (1, zeroblob(32), 1, 0, 0, 100, 1, 0, x'00'), (2, randomblob(32), 1, 0, 0, 10, 1, 0, x'00'); \
+         INSERT INTO files (id, hash, raw_len, since) VALUES \
+             (1, randomblob(32), 7, 0), (2, randomblob(32), 5, 0), (3, randomblob(32), 3, 0); \
+         INSERT INTO xorb_files VALUES (1, 1), (1, 2), (2, 2), (2, 3); \
+         INSERT INTO file_repos (file_id, repo) VALUES (1, 'acme/a'), (2, 'acme/a'), (2, 'acme/b');";
+    raw_sql(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    (folder, SqliteIndex::open(&path).await.unwrap())
+}
+
+#[tokio::test]
+async fn an_index_of_an_older_schema_is_counted_when_it_is_brought_up_to_date() {
+    let (_folder, index) = upgraded().await;
+    let of = async |repo: &str| index.repo_usage(repo.to_owned()).await.unwrap();
+    assert_eq!(of("acme/a").await, Usage { file_count: 2, logical_len: 12, physical_len: 110 });
+    assert_eq!(of("acme/b").await, Usage { file_count: 1, logical_len: 5, physical_len: 110 });
+    assert_eq!(index.owner_usage("acme".to_owned()).await.unwrap().physical_len, 220);
+    let [kept, counted] = index.recounted().await;
+    assert!(kept.len() > 5, "{kept:?}");
+    assert_eq!(kept, counted);
+    index.close().await;
+}
+
+#[tokio::test]
+async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_would_move_is_refused() {
+    let (_folder, index) = upgraded().await;
+    // What a compaction, a heal, a repair and a rebuild do, in orders that none of them takes.
+    for sql in [
+        "INSERT INTO xorb_files VALUES (2, 1)",
+        "DELETE FROM xorb_files WHERE xorb_id = 1 AND file_id = 1",
+        "UPDATE xorbs SET serialized_len = 33 WHERE id = 1",
+        "UPDATE xorbs SET serialized_len = 44, state = 1",
+        "INSERT OR IGNORE INTO file_repos (file_id, repo) VALUES (3, 'acme/b'), (1, 'acme/a'), (3, '*')",
+        "DELETE FROM xorb_files WHERE file_id = 2",
+        "INSERT INTO xorb_files VALUES (2, 2)",
+        "UPDATE file_repos SET has_claimed = 1",
+        "UPDATE files SET hash = randomblob(32), removed_at = 1 WHERE id = 1",
+        "DELETE FROM xorb_files WHERE file_id = 1",
+        "INSERT INTO xorb_files VALUES (1, 1)",
+        "DELETE FROM files WHERE id = 1",
+        "DELETE FROM files WHERE id = 2",
+        "DELETE FROM file_repos WHERE repo = 'acme/b'",
+        "DELETE FROM files",
+    ] {
+        let before = index.recounted().await;
+        assert!(index.is_let(sql).await, "{sql}");
+        let [kept, counted] = index.recounted().await;
+        assert_eq!(kept, counted, "{sql}");
+        let is_idle = sql.contains("has_claimed");
+        assert_eq!(kept == before[0], is_idle, "{sql} shows");
+    }
+    let (_folder, index) = upgraded().await;
+    assert!(!index.is_let("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
+    assert!(!index.is_let("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
+    assert!(!index.is_let("UPDATE files SET hash = randomblob(32) WHERE id = 1").await);
+    assert!(index.is_let("UPDATE files SET removed_at = 1 WHERE id = 3").await);
+    assert!(!index.is_let("UPDATE files SET removed_at = NULL WHERE id = 3").await);
+    let [kept, counted] = index.recounted().await;
+    assert_eq!(kept, counted);
+}

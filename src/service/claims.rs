@@ -15,7 +15,6 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
 use futures_util::future::join;
 use sha2::{Digest, Sha256 as Hasher};
 use thiserror::Error;
@@ -25,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Cas;
 use super::access::Claims;
 use super::contents::Walk;
-use super::download::Form;
+use super::download::Proof;
 use super::error::{ReadError, StoreError};
 use super::files::{ReconstructError, reader};
 use super::reconstruct::Inconsistency;
@@ -252,7 +251,12 @@ impl Cas {
 
     /// Reads the file and says in the index what became of the claim. `None` where there is no such file any more.
     async fn settle(&self, claim: Claim) -> Result<Option<ClaimState>, CheckError> {
-        let Some(actual) = self.sha256_of(claim.file).await? else { return Ok(None) };
+        let mut actual = self.sha256_of(claim.file, Proof::Elsewhere).await?;
+        if actual.is_some_and(|actual| actual != claim.sha256) {
+            // A client has lied, or the store has lost something: what is said of either is proven first.
+            actual = self.sha256_of(claim.file, Proof::Chunks).await?;
+        }
+        let Some(actual) = actual else { return Ok(None) };
         let state = if actual == claim.sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
         if !self.index.settle_claim(claim, state).await.map_err(|error| ReadError::Store(error.into()))? {
             // Somebody else was faster, and has read the same bytes.
@@ -268,8 +272,8 @@ impl Cas {
         Ok(Some(state))
     }
 
-    /// Reads all of a file; `None` where it is not there. Chunks that are not what was uploaded are an error.
-    async fn sha256_of(&self, file: FileHash) -> Result<Option<Sha256>, CheckError> {
+    /// Reads all of a file; `None` where it is not there.
+    async fn sha256_of(&self, file: FileHash, proof: Proof) -> Result<Option<Sha256>, CheckError> {
         let (mut walk, mut hasher) = (Walk::new(file, Reader::All), Hasher::new());
         loop {
             let terms = match self.next_terms(&mut walk).await {
@@ -280,7 +284,7 @@ impl Cas {
                 return Ok(Some(Sha256::from_digest(hasher.finalize().into())));
             }
             for term in terms {
-                hasher = self.hash_term(file, &term, hasher).await?;
+                hasher = self.hash_term(file, &term, proof, hasher).await?;
             }
         }
     }
@@ -289,7 +293,8 @@ impl Cas {
         &self,
         file: FileHash,
         term: &Term,
-        mut hasher: Hasher,
+        proof: Proof,
+        hasher: Hasher,
     ) -> Result<Hasher, CheckError> {
         let found = self.find(term.xorb).await.map_err(ReadError::Store)?;
         let xorb = found.ok_or(ReadError::Missing { hash: term.xorb })?;
@@ -298,14 +303,6 @@ impl Cas {
             let (xorb, chunks, term_len) = (term.xorb, term.chunks, term.raw_len.into());
             ReconstructError::Inconsistent { file, source: Inconsistency::Term { xorb, chunks, term_len } }
         })?;
-        let mut pieces = self.read(&xorb, Form::Raw, raw).await?;
-        while let Some(piece) = pieces.try_next().await? {
-            let hash = move || {
-                hasher.update(&piece);
-                hasher
-            };
-            hasher = self.verify_pool.run(hash).await;
-        }
-        Ok(hasher)
+        Ok(self.hash_raw(&xorb, raw, proof, hasher).await?)
     }
 }

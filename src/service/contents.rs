@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use super::Cas;
 use super::error::StoreError;
 use super::files::ReconstructError;
@@ -13,6 +15,13 @@ use crate::index::{Reader, XorbContents};
 
 /// Xorbs that are in memory at once, for each walk: of 41 bytes per chunk, 40 KiB for a common one.
 const MAX_XORB_COUNT: usize = 64;
+
+/// Xorbs that are read with one question to the index. Those of a run are read with two at once: each is 41 KiB in a place of
+/// its own, so that a single question waits for the disk once for every one of them.
+const READ_XORB_COUNT: usize = 16;
+
+/// Such questions at once: half of the connections that read, since others read meanwhile.
+const READ_COUNT: usize = 2;
 
 /// Terms that are taken at once, however few xorbs they name: a step of a worker.
 const MAX_TERM_COUNT: usize = 4096;
@@ -101,8 +110,10 @@ impl Cas {
         contents.xorbs.retain(|xorb, _| wanted.contains(xorb));
         let missing: Vec<XorbHash> = wanted.into_iter().filter(|xorb| contents.get(xorb).is_none()).collect();
         if !missing.is_empty() {
-            let loaded = self.index.xorb_contents(missing).await?;
-            contents.xorbs.extend(loaded.into_iter().map(|xorb| (xorb.hash, xorb)));
+            let parts: Vec<Vec<XorbHash>> = missing.chunks(READ_XORB_COUNT).map(<[_]>::to_vec).collect();
+            let reads = stream::iter(parts.into_iter().map(|part| self.index.xorb_contents(part)));
+            let loaded: Vec<_> = reads.buffer_unordered(READ_COUNT).try_collect().await?;
+            contents.xorbs.extend(loaded.into_iter().flatten().map(|xorb| (xorb.hash, xorb)));
         }
         Ok(contents)
     }

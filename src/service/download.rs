@@ -3,11 +3,13 @@
 //! Stored bytes stream through in pieces of a few 100 KiB and are never held whole. A stream gives exactly the bytes
 //! asked for or ends in an error.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use sha2::Digest;
 
 use super::Cas;
 use super::error::{ReadError, StoreError};
@@ -21,6 +23,12 @@ use crate::runtime::blocking::Pool;
 /// Raw bytes that one hop to the workers makes, about: a little input can be a lot of output, and it is not to pile up.
 const RAW_PIECE_LEN: usize = 256 << 10;
 
+/// Stored bytes that are hashed in one hop to the workers, and raw bytes that these make at most, about. On a machine that does
+/// nothing else a hop wakes two threads, which cost a third of the time with one for each piece; and whoever uploads
+/// meanwhile waits for a few milliseconds.
+const HASHED_INPUT_LEN: usize = 1 << 20;
+const HASHED_RAW_LEN: usize = 4 << 20;
+
 /// Bytes of a xorb, in order.
 pub type ReadStream = BoxStream<'static, Result<Bytes, ReadError>>;
 
@@ -31,6 +39,15 @@ pub enum Form {
     Serialized,
     /// The contents of the chunks, decompressed.
     Raw,
+}
+
+/// Whether what is decoded is compared with the hashes of its chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Chunks that are not those that were uploaded are an error.
+    Chunks,
+    /// Whoever takes the bytes has another proof of them.
+    Elsewhere,
 }
 
 /// A xorb that can be read.
@@ -144,26 +161,53 @@ impl Cas {
     }
 
     async fn read_raw(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
+        Ok(self.decoding(xorb, bytes, Proof::Chunks).await?.stream(self.verify_pool.clone()))
+    }
+
+    /// Hashes raw bytes of a xorb, after what was hashed before. The range must lie within it.
+    ///
+    /// # Errors
+    ///
+    /// As with [`read`](Self::read). Without a proof of its chunks a damaged blob may as well make another digest.
+    pub(super) async fn hash_raw<H: Digest + Send + 'static>(
+        &self,
+        xorb: &StoredXorb,
+        bytes: ByteRange,
+        proof: Proof,
+        hasher: H,
+    ) -> Result<H, ReadError> {
+        let hashed = async {
+            let decoding = self.decoding(xorb, bytes, proof).await?;
+            decoding.hash(&self.verify_pool, hasher).await
+        };
+        // A decoder and two hashers are not to lie in every future that waits for this.
+        Box::pin(hashed).await.inspect_err(|error| self.suspects.report(xorb.hash(), error))
+    }
+
+    async fn decoding(&self, xorb: &StoredXorb, bytes: ByteRange, proof: Proof) -> Result<Decoding, ReadError> {
         let layout = xorb.layout();
         let chunks = layout.chunks_of_raw(bytes).expect("callers take their ranges from the layout");
         let (serialized, raw) = (layout.serialized_range(chunks), layout.raw_range(chunks));
         let (serialized, raw) = serialized.zip(raw).expect("a range from the layout is within the layout");
-        // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
-        let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
-        let Some(ChunkColumns { mut hashes, .. }) = columns else { return Err(self.missing(xorb.hash()).await) };
-        hashes.truncate(chunks.end() as usize);
-        let decoding = Decoding {
+        let mut chunk_hashes = None;
+        if proof == Proof::Chunks {
+            let columns = self.index.find_chunks(xorb.hash()).await.map_err(StoreError::from)?;
+            let Some(ChunkColumns { mut hashes, .. }) = columns else { return Err(self.missing(xorb.hash()).await) };
+            hashes.truncate(chunks.end() as usize);
+            chunk_hashes = Some(hashes.split_off(chunks.start() as usize));
+        }
+        Ok(Decoding {
             hash: xorb.hash(),
             first_chunk: chunks.start(),
-            chunk_hashes: hashes.split_off(chunks.start() as usize),
+            chunk_hashes,
             blob: self.open(xorb, serialized).await?,
             input: Bytes::new(),
             splitter: Splitter::new(serialized.byte_len()),
             decoder: Decoder::new(),
             skip: bytes.start() - raw.start(),
             left: bytes.byte_len(),
-        };
-        Ok(decoding.stream(self.verify_pool.clone()))
+        })
     }
 
     async fn open(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<BlobStream, ReadError> {
@@ -195,8 +239,8 @@ impl Cas {
 struct Decoding {
     hash: XorbHash,
     first_chunk: u32,
-    /// What the chunks must be, from the first one on.
-    chunk_hashes: Vec<ChunkHash>,
+    /// What the chunks must be, from the first one on; `None` where that is proven elsewhere.
+    chunk_hashes: Option<Vec<ChunkHash>>,
     blob: BlobStream,
     /// Stored bytes that were read and not yet decoded.
     input: Bytes,
@@ -236,30 +280,81 @@ impl Decoding {
         .boxed()
     }
 
+    /// Hashes everything that is asked for.
+    async fn hash<H: Digest + Send + 'static>(mut self, pool: &Pool, mut hasher: H) -> Result<H, ReadError> {
+        let mut pieces = VecDeque::new();
+        while self.left > 0 {
+            if self.input.is_empty() && pieces.is_empty() {
+                let mut len = 0;
+                while len < HASHED_INPUT_LEN
+                    && let Some(piece) = self.blob.try_next().await.map_err(StoreError::from)?
+                {
+                    len += piece.len();
+                    pieces.push_back(piece);
+                }
+                if pieces.is_empty() {
+                    return Err(ReadError::Missing { hash: self.hash });
+                }
+            }
+            let hash = move || {
+                let done = self.hash_pieces(&mut pieces, &mut hasher);
+                (done, self, pieces, hasher)
+            };
+            let done;
+            (done, self, pieces, hasher) = pool.run(hash).await;
+            done?;
+        }
+        Ok(hasher)
+    }
+
+    /// Hashes what is there, or as much as is done at once. Blocks.
+    fn hash_pieces(&mut self, pieces: &mut VecDeque<Bytes>, hasher: &mut impl Digest) -> Result<(), ReadError> {
+        let mut len = 0;
+        while len < HASHED_RAW_LEN && self.left > 0 {
+            if self.input.is_empty() {
+                let Some(piece) = pieces.pop_front() else { break };
+                self.input = piece;
+            }
+            len += self.decode(HASHED_RAW_LEN - len, |raw| hasher.update(raw))?;
+        }
+        Ok(())
+    }
+
     /// Decodes frames of the input until there is a good piece of output or no whole frame left. Blocks.
     fn next_piece(&mut self) -> Result<Bytes, ReadError> {
-        let damaged = |source| ReadError::Damaged { hash: self.hash, source };
         let mut output = Vec::new();
-        let mut rest = &self.input[..];
-        while output.len() < RAW_PIECE_LEN && self.left > 0 {
+        self.decode(RAW_PIECE_LEN, |raw| output.extend_from_slice(raw))?;
+        Ok(output.into())
+    }
+
+    /// Decodes frames of the input and gives away what is asked for of them, until that is enough or no whole frame is left;
+    /// returns how many bytes were given. Blocks.
+    fn decode(&mut self, enough: usize, mut give: impl FnMut(&[u8])) -> Result<usize, ReadError> {
+        let damaged = |source| ReadError::Damaged { hash: self.hash, source };
+        let (mut rest, mut given) = (&self.input[..], 0);
+        while given < enough && self.left > 0 {
             let Some(frame) = self.splitter.next_frame(&mut rest).map_err(damaged)? else { break };
             let raw = self.decoder.decode(&frame.header, frame.payload()).map_err(|kind| {
                 let (offset, chunk) = (frame.offset, Some(frame.index));
                 damaged(XorbError { offset, chunk, kind: XorbErrorKind::Payload(kind) })
             })?;
-            if self.chunk_hashes.get(frame.index as usize) != Some(&ChunkHash::of(raw)) {
+            let is_other = |hashes: &Vec<ChunkHash>| {
+                hashes.get(frame.index as usize).is_none_or(|hash| *hash != ChunkHash::of(raw))
+            };
+            if self.chunk_hashes.as_ref().is_some_and(is_other) {
                 return Err(ReadError::Altered { hash: self.hash, chunk: self.first_chunk + frame.index });
             }
             let skipped = self.skip.min(raw.len() as u64);
             let taken = self.left.min(raw.len() as u64 - skipped);
             let start = usize::try_from(skipped).expect("at most a chunk");
             let end = usize::try_from(skipped + taken).expect("at most a chunk");
-            output.extend_from_slice(&raw[start..end]);
+            give(&raw[start..end]);
+            given += end - start;
             self.skip -= skipped;
             self.left -= taken;
         }
         let used = self.input.len() - rest.len();
         self.input.advance(used);
-        Ok(output.into())
+        Ok(given)
     }
 }

@@ -202,7 +202,8 @@ async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_
 async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_again() {
     let setup = Setup::new().await;
     let cas = setup.process();
-    // More of them than are listed at once; missing ones, short ones, and ones with other bytes.
+    // More of them than are listed at once; missing ones, short ones, and ones with other bytes: such as decode as well as
+    // those that were uploaded, so that only their hashes tell.
     let mut spoilt = Vec::new();
     for index in 0..150 {
         let file = File::upload(&format!("spoilt {index}"), &cas).await;
@@ -210,7 +211,11 @@ async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_a
         match index % 3 {
             0 => drop(setup.blobs.delete(file.key()).await.unwrap()),
             1 => setup.blobs.damage(file.key(), file.xorb.bytes()[..100].to_vec()),
-            _ => setup.blobs.damage(file.key(), File::new("others").xorb.bytes().to_vec()),
+            _ => {
+                let other = File::new(&format!("others {index}")).xorb;
+                assert_eq!(other.xorb().layout(), file.xorb.xorb().layout());
+                setup.blobs.damage(file.key(), other.bytes().to_vec());
+            }
         }
         spoilt.push(file);
     }

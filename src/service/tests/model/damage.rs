@@ -9,6 +9,7 @@ use rand::RngExt;
 
 use super::palette::PALETTE;
 use super::record::{Failure, Fault, Url, ensure};
+use super::scene::Script;
 use super::verbs::{ADMIN, Outcome, REPOS, Verb, crc64};
 use super::world::{Act, Deed, World};
 use crate::blob::{BlobKey, BlobStore};
@@ -171,14 +172,16 @@ impl World {
                 count += self.beat(vec![Verb::Fetch(url)], Vec::new(), None).await?;
             }
             let mut verbs = vec![Verb::Upload { who, xorb, form: self.rng.random_range(0..2) }];
-            let mut lead = Vec::new();
+            let mut script = Script::default();
             if self.rng.random_bool(0.6) {
                 verbs.push(Verb::Check { xorb });
                 // Rather one that has read the old blob when the new one comes.
-                lead.extend(vec![1; self.rng.random_range(0..=IN_CHECK)]);
-                lead.extend(vec![0; self.rng.random_range(0..IN_HEAL + 2)]);
+                script.lead.extend(vec![1; self.rng.random_range(0..=IN_CHECK)]);
+                script.lead.extend(vec![0; self.rng.random_range(0..IN_HEAL + 2)]);
+                script.held = self.rng.random_bool(0.5).then_some((1, "mark_damaged"));
             }
-            count += self.beat(verbs, lead, None).await?;
+            count += self.play(verbs, script, None).await?;
+            self.check().await?;
         }
         Ok(count)
     }

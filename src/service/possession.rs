@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use sha2::{Digest, Sha256 as Hasher};
 
 use super::Cas;
+use super::download::Proof;
 use super::error::StoreError;
 use super::register::RegisterError;
 use crate::format::XorbHash;
@@ -24,16 +25,21 @@ use crate::runtime::telemetry::chain;
 const MAX_READ_LEN: u64 = 1 << 30;
 
 impl Cas {
-    /// Proves that whoever registers these files for this domain has the single chunks that they refer to; `xorbs` are
-    /// all that they name.
+    /// Proves that whoever registers these files, whose terms lie within their xorbs, for this domain has the single chunks
+    /// that they refer to.
     pub(super) async fn prove_possession(
         &self,
         tenant: Tenant,
         files: &[NewFile],
-        xorbs: &[XorbHash],
         domain: &str,
     ) -> Result<(), RegisterError> {
-        let foreign = self.index.foreign_single_chunks(xorbs.to_vec(), domain.to_owned()).await;
+        // Of other terms it is known that their xorbs have more than one chunk: a look at a thousand places saved.
+        let first_chunks = files.iter().flat_map(|file| &file.terms).filter(|term| term.chunks.end() == 1);
+        let candidates: HashSet<XorbHash> = first_chunks.map(|term| term.xorb).collect();
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let foreign = self.index.foreign_single_chunks(candidates.into_iter().collect(), domain.to_owned()).await;
         let foreign: HashSet<XorbHash> = foreign.map_err(StoreError::from)?.into_iter().collect();
         for file in files {
             let Some(term) = file.terms.iter().find(|term| foreign.contains(&term.xorb)) else { continue };
@@ -46,9 +52,7 @@ impl Cas {
             }
         }
         // From now on they are theirs as well. Not those that only a listing names: that proves nothing.
-        let used = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb);
-        let proven: HashSet<XorbHash> = used.filter(|xorb| foreign.contains(xorb)).collect();
-        for xorb in proven {
+        for xorb in foreign {
             self.index.share_xorb(xorb, domain.to_owned()).await.map_err(StoreError::from)?;
         }
         Ok(())
@@ -59,7 +63,7 @@ impl Cas {
         let _turn = self.walks.wait(tenant, 1).await;
         let mut hasher = Hasher::new();
         for term in &file.terms {
-            hasher = match self.hash_term(file.hash, term, hasher).await {
+            hasher = match self.hash_term(file.hash, term, Proof::Chunks, hasher).await {
                 Ok(hasher) => hasher,
                 Err(error) => {
                     tracing::warn!(file = %file.hash, error = %chain(&error), "a file cannot be read for its registration");

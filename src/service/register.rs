@@ -170,7 +170,7 @@ impl Cas {
             registration.dedup.extend(first);
         }
         if claims.repo != RepoScope::All {
-            self.prove_possession(tenant, &registration.files, &registration.xorbs, &domain(&claims.repo)).await?;
+            self.prove_possession(tenant, &registration.files, &domain(&claims.repo)).await?;
         }
         self.enter(registration, &domain(&claims.repo), kept).await
     }

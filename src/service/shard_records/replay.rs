@@ -301,10 +301,9 @@ impl<'a> Replay<'a> {
         by_time.entry(at.as_millis()).or_default();
         let mut asked_for = dedup.to_vec();
         for Proven { file, first, at, is_switched } in proven {
-            let xorbs = distinct(file.terms.iter().map(|term| term.xorb), &[]);
             // What it was registered with was proven then. Nobody has claimed to have a new xorb.
             if *scope != RepoScope::All && !is_switched {
-                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &xorbs, &domain(scope)).await {
+                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),
                     Err(other) => {

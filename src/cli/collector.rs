@@ -158,9 +158,8 @@ fn log(collected: &Collected) {
     }
 }
 
-/// Forgets what other processes have made invisible, and clears up removed files, until it is told to stop.
+/// Forgets what other processes have made invisible, until it is told to stop.
 pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
-    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
     let mut seen = None;
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         // What fails here fails in requests as well, which say so.
@@ -168,6 +167,14 @@ pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
             Ok(generation) => seen = Some(generation),
             Err(error) => tracing::debug!(error = %chain(&error), "the generation of the index cannot be read"),
         }
+    }
+}
+
+/// Clears up removed files, until it is told to stop. Not between two looks at what others have made invisible: a large file
+/// of many repositories takes minutes.
+pub(super) async fn clear_up(cas: Cas, stop: CancellationToken) {
+    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
+    while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         if let Err(error) = cas.sweep_removed_files(&pace).await {
             tracing::warn!(error = %chain(&error), "removed files cannot be cleared up now");
         }

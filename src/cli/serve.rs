@@ -23,6 +23,7 @@ use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, Shared, router};
+use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::create_folder;
@@ -144,6 +145,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     look_after(&cas, &config, &background, &watching);
+    background.spawn(fold_log(index.clone(), watching.clone()));
     let (site_tls, journal) =
         (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
     background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
@@ -192,6 +194,7 @@ fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &Cancell
     background.spawn(sweep(cas.clone(), stop.clone()));
     background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), stop.clone()));
     background.spawn(collector::refresh(cas.clone(), stop.clone()));
+    background.spawn(collector::clear_up(cas.clone(), stop.clone()));
     let (verifying, until) = (cas.clone().verify_claims(), stop.clone());
     background.spawn(async move {
         // It never ends by itself, so there is nothing to be got from it.
@@ -259,6 +262,18 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
             () = sleep(SWEEP_PERIOD) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+/// Folds the log of the index again and again, until it is told to stop.
+async fn fold_log(index: SqliteIndex, stop: CancellationToken) {
+    let mut is_failing = false;
+    while stop.run_until_cancelled(sleep(SqliteIndex::FOLD_PERIOD)).await.is_some() {
+        let folded = index.fold_log().await;
+        if let (Err(error), false) = (&folded, is_failing) {
+            tracing::warn!(error = %telemetry::chain(error), "the log of the index cannot be folded into its file now and grows; if the disk failed, restart the server when that is mended");
+        }
+        is_failing = folded.is_err();
     }
 }
 

@@ -6,9 +6,10 @@ use futures_util::stream::iter;
 use rand::RngExt;
 use reqwest::Body;
 use serde_json::{Value, json};
+use zorb::format::XorbHash;
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Client, Raw, TestServer, Xorb, random_bytes, rng};
+use crate::support::{Answer, Client, Raw, TestServer, Xorb, eventually, random_bytes, rng};
 
 /// What an upload must get.
 enum Expect<'a> {
@@ -287,4 +288,15 @@ async fn of_two_serializations_at_once_one_wins_whole_and_every_range_of_it_deco
         }
         assert_eq!(server.drafts(), 0);
     }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_gets_from_the_log_into_the_file_of_the_index_while_the_server_runs() {
+    let (server, xorb) = (TestServer::start(), Xorb::mixed(&mut rng(), 3));
+    let (path, hash) = (server.data_dir().join("index.sqlite"), xorb.hash().parse::<XorbHash>().unwrap());
+    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.to_vec()).await.status, 201);
+    eventually("the file has the row", async || {
+        std::fs::read(&path).unwrap().windows(32).any(|bytes| bytes == hash.as_bytes())
+    })
+    .await;
 }

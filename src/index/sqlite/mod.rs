@@ -12,6 +12,7 @@ mod files;
 mod grants;
 mod health;
 mod listing;
+mod log;
 mod named;
 mod owners;
 mod publish;
@@ -85,6 +86,7 @@ impl SqliteIndex {
     async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
         let options = SqliteConnectOptions::new()
             .filename(path)
+            .pragma("wal_autocheckpoint", log::MAX_PAGE_COUNT)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(synchronous)

@@ -10,6 +10,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::outlet::Arriving;
+use super::sending::Recipient;
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
 use crate::service::{BodyError, UploadError};
@@ -24,11 +26,16 @@ pub(super) struct PacedBody {
     received_len: u64,
     waited: Duration,
     wait: Option<Wait>,
+    /// Where it is read in turns.
+    arriving: Option<Arriving>,
 }
 
 /// The client is being waited for.
 struct Wait {
     since: Instant,
+    /// What had been lost with waiting for turns before.
+    lost: Duration,
+    patience: Duration,
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -41,7 +48,13 @@ impl PacedBody {
             received_len: 0,
             waited: Duration::ZERO,
             wait: None,
+            arriving: None,
         }
+    }
+
+    /// The same, read in turns where many bodies arrive.
+    pub(super) fn in_turns(body: Body, state: &AppState, sender: &Recipient) -> Self {
+        Self { arriving: sender.receive_in_turns(&state.cas), ..Self::new(body, state) }
     }
 
     /// All of it, where that is no more than so many bytes.
@@ -66,6 +79,11 @@ impl PacedBody {
         let left = (self.pace.idle + earned).saturating_sub(self.waited);
         left.min(self.pace.idle)
     }
+
+    /// For how long what has arrived has waited for its turns.
+    fn lost(&self) -> Duration {
+        self.arriving.as_ref().map_or(Duration::ZERO, Arriving::lost)
+    }
 }
 
 impl Stream for PacedBody {
@@ -74,7 +92,8 @@ impl Stream for PacedBody {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
-                self.waited += wait.since.elapsed();
+                let lost = self.lost().saturating_sub(wait.lost);
+                self.waited += wait.since.elapsed().saturating_sub(lost);
             }
             return Poll::Ready(piece.map(|piece| {
                 let piece = piece.map_err(|error| BodyError::Aborted(error.into_inner()))?;
@@ -84,12 +103,73 @@ impl Stream for PacedBody {
             }));
         }
         if self.wait.is_none() {
-            let since = Instant::now();
-            self.wait = Some(Wait { since, deadline: Box::pin(sleep_until(since + self.patience())) });
+            let (since, lost, patience) = (Instant::now(), self.lost(), self.patience());
+            self.wait = Some(Wait { since, lost, patience, deadline: Box::pin(sleep_until(since + patience)) });
         }
+        let lost = self.lost();
         if let Some(wait) = &mut self.wait {
             ready!(wait.deadline.as_mut().poll(context));
+            let deadline = wait.since + wait.patience + lost.saturating_sub(wait.lost);
+            if deadline > Instant::now() {
+                wait.deadline.as_mut().reset(deadline);
+                ready!(wait.deadline.as_mut().poll(context));
+            }
         }
         Poll::Ready(Some(Err(BodyError::Stalled)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::stream::pending;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::advance;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::http::outlet::{Outlet, Watched};
+    use crate::runtime::fair::{FairGate, Tenant};
+
+    const STALL: Duration = Duration::from_secs(10);
+
+    /// A body of which nothing has come.
+    fn silent(arriving: Option<Arriving>) -> PacedBody {
+        PacedBody {
+            body: Body::from_stream(pending::<Result<Bytes, std::io::Error>>()).into_data_stream(),
+            pace: Pace { idle: STALL, min_bytes_per_sec: 1 },
+            metrics: Arc::new(Metrics::new()),
+            received_len: 0,
+            waited: Duration::ZERO,
+            wait: None,
+            arriving,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_bytes_wait_for_their_turn_is_not_blamed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (outlet, gate) = (Arc::new(Outlet::default()), FairGate::patient(1));
+        let (pace, stopping) = (Pace { idle: STALL, min_bytes_per_sec: 1 }, CancellationToken::new());
+        let mut socket = Watched::new(listener.accept().await.unwrap().0, Arc::clone(&outlet), pace, stopping);
+        let mut body = silent(Some(outlet.receive_in_turns(gate.later(Tenant::new(1), 1))));
+        let mut blamed = silent(None);
+        let other = gate.wait(Tenant::new(2), 1).await;
+        client.write_all(b"abc").await.unwrap();
+        socket.socket().readable().await.unwrap();
+        tokio::time::pause();
+        assert!(body.next().now_or_never().is_none() && blamed.next().now_or_never().is_none());
+        assert!(socket.read(&mut [0; 4]).now_or_never().is_none());
+        advance(STALL * 5).await;
+        assert!(body.next().now_or_never().is_none(), "it was the server that let it wait");
+        assert!(matches!(blamed.next().await, Some(Err(BodyError::Stalled))));
+        drop(other);
+        assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 3);
+        // From now on it is the client again.
+        let begin = Instant::now();
+        assert!(matches!(body.next().await, Some(Err(BodyError::Stalled))));
+        assert!((STALL / 2..STALL + STALL / 100).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     }
 }

@@ -14,6 +14,7 @@ use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::extract::{CommitPath, HashPath, XorbPath};
 use super::origin::BaseUrl;
+use super::sending::Recipient;
 use super::wire::{GrantJson, GrantRequestJson, WasInsertedJson};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_granted_upload};
@@ -94,6 +95,7 @@ pub(super) async fn send(
     State(state): State<AppState>,
     HashPath(xorb): XorbPath,
     Query(pairs): Query<Vec<(String, String)>>,
+    mut sender: Recipient,
     body: Body,
 ) -> Result<StatusCode, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
@@ -101,7 +103,8 @@ pub(super) async fn send(
     let grant = state.keys.check(|ring| check_granted_upload(ring, signature, &xorb, now)).await;
     let grant = grant.map_err(forbidden)?;
     let declared_len = http_body::Body::size_hint(&body).exact();
-    let body = PacedBody::new(body, &state);
+    sender.tenant = grant.tenant();
+    let body = PacedBody::in_turns(body, &state, &sender);
     state.cas.upload_granted(GrantedUpload { grant, xorb, declared_len, body }).await?;
     Ok(StatusCode::OK)
 }

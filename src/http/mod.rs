@@ -34,6 +34,8 @@ pub mod server;
 mod sha256;
 mod shards;
 mod tenant;
+#[cfg(test)]
+mod tests;
 pub mod tls;
 mod transfer;
 mod usage;

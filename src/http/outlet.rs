@@ -1,6 +1,6 @@
 //! The socket under a connection: what a client takes, how fast, and for how long it keeps the server waiting.
 //!
-//! Three things are known here and nowhere else, because only the socket knows them:
+//! Four things are known here and nowhere else, because only the socket knows them:
 //!
 //! * *The client does not take what it asked for.* Only the time that the server waits for it counts, as with bodies of
 //!   requests: `stall` of grace, and then as long as the bytes that it has taken of this answer are worth. What the
@@ -9,8 +9,10 @@
 //!   because the client is slow it is given back: a turn is for work of this machine, and never waits for a client. What
 //!   is left of the piece goes out in a turn again, for a hundred clients that take a little at the same moment are as
 //!   much work as a hundred that ask.
+//! * *Something has arrived.* Bodies of uploads are read in turns ([`arrival`]), which are asked for then and not before.
 //! * *Nothing has been asked yet* when the server stops: then half a head is as good as none, and the connection ends.
 
+mod arrival;
 mod piece;
 
 use std::io::{self, IoSlice};
@@ -25,14 +27,17 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::arrival::Arrival;
+pub(super) use self::arrival::Arriving;
 use self::piece::PieceTurn;
 use super::Pace;
-use crate::runtime::fair::Turn;
+use crate::runtime::fair::{Paused, Turn};
 
 /// What the handlers of a connection and its socket tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Outlet {
     turn: PieceTurn,
+    arrival: Arrival,
     /// Requests whose head has arrived.
     request_count: AtomicU64,
     /// Clients that were cut off because they took too little; there is one at most.
@@ -55,6 +60,11 @@ impl Outlet {
         self.turn.release();
     }
 
+    /// Reads what arrives in turns like this one, as long as the result lives.
+    pub(super) fn receive_in_turns(self: Arc<Self>, turn: Paused) -> Arriving {
+        Arriving::new(self, turn)
+    }
+
     /// Whether the client was cut off because it took too little.
     pub(super) fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Ordering::Relaxed)
@@ -65,11 +75,18 @@ impl Outlet {
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Ready when the kernel may take bytes. After a write that had to wait, not before it has said so.
     fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The same for bytes that have arrived, or their end.
+    fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 impl Socket for TcpStream {
     fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_write_ready(self, context)
+    }
+
+    fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_read_ready(self, context)
     }
 }
 
@@ -170,7 +187,10 @@ impl<S: Socket> AsyncRead for Watched<S> {
             // The end of what the client sends, as far as the server is concerned.
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        ready!(self.outlet.arrival.poll_begin(&self.socket, context))?;
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        self.outlet.arrival.end();
+        read
     }
 }
 
@@ -210,6 +230,7 @@ impl<S: Socket> AsyncWrite for Watched<S> {
 impl<S> Drop for Watched<S> {
     fn drop(&mut self) {
         self.outlet.release();
+        self.outlet.arrival.forget();
     }
 }
 

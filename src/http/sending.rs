@@ -24,7 +24,7 @@ use tracing::Span;
 
 use super::AppState;
 use super::error::Problem;
-use super::outlet::Outlet;
+use super::outlet::{Arriving, Outlet};
 use super::tenant::Sharer;
 use crate::runtime::fair::{Tenant, Turn};
 use crate::runtime::metrics::Metrics;
@@ -46,6 +46,14 @@ impl FromRequestParts<AppState> for Recipient {
         // There is one on every connection; without, a turn ends when the next one begins.
         let outlet = parts.extensions.get::<Arc<Outlet>>().cloned().unwrap_or_default();
         Ok(Self { tenant, outlet })
+    }
+}
+
+impl Recipient {
+    /// Whoever sends a body is told of it when it is read in turns, which it is where many arrive.
+    pub(super) fn receive_in_turns(&self, cas: &Cas) -> Option<Arriving> {
+        let turn = cas.arrival_turn(self.tenant)?;
+        Some(Arc::clone(&self.outlet).receive_in_turns(turn))
     }
 }
 

@@ -15,11 +15,9 @@ use super::error::{Code, Problem};
 use super::extract::{HashPath, PartQuery, XorbPath};
 use super::representation::Representation;
 use super::sending::Recipient;
-use super::tenant::Sharer;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
-use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::{StoredXorb, Upload, Uploaded};
 
@@ -27,11 +25,11 @@ use crate::service::{StoredXorb, Upload, Uploaded};
 pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    recipient: Recipient,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
+    let uploaded = receive(&state, (recipient, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
     let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
@@ -40,11 +38,11 @@ pub(super) async fn upload(
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    recipient: Recipient,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, (tenant, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
+    let uploaded = receive(&state, (recipient, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
     Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
 }
 
@@ -92,14 +90,14 @@ async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<S
 
 async fn receive(
     state: &AppState,
-    (tenant, claims): (Tenant, &Claims),
+    (sender, claims): (Recipient, &Claims),
     claimed: XorbHash,
     max_len: u64,
     body: Body,
 ) -> Result<Uploaded, Problem> {
     let declared_len = http_body::Body::size_hint(&body).exact();
-    let body = PacedBody::new(body, state);
-    Ok(state.cas.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
+    let body = PacedBody::in_turns(body, state, &sender);
+    Ok(state.cas.upload_for(sender.tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {

@@ -2,74 +2,33 @@
 //!
 //! While there is room, whoever comes is let in. When there is none, everybody waits in a line of their own, and the
 //! lines are served in turn: who has one request waiting is served after at most one of everybody else, however many of
-//! those there are. Nobody is pushed out who is in; fairness therefore takes turns that are short.
+//! those there are. Nobody is pushed out who is in; fairness therefore takes turns that are short. In a line those who have
+//! begun and those who have not are served in turn, so that who comes waits for one of the large requests of its own tenant, and
+//! not for all of them.
+//!
+//! A gate may also [leave room](FairGate::leaving_room): then who has a crowd waiting does not get all that there is while
+//! others ask as well.
 //!
 //! What it does not do: a turn that is held for long is held. [`Limits::per_tenant`] keeps one tenant from holding all.
+
+mod limits;
+mod line;
+mod room;
+mod tenant;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-/// Whoever shares: a number that is the same for the same one. What it is made of is the business of those above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tenant(u64);
-
-impl Tenant {
-    /// The server itself, and what it does for nobody in particular.
-    pub const SERVER: Self = Self(0);
-
-    /// The tenant with this number.
-    #[must_use]
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    #[must_use]
-    pub const fn number(self) -> u64 {
-        self.0
-    }
-
-    /// For whom what runs now is done, as [`Tenant::doing`] said; the server where nobody did.
-    #[must_use]
-    pub fn current() -> Self {
-        CURRENT.try_with(|tenant| *tenant).unwrap_or(Self::SERVER)
-    }
-
-    /// Does something for this tenant: in its line, wherever that waits in a line.
-    pub async fn doing<F: Future>(self, work: F) -> F::Output {
-        CURRENT.scope(self, work).await
-    }
-}
-
-tokio::task_local! {
-    static CURRENT: Tenant;
-}
-
-/// There was no turn in time, or too many wait already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("no turn in time")]
-pub struct Busy {
-    /// Whether the one who asked has more than its share: fewer requests of its own would help.
-    pub is_above_share: bool,
-}
-
-/// What a gate lets in.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Units that may be out at once.
-    pub capacity: u32,
-    /// Units that one tenant may have at once, unless it asks for more in one go and has none.
-    pub per_tenant: u32,
-    /// Requests of one tenant that may wait at once.
-    pub waiting_count: usize,
-    /// How long one may wait.
-    pub patience: Duration,
-}
+pub use self::limits::{Busy, Limits};
+use self::line::{Line, Waiter};
+use self::room::{LOOK_PERIOD, Presence};
+pub use self::tenant::Tenant;
+use super::task::TaskGroup;
 
 /// A counted number of units, shared out in turn. Cloning it is cheap and gives the same gate.
 #[derive(Clone, Debug)]
@@ -80,6 +39,8 @@ pub struct FairGate {
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
+    /// Time between two turns of a crowd while others are there; `None` where no room is left.
+    pause: Option<Duration>,
     state: Mutex<State>,
 }
 
@@ -91,21 +52,11 @@ struct State {
     lines: HashMap<Tenant, Line>,
     /// Whose line is served next: everybody who waits, once.
     ring: VecDeque<Tenant>,
+    presence: Presence,
+    /// Whether somebody will look again for lines that are not due.
+    is_watched: bool,
     /// Counts requests that waited.
     number: u64,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    taken: u32,
-    waiting: VecDeque<Waiter>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    number: u64,
-    weight: u32,
-    sender: oneshot::Sender<Turn>,
 }
 
 /// Units that are given back when this is dropped.
@@ -120,6 +71,7 @@ pub struct Turn {
 
 /// A turn that was given back for a while, since what it was for has to wait for something else.
 #[derive(Debug)]
+#[must_use = "it has no units, and gets them again when it is resumed"]
 pub struct Paused {
     gate: FairGate,
     tenant: Tenant,
@@ -144,12 +96,23 @@ impl FairGate {
     /// A gate with these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        Self::with_pause(limits, None)
+    }
+
+    /// A gate that gives a tenant of whom more wait than there are units each unit only once in such a time, while others ask
+    /// as well. Turns of it must be given back within the runtime.
+    #[must_use]
+    pub fn leaving_room(limits: Limits, period: Duration) -> Self {
+        Self::with_pause(limits, Some(period / limits.capacity.max(1)))
+    }
+
+    fn with_pause(limits: Limits, pause: Option<Duration>) -> Self {
         let limits = Limits {
             capacity: limits.capacity.max(1),
             per_tenant: limits.per_tenant.clamp(1, limits.capacity.max(1)),
             ..limits
         };
-        Self { shared: Arc::new(Shared { limits, state: Mutex::default() }) }
+        Self { shared: Arc::new(Shared { limits, pause, state: Mutex::default() }) }
     }
 
     /// A gate of so many units for turns that are always waited for.
@@ -164,7 +127,7 @@ impl FairGate {
     ///
     /// There was none in that time, or too many requests of this tenant wait already.
     pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
-        let asked = self.ask(tenant, weight, self.shared.limits.waiting_count);
+        let asked = self.ask(tenant, weight, true);
         self.await_turn(tenant, asked?).await
     }
 
@@ -174,24 +137,29 @@ impl FairGate {
     ///
     /// There was none in the time that the limits allow.
     pub async fn go_on(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
-        let asked = self.ask(tenant, weight, usize::MAX);
+        let asked = self.ask(tenant, weight, false);
         self.await_turn(tenant, asked?).await
     }
 
     /// A turn of so many units, however long that takes.
     pub async fn wait(&self, tenant: Tenant, weight: u32) -> Turn {
-        match self.ask(tenant, weight, usize::MAX) {
+        match self.ask(tenant, weight, false) {
             Ok(Asked::Turn(turn)) => turn,
             Ok(Asked::Queued(queued)) => queued.turn().await,
             Err(_) => unreachable!("any number may wait"),
         }
     }
 
+    /// A turn for later, as if it had been given back.
+    pub fn later(&self, tenant: Tenant, weight: u32) -> Paused {
+        Paused { gate: self.clone(), tenant, weight }
+    }
+
     /// Units that are out, and requests that wait.
     #[must_use]
     pub fn load(&self) -> (u32, usize) {
         let state = self.shared.state();
-        (state.taken, state.lines.values().map(|line| line.waiting.len()).sum())
+        (state.taken, state.lines.values().map(Line::waiting_count).sum())
     }
 
     async fn await_turn(&self, tenant: Tenant, asked: Asked) -> Result<Turn, Busy> {
@@ -204,23 +172,26 @@ impl FairGate {
         }
     }
 
-    fn ask(&self, tenant: Tenant, weight: u32, waiting_count: usize) -> Result<Asked, Busy> {
+    fn ask(&self, tenant: Tenant, weight: u32, is_entering: bool) -> Result<Asked, Busy> {
         let weight = weight.clamp(1, self.shared.limits.capacity);
         let mut state = self.shared.state();
+        if self.shared.pause.is_some() {
+            state.presence.note(tenant, Instant::now());
+        }
         if state.ring.is_empty() && self.shared.fits(&state, tenant, weight) {
             return Ok(Asked::Turn(self.shared.take(&mut state, tenant, weight)));
         }
         let line = state.lines.entry(tenant).or_default();
-        if line.waiting.len() >= waiting_count {
+        if is_entering && line.entering_count() >= self.shared.limits.waiting_count {
             drop(state);
             return Err(self.shared.busy(tenant));
         }
         let (sender, receiver) = oneshot::channel();
-        let is_first = line.waiting.is_empty();
+        let is_first = line.waiting_count() == 0;
         state.number += 1;
         let number = state.number;
         if let Some(line) = state.lines.get_mut(&tenant) {
-            line.waiting.push_back(Waiter { number, weight, sender });
+            line.push(Waiter { number, weight, sender }, is_entering);
         }
         if is_first {
             state.ring.push_back(tenant);
@@ -255,10 +226,9 @@ impl Drop for Queued {
         // A turn that was given meanwhile is in the channel, and ends with it.
         let mut state = self.shared.state();
         if let Some(line) = state.lines.get_mut(&self.tenant)
-            && let Some(place) = line.waiting.iter().position(|waiter| waiter.number == self.number)
+            && line.remove(self.number)
         {
-            line.waiting.remove(place);
-            if line.waiting.is_empty() {
+            if line.waiting_count() == 0 {
                 state.ring.retain(|tenant| *tenant != self.tenant);
             }
             state.forget(self.tenant);
@@ -289,15 +259,60 @@ impl Shared {
         Turn { shared: Arc::clone(self), tenant, weight }
     }
 
-    /// Gives out what there is to those who wait, one of each line in turn.
+    /// Whether a line is not to be served yet, to leave room for others.
+    fn is_put_off(&self, state: &mut State, tenant: Tenant) -> bool {
+        if self.pause.is_none() {
+            return false;
+        }
+        let now = Instant::now();
+        let has_others = state.presence.has_others(tenant, now);
+        state.lines.get_mut(&tenant).is_some_and(|line| {
+            if !has_others {
+                line.due.forget();
+            }
+            line.due.is_later(now)
+        })
+    }
+
+    /// A line was served; if it is a crowd, the next of them waits while others are there.
+    fn put_off(&self, state: &mut State, tenant: Tenant) {
+        let Some(pause) = self.pause else { return };
+        let now = Instant::now();
+        if state.presence.has_others(tenant, now)
+            && let Some(line) = state.lines.get_mut(&tenant)
+            && line.waiting_count() >= self.limits.capacity as usize
+        {
+            line.due.put_off(now, pause);
+        }
+    }
+
+    /// Gives out what there is to those who wait, and looks again where somebody is not due.
     fn serve(self: &Arc<Self>, state: &mut State) {
-        // Lines in a row that cannot be served because of their tenant's own limit.
+        if !self.hand_out(state) || state.is_watched || Handle::try_current().is_err() {
+            return;
+        }
+        state.is_watched = true;
+        let shared = Arc::clone(self);
+        TaskGroup::new().spawn(async move {
+            sleep(LOOK_PERIOD).await;
+            let mut state = shared.state();
+            state.is_watched = false;
+            shared.serve(&mut state);
+        });
+    }
+
+    /// One of each line in turn, as far as there is something; whether a line was passed over that is not due. Where that is not
+    /// seen because somebody else waits for units before it, those are given back.
+    fn hand_out(self: &Arc<Self>, state: &mut State) -> bool {
+        let mut has_put_off = false;
+        // Lines in a row that cannot be served because of their tenant's own limit, or for the sake of others.
         let mut passed_count = 0;
         while passed_count < state.ring.len() {
-            let Some(tenant) = state.ring.pop_front() else { return };
-            let next = state.lines.get(&tenant).and_then(|line| line.waiting.front()).map(|waiter| waiter.weight);
-            let Some(weight) = next else { continue };
-            if !self.is_within_limit(state, tenant, weight) {
+            let Some(tenant) = state.ring.pop_front() else { return has_put_off };
+            let Some(weight) = state.lines.get(&tenant).and_then(Line::next_weight) else { continue };
+            let is_put_off = self.is_put_off(state, tenant);
+            has_put_off |= is_put_off;
+            if is_put_off || !self.is_within_limit(state, tenant, weight) {
                 state.ring.push_back(tenant);
                 passed_count += 1;
                 continue;
@@ -305,11 +320,11 @@ impl Shared {
             if state.taken + weight > self.limits.capacity {
                 // It is this one's turn, and nobody who needs less goes before it: otherwise it might never come.
                 state.ring.push_front(tenant);
-                return;
+                return has_put_off;
             }
             passed_count = 0;
-            let waiter = state.lines.get_mut(&tenant).and_then(|line| line.waiting.pop_front());
-            let is_waiting = state.lines.get(&tenant).is_some_and(|line| !line.waiting.is_empty());
+            let waiter = state.lines.get_mut(&tenant).and_then(Line::take_next);
+            let is_waiting = state.lines.get(&tenant).is_some_and(|line| line.waiting_count() > 0);
             if is_waiting {
                 state.ring.push_back(tenant);
             }
@@ -318,8 +333,11 @@ impl Shared {
                 // It has just gone. Given back by hand: the turn's own end would want the lock that is held here.
                 turn.weight = 0;
                 state.give_back(tenant, weight);
+            } else {
+                self.put_off(state, tenant);
             }
         }
+        has_put_off
     }
 
     /// The refusal for this tenant, with the reason.
@@ -328,7 +346,7 @@ impl Shared {
         let sharer_count = u32::try_from(state.lines.len().max(1)).unwrap_or(u32::MAX);
         let line = state.lines.get(&tenant);
         let taken = line.map_or(0, |line| line.taken);
-        let is_crowd = line.is_some_and(|line| line.waiting.len() >= self.limits.waiting_count);
+        let is_crowd = line.is_some_and(|line| line.entering_count() >= self.limits.waiting_count);
         Busy {
             is_above_share: is_crowd || taken > self.limits.capacity / sharer_count || taken >= self.limits.per_tenant,
         }
@@ -346,7 +364,7 @@ impl State {
 
     /// Forgets a tenant that neither has nor wants anything, so that the table is as long as there are requests.
     fn forget(&mut self, tenant: Tenant) {
-        if self.lines.get(&tenant).is_some_and(|line| line.taken == 0 && line.waiting.is_empty()) {
+        if self.lines.get(&tenant).is_some_and(|line| line.taken == 0 && line.waiting_count() == 0) {
             self.lines.remove(&tenant);
         }
     }

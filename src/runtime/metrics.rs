@@ -167,7 +167,11 @@ impl Metrics {
         registry.register("http_connections_refused", help, self.connections_refused.clone());
         let help = "Clients cut off because they took too little of their answers";
         registry.register("http_slow_readers", help, self.slow_readers.clone());
-        registry.register("reads_waiting", "Pieces that wait for their turn", self.reads_waiting.clone());
+        registry.register(
+            "reads_waiting",
+            "Pieces of answers and of uploads that wait for their turn",
+            self.reads_waiting.clone(),
+        );
         registry.register("descriptors_open", "File descriptors that are open", self.descriptors_open.clone());
         registry.register("descriptors_max", "File descriptors that may be open", self.descriptors_max.clone());
         registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());

@@ -1,9 +1,10 @@
-//! The turn of the piece that a connection is sending: held, given back while the client takes nothing, and got again.
+//! The turn of the piece that a connection is sending, or of the body that it receives: held, given back while the client
+//! does nothing, and got again.
 
 use std::fmt;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -25,8 +26,8 @@ enum Held {
     Turn(Turn),
     /// Given back while the client takes nothing.
     Paused(Paused),
-    /// The client takes something, and the turn is waited for, since then.
-    Resuming(BoxFuture<'static, Turn>, Instant),
+    /// The client does something, and the turn is waited for, since then, by this task.
+    Resuming(BoxFuture<'static, Turn>, Instant, Waker),
 }
 
 impl PieceTurn {
@@ -35,9 +36,18 @@ impl PieceTurn {
         *self.held() = Held::Turn(turn);
     }
 
+    /// Keeps a turn that nobody has needed yet.
+    pub(super) fn put_off(&self, turn: Paused) {
+        *self.held() = Held::Paused(turn);
+    }
+
     /// The piece is out.
     pub(super) fn release(&self) {
-        *self.held() = Held::Nothing;
+        // Who waits for a turn waits for nothing else: not for the socket, which is ready.
+        let held = mem::take(&mut *self.held());
+        if let Held::Resuming(_, _, waiting) = held {
+            waiting.wake();
+        }
     }
 
     /// Gives the turn back of a piece that is not out yet.
@@ -58,14 +68,25 @@ impl PieceTurn {
     pub(super) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Duration> {
         let mut held = self.held();
         *held = match mem::take(&mut *held) {
-            Held::Paused(paused) => Held::Resuming(paused.resume().then(in_line).boxed(), Instant::now()),
+            Held::Paused(paused) => {
+                Held::Resuming(paused.resume().then(in_line).boxed(), Instant::now(), context.waker().clone())
+            }
             other => other,
         };
-        let Held::Resuming(resuming, since) = &mut *held else { return Poll::Ready(Duration::ZERO) };
+        let Held::Resuming(resuming, since, waiting) = &mut *held else { return Poll::Ready(Duration::ZERO) };
+        waiting.clone_from(context.waker());
         let turn = ready!(resuming.poll_unpin(context));
         let took = since.elapsed();
         *held = Held::Turn(turn);
         Poll::Ready(took)
+    }
+
+    /// For how long the turn is being waited for just now.
+    pub(super) fn waiting(&self) -> Duration {
+        match &*self.held() {
+            Held::Resuming(_, since, _) => since.elapsed(),
+            _ => Duration::ZERO,
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

@@ -1,5 +1,7 @@
 //! What a socket knows, over pipes of which the kernel's part is 100 bytes.
 
+use std::task::{Wake, Waker};
+
 use futures_util::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
@@ -13,6 +15,10 @@ const STALL: Duration = Duration::from_secs(10);
 
 impl Socket for DuplexStream {
     fn poll_write_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 }
@@ -136,12 +142,8 @@ async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_
 
 #[tokio::test]
 async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_something() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (socket, _) = listener.accept().await.unwrap();
-    let (gate, outlet) = (FairGate::patient(1), Arc::new(Outlet::default()));
-    let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };
-    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new());
+    let gate = FairGate::patient(1);
+    let (mut socket, outlet, mut client) = tcp_pair().await;
     outlet.hold(gate.wait(Tenant::new(1), 1).await);
     let bytes = vec![0; 1 << 20];
     while socket.write(&bytes).now_or_never().is_some() {}
@@ -173,6 +175,83 @@ async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line
     drop(socket);
     assert_eq!(gate.load(), (1, 0));
     drop(other);
+}
+
+/// Whether a task was told to go on.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A socket of the kernel, and its other end.
+async fn tcp_pair() -> (Watched<TcpStream>, Arc<Outlet>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+    (Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new()), outlet, client)
+}
+
+#[tokio::test]
+async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_and_end_with_each_read() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (mut socket, outlet, mut client) = tcp_pair().await;
+    let mut bytes = [0; 4];
+    // A fresh socket counts as ready until it was tried.
+    assert!(socket.read(&mut bytes).now_or_never().is_none());
+    let arriving = Arc::clone(&outlet).receive_in_turns(gate.later(tenant, 1));
+    for _ in 0..3 {
+        assert!(socket.read(&mut bytes).now_or_never().is_none());
+        assert_eq!(gate.load(), (0, 0), "nothing has arrived");
+        yield_now().await;
+    }
+    client.write_all(b"abcdefghij").await.unwrap();
+    socket.read_exact(&mut bytes).await.unwrap();
+    assert_eq!((&bytes, gate.load(), arriving.lost() < STALL), (b"abcd", (0, 0), true));
+
+    let other = gate.wait(Tenant::new(2), 1).await;
+    assert!(socket.read(&mut bytes).now_or_never().is_none());
+    assert_eq!(gate.load(), (1, 1), "it is in line");
+    let before = arriving.lost();
+    sleep(Duration::from_millis(2)).await;
+    assert!(arriving.lost() >= before + Duration::from_millis(2));
+    let reading = async {
+        socket.read_exact(&mut bytes).await.unwrap();
+        assert_eq!((&bytes, gate.load()), (b"efgh", (0, 0)));
+        assert!(arriving.lost() >= before + Duration::from_millis(2), "what was lost stays lost");
+    };
+    tokio::join!(reading, async { drop(other) });
+
+    // Whatever comes after the body is read at once, also where its end was in line: its task is told.
+    let other = gate.wait(Tenant::new(2), 1).await;
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut socket).poll_read(&mut context, &mut ReadBuf::new(&mut bytes)).is_pending());
+    assert!(!woken.0.load(Ordering::Relaxed));
+    drop(arriving);
+    assert_eq!((gate.load(), woken.0.load(Ordering::Relaxed)), ((1, 0), true));
+    assert_eq!(socket.read(&mut bytes).await.unwrap(), 2);
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
+    let gate = FairGate::patient(1);
+    let (mut socket, outlet, mut client) = tcp_pair().await;
+    let arriving = outlet.receive_in_turns(gate.later(Tenant::new(1), 1));
+    let other = gate.wait(Tenant::new(2), 1).await;
+    client.write_all(b"abc").await.unwrap();
+    socket.socket().readable().await.unwrap();
+    assert!(socket.read(&mut [0; 4]).now_or_never().is_none());
+    assert_eq!(gate.load(), (1, 1));
+    drop(socket);
+    assert_eq!(gate.load(), (1, 0));
+    drop((arriving, other));
 }
 
 #[tokio::test(start_paused = true)]

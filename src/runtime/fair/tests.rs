@@ -1,7 +1,10 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::Instant;
+use futures_util::future::join_all;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Busy, FairGate, Limits, Tenant, Turn};
 
@@ -138,33 +141,49 @@ async fn a_large_request_is_not_starved_by_small_ones() {
 }
 
 /// Every way in which requests come, are served, give up and end: nothing is lost, nothing is given out twice.
-#[test]
-fn whatever_happens_the_units_add_up() {
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_the_units_add_up() {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
-        let gate = gate(5, 4);
+        let limits = Limits { capacity: 5, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
+        // A pace at which everybody is due at once.
+        let roomy = FairGate::leaving_room(limits, Duration::ZERO);
+        let gate = if seed % 2 == 0 { FairGate::new(limits) } else { roomy };
         let (mut waiting, mut held) = (Vec::new(), Vec::<(u32, Turn)>::new());
         for _ in 0..300 {
             match rng.random_range(0..4) {
                 0 | 1 => {
                     let (tenant, weight) = (Tenant::new(rng.random_range(1..4)), rng.random_range(1..4));
-                    let gate = gate.clone();
-                    waiting.push((weight, async move { gate.wait(tenant, weight).await }.boxed()));
+                    let (gate, way) = (gate.clone(), rng.random_range(0..3));
+                    let asked = async move {
+                        match way {
+                            0 => Ok(gate.wait(tenant, weight).await),
+                            1 => gate.go_on(tenant, weight).await,
+                            _ => gate.enter(tenant, weight).await,
+                        }
+                    };
+                    // Or none of them is ready any more when this test has done a hundred things.
+                    waiting.push((weight, unconstrained(asked).boxed()));
                 }
                 2 if !held.is_empty() => drop(held.swap_remove(rng.random_range(0..held.len()))),
                 _ if !waiting.is_empty() => drop(waiting.swap_remove(rng.random_range(0..waiting.len()))),
                 _ => {}
             }
-            let mut index = 0;
-            while index < waiting.len() {
-                match (&mut waiting[index].1).now_or_never() {
-                    Some(turn) => {
-                        let (weight, _) = waiting.swap_remove(index);
-                        held.push((weight, turn));
+            // Twice: when somebody comes, others may be served who were looked at before.
+            for _ in 0..2 {
+                let mut index = 0;
+                while index < waiting.len() {
+                    match (&mut waiting[index].1).now_or_never() {
+                        Some(Ok(turn)) => {
+                            let (weight, _) = waiting.swap_remove(index);
+                            held.push((weight, turn));
+                        }
+                        // Too many wait already.
+                        Some(Err(_)) => drop(waiting.swap_remove(index)),
+                        None => index += 1,
                     }
-                    None => index += 1,
                 }
             }
             let taken: u32 = held.iter().map(|(weight, _)| weight).sum();
@@ -176,4 +195,139 @@ fn whatever_happens_the_units_add_up() {
         assert_eq!(gate.load(), (0, 0), "seed {seed}");
         assert!(gate.shared.state().lines.is_empty() && gate.shared.state().ring.is_empty(), "seed {seed}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_have_begun_take_no_place_from_those_who_come() {
+    let gate = gate(1, 1);
+    let held = now(&gate, FLOOD, 1);
+    let mut begun: Vec<_> = (0..5).map(|_| Box::pin(gate.go_on(FLOOD, 1))).collect();
+    for begun in &mut begun {
+        assert!(begun.now_or_never().is_none());
+    }
+    let fill = || {
+        let mut coming: Vec<_> = (0..3).map(|_| Box::pin(gate.enter(FLOOD, 1))).collect();
+        for coming in &mut coming {
+            assert!(coming.now_or_never().is_none());
+        }
+        let refused = gate.enter(FLOOD, 1).now_or_never().expect("at once");
+        assert_eq!(refused.err(), Some(Busy { is_above_share: true }));
+        coming
+    };
+    drop(fill());
+    // Who has left makes room, and so does who was served.
+    let coming = fill();
+    drop((held, begun));
+    for coming in coming {
+        assert!(coming.await.is_ok());
+    }
+    assert_eq!(gate.load(), (0, 0));
+    let held = now(&gate, FLOOD, 1);
+    drop(fill());
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_line_those_who_come_and_those_who_have_begun_are_served_in_turn() {
+    let gate =
+        FairGate::new(Limits { waiting_count: 9, capacity: 1, per_tenant: 1, patience: Duration::from_secs(30) });
+    for (coming, begun, expected) in [(1, 5, "ebbbbb"), (5, 1, "ebeeee"), (3, 3, "ebebeb"), (0, 2, "bb"), (2, 0, "ee")]
+    {
+        let held = now(&gate, OTHER, 1);
+        let mut waiting: Vec<_> = (0..begun).map(|_| ('b', gate.go_on(FLOOD, 1).boxed())).collect();
+        waiting.extend((0..coming).map(|_| ('e', gate.enter(FLOOD, 1).boxed())));
+        for (_, waiting) in &mut waiting {
+            assert!(waiting.now_or_never().is_none());
+        }
+        drop(held);
+        let mut order = String::new();
+        while !waiting.is_empty() {
+            let served = waiting.iter_mut().map(|(_, waiting)| waiting.now_or_never()).collect::<Vec<_>>();
+            let place = served.iter().position(Option::is_some).expect("the turn is somebody's");
+            order.push(waiting.remove(place).0);
+        }
+        assert_eq!(order, expected);
+        assert_eq!(gate.load(), (0, 0));
+    }
+}
+
+/// Turns of a millisecond that so many clients of a tenant get in a fifth of a second, while another one asks at these
+/// milliseconds.
+async fn served(gate: &FairGate, client_count: usize, asks: &[u64]) -> usize {
+    let served = AtomicUsize::new(0);
+    let client = || async {
+        loop {
+            let turn = gate.wait(FLOOD, 1).await;
+            sleep(Duration::from_millis(1)).await;
+            drop(turn);
+            served.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let begin = Instant::now();
+    let other = async {
+        for millis in asks {
+            sleep_until(begin + Duration::from_millis(*millis)).await;
+            drop(gate.enter(OTHER, 1).await.unwrap());
+            let waited = begin.elapsed().saturating_sub(Duration::from_millis(*millis));
+            assert!(waited <= Duration::from_millis(2), "{waited:?}");
+        }
+        sleep_until(begin + Duration::from_millis(200)).await;
+    };
+    tokio::select! {
+        _ = join_all((0..client_count).map(|_| client())) => unreachable!("they never end"),
+        () = other => served.load(Ordering::Relaxed),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_gets_its_turns_at_a_pace_while_others_are_there_and_all_of_them_when_it_is_alone() {
+    let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
+    let often: Vec<u64> = (0..200).step_by(7).collect();
+    // All would be four in a millisecond, the pace is four in two.
+    for (client_count, asks, expected) in [
+        (50, often.as_slice(), 380..=430),
+        (50, &[], 780..=800),
+        // For a tenth of a second that one is there.
+        (50, &[50], 590..=640),
+        (50, &[100], 590..=640),
+        // They are fewer than would be a crowd.
+        (6, &often, 760..=800),
+    ] {
+        let roomy = FairGate::leaving_room(limits, Duration::from_millis(2));
+        let count = served(&roomy, client_count, asks).await;
+        assert!(expected.contains(&count), "{client_count} clients, {asks:?}: {count}");
+        let plain = served(&FairGate::new(limits), client_count, asks).await;
+        assert!((760..=800).contains(&plain), "{client_count} clients, {asks:?}: {plain} without a pace");
+        assert_eq!(roomy.load(), (0, 0));
+    }
+}
+
+/// Turns of a millisecond that fifty clients of each of two tenants get in a fifth of a second.
+async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
+    let served = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let client = async |place: usize| {
+        loop {
+            let turn = gate.wait(tenants[place], 1).await;
+            sleep(Duration::from_millis(1)).await;
+            drop(turn);
+            served[place].fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    tokio::select! {
+        _ = join_all((0..100).map(|number| client(number % 2))) => unreachable!("they never end"),
+        () = sleep(Duration::from_millis(200)) => served.map(AtomicUsize::into_inner),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_crowds_are_both_served_at_their_pace_and_the_server_is_nobody_else() {
+    let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
+    let gate = FairGate::leaving_room(limits, Duration::from_millis(8));
+    // Each gets four turns in 8 ms of the thirty-two that there are.
+    let [one, other] = served_both(&gate, [FLOOD, OTHER]).await;
+    assert!((95..=110).contains(&one) && (95..=110).contains(&other), "{one} and {other}");
+    sleep(Duration::from_secs(1)).await;
+    let [server, third] = served_both(&gate, [Tenant::SERVER, THIRD]).await;
+    assert!((95..=110).contains(&server) && (660..=710).contains(&third), "{server} and {third}");
+    assert!(gate.shared.state().lines.is_empty() && gate.shared.state().ring.is_empty());
 }

@@ -20,6 +20,9 @@ UNFINISHED = re.compile(rb"(.*) <(?:unfinished|detached) \.\.\.>(?:\) += \?)?", 
 # Of these it makes no difference whether they were carried out, when nothing comes after them.
 HARMLESS = ("close", "dup", "dup2", "dup3", "fcntl", "lseek", "fsync", "fdatasync", "mmap")
 
+# Ends, signals, and calls that strace had not looked at when the process was killed: those are not carried out any more.
+NO_CALLS = (b"+++", b"---", b"???", b"<... ??? resumed>")
+
 RESUMED = re.compile(rb"<\.\.\. (\w+) resumed>(.*)", re.S)
 CALL = re.compile(rb"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)", re.S)
 
@@ -44,23 +47,44 @@ class Call:
 def read(path, start):
     """The calls of a trace in the order in which they ended; those of which it does not say whether they did anything,
     because the process was killed in them; and the position behind it. Positions begin with `start`."""
-    under_way, calls, position = {}, [], start
     with open(path, "rb") as lines:
-        for position, line in enumerate(lines, start):
-            thread, _, text = line.rstrip(b"\n").partition(b" ")
-            text = text.lstrip()
-            # Also of calls that have not been looked at when the end comes.
-            if text.startswith((b"+++", b"---", b"???")):
-                continue
-            if unfinished := UNFINISHED.fullmatch(text):
-                if not RESUMED.match(text):
-                    under_way[thread] = (position, unfinished[1])
-                continue
-            begin = position
-            if resumed := RESUMED.match(text):
-                begin, first = under_way.pop(thread)
-                text = first + resumed[2]
-            calls.append(parse(begin, position, text))
+        return read_lines(lines, start)
+
+
+def read_lines(lines, start):
+    """The same of the lines of a trace. How one ends whose process is killed:
+
+    >>> calls, cut_off, end = read_lines([
+    ...     b'8  write(4, "\\x61", 1) = 1\\n',
+    ...     b'9  fdatasync(4 <unfinished ...>\\n',
+    ...     b'8  write(4, "\\x62", 1 <unfinished ...>\\n',
+    ...     b'9  <... fdatasync resumed>) = ?\\n',
+    ...     b'7  unlink("\\x63" <unfinished ...>\\n',
+    ...     b'7  <... unlink resumed> <unfinished ...>) = ?\\n',
+    ...     b'6  ???( <unfinished ...>\\n',
+    ...     b'6  <... ??? resumed>) = ?\\n',
+    ...     b'9  +++ killed by SIGKILL +++\\n',
+    ... ], 1)
+    >>> [(call.name, call.begin, call.end, call.result) for call in calls]
+    [('write', 1, 1, 1), ('fdatasync', 2, 4, None)]
+    >>> [(call.name, call.begin, call.end, call.result) for call in cut_off], end
+    ([('write', 3, 10, None), ('unlink', 5, 10, None)], 11)
+    """
+    under_way, calls, position = {}, [], start
+    for position, line in enumerate(lines, start):
+        thread, _, text = line.rstrip(b"\n").partition(b" ")
+        text = text.lstrip()
+        if text.startswith(NO_CALLS):
+            continue
+        if unfinished := UNFINISHED.fullmatch(text):
+            if not RESUMED.match(text):
+                under_way[thread] = (position, unfinished[1])
+            continue
+        begin = position
+        if resumed := RESUMED.match(text):
+            begin, first = under_way.pop(thread)
+            text = first + resumed[2]
+        calls.append(parse(begin, position, text))
     end = position + 1
     cut_off = [parse(begin, end, text + b") = ?") for begin, text in under_way.values()]
     return calls, [call for call in cut_off if call.name not in HARMLESS], end + 1

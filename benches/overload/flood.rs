@@ -36,6 +36,10 @@ const VARIANT_COUNT: usize = 512;
 /// buffers of other machines.
 const RECEIVE_LEN: u32 = 512 << 10;
 
+/// Bytes of one system call. The kernel may let nobody else run until one is over, however urgent that is, and to send 4 MiB over
+/// loopback takes it milliseconds: the core would be away as if the load had a higher priority than the server.
+const CALL_LEN: usize = 64 << 10;
+
 /// Pause of the slow ones.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -170,7 +174,7 @@ impl Load {
 
     /// Whole xorbs, one after the other, as fast as they come.
     async fn reader(self: Rc<Self>) {
-        let (mut buffer, request) = (vec![0; 256 << 10], self.get(&self.flood_token));
+        let (mut buffer, request) = (vec![0; CALL_LEN], self.get(&self.flood_token));
         let mut stream = self.connect(Some(RECEIVE_LEN)).await;
         loop {
             stream.write_all(request.as_bytes()).await.unwrap();
@@ -214,7 +218,7 @@ impl Load {
             self.flood_token,
             first.len() + self.xorbs.shared.len()
         );
-        for part in [head.as_bytes(), first, &self.xorbs.shared] {
+        for part in [head.as_bytes(), first, &self.xorbs.shared].into_iter().flat_map(|part| part.chunks(CALL_LEN)) {
             stream.write_all(part).await.ok()?;
         }
         let mut buffer = [0; 2048];

@@ -93,6 +93,7 @@ pub(crate) async fn fill(path: &Path, shape: Shape) {
     run(&mut connection, "BEGIN").await;
     let lens = fill_xorbs(&mut connection, shape).await;
     fill_files(&mut connection, shape, &lens).await;
+    run(&mut connection, &format!("UPDATE visibility SET registered_at = {}", NOW.as_millis())).await;
     for trigger in &triggers {
         run(&mut connection, &trigger.get::<String, _>(1)).await;
     }

@@ -8,7 +8,8 @@
 //! Also `--whole COUNT`: how many xorbs have all their chunk hashes, 100 000 unless said. They take 33 KiB each, 33 GB of a
 //! million. Where there are more xorbs, those of every so manieth owner have them, and all that is registered or asked for
 //! by chunk is about these; the others have one chunk hash, which nobody reads. `--json FILE`, `--svg FILE`: figures and
-//! plot. `--seed NUMBER`: which xorbs and files are asked for.
+//! plot. `--seed NUMBER`: which xorbs and files are asked for. `--only KIND`: nothing but `lookups`, say, or `registrations`,
+//! for a profile of them (benches/flame.sh); no other figures are kept then.
 //!
 //! Rows are entered in bulk. A small store is made both in bulk and by the verbs, and both must have the same rows.
 //! The file is read once from its start to its end before anything is measured, so that as much of it as fits is in the
@@ -41,7 +42,7 @@ use serde_json::Value;
 use tokio::runtime::Builder;
 use zorb::index::sqlite::SqliteIndex;
 
-use self::measure::Bench;
+use self::measure::{Bench, KINDS};
 use self::report::Size;
 use self::shape::Shape;
 
@@ -54,6 +55,7 @@ struct Args {
     seed: u64,
     is_fill: bool,
     is_report: bool,
+    only: Option<String>,
 }
 
 fn args() -> Args {
@@ -66,6 +68,7 @@ fn args() -> Args {
         seed: rand::random(),
         is_fill: false,
         is_report: false,
+        only: None,
     };
     let mut given = std::env::args().skip(1).filter(|arg| arg != "--bench");
     while let Some(arg) = given.next() {
@@ -78,6 +81,7 @@ fn args() -> Args {
             "--seed" => args.seed = next().parse().unwrap(),
             "--fill" => args.is_fill = true,
             "--report" => args.is_report = true,
+            "--only" => args.only = Some(next()).inspect(|kind| assert!(KINDS.contains(&&**kind), "one of {KINDS:?}")),
             count => args.counts.push(count.parse().unwrap()),
         }
     }
@@ -107,16 +111,17 @@ async fn fill(folder: &Path, shape: Shape) {
 }
 
 /// Measures one size, and keeps the figures in its folder.
-async fn measure(folder: &Path, shape: Shape, seed: u64) {
+async fn measure(folder: &Path, shape: Shape, args: &Args) {
     let begin = Instant::now();
     let index = folder.join("index.sqlite");
     let len = io::copy(&mut File::open(&index).unwrap(), &mut io::sink()).unwrap();
     eprintln!("{} xorbs: {} MiB read in {} s", shape.xorb_count, len >> 20, begin.elapsed().as_secs());
-    let mut bench = Bench::open(folder, shape, seed).await;
+    let mut bench = Bench::open(folder, shape, args.seed).await;
     let sizes = fill::sizes(&index).await;
     eprintln!("{} xorbs: opened and its pages counted after {} s", shape.xorb_count, begin.elapsed().as_secs());
     check::check_sample(bench.index(), shape).await;
-    let figures = bench.measure().await;
+    eprintln!("{} xorbs: measuring", shape.xorb_count);
+    let figures = bench.measure(args.only.as_deref()).await;
     bench.index().close().await;
     let kept = report::to_json(shape, &figures, &sizes).to_string();
     fs::write(folder.join("figures.json"), kept).unwrap();
@@ -134,7 +139,7 @@ async fn run(args: &Args, root: &Path) -> bool {
         let shape = Shape::new(*count, args.whole_count);
         fill(&folder_of(count), shape).await;
         if !args.is_fill {
-            measure(&folder_of(count), shape, args.seed).await;
+            measure(&folder_of(count), shape, args).await;
         }
     }
     if args.is_fill {

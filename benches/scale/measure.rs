@@ -1,5 +1,6 @@
 //! The verbs on a filled store: those that read first, then those that write, then the collection of garbage.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use tokio::time::sleep;
 use zorb::blob::memory::MemoryBlobStore;
 use zorb::blob::records::fs::FsRecordStore;
 use zorb::format::shard::{FileInfo, Sha256, Shard, write_upload};
@@ -34,6 +36,12 @@ const TERM_COUNT: usize = 1000;
 /// Chunks of each of these terms: a MiB, so that the file has a GiB.
 const TERM_CHUNK_COUNT: u32 = 16;
 
+/// Xorbs of the large file that is made of few: each is named by so many terms that it is used almost whole.
+const TERM_XORB_COUNT: usize = 16;
+
+/// Runs of so many chunks that a xorb has.
+const RUN_COUNT: usize = (CHUNK_COUNT / TERM_CHUNK_COUNT) as usize;
+
 /// Xorbs of one step of a collection, as the service has them.
 const STEP_COUNT: usize = 64;
 
@@ -45,6 +53,18 @@ pub(crate) struct Bench {
     clock: Arc<ManualClock>,
     rng: StdRng,
     whole: Vec<u64>,
+}
+
+/// What is measured, in this order.
+pub(crate) const KINDS: [&str; 8] =
+    ["lookups", "plans", "dedup", "names", "lists", "registrations", "others", "collection"];
+
+/// Folds the log, as the server does.
+async fn fold(index: SqliteIndex) -> Infallible {
+    loop {
+        sleep(SqliteIndex::FOLD_PERIOD).await;
+        index.fold_log().await.unwrap();
+    }
 }
 
 impl Bench {
@@ -69,16 +89,34 @@ impl Bench {
         &self.index
     }
 
-    pub(crate) async fn measure(&mut self) -> Vec<Figure> {
-        let mut figures = self.lookups().await;
-        figures.extend(self.plans().await);
-        figures.extend(self.dedup().await);
-        figures.extend(self.names().await);
-        figures.extend(self.lists().await);
-        figures.extend(self.registrations().await);
-        figures.extend(self.others().await);
-        figures.extend(self.collection().await);
-        figures
+    /// All verbs, or those of one kind.
+    pub(crate) async fn measure(&mut self, only: Option<&str>) -> Vec<Figure> {
+        let folding = fold(self.index.clone());
+        let figures = async {
+            let mut figures = Vec::new();
+            for kind in KINDS.into_iter().filter(|kind| only.is_none_or(|only| only == *kind)) {
+                figures.extend(self.measure_kind(kind).await);
+            }
+            figures
+        };
+        tokio::select! {
+            figures = Box::pin(figures) => figures,
+            never = folding => match never {},
+        }
+    }
+
+    async fn measure_kind(&mut self, kind: &str) -> Vec<Figure> {
+        match kind {
+            "lookups" => self.lookups().await,
+            "plans" => self.plans().await,
+            "dedup" => self.dedup().await,
+            "names" => self.names().await,
+            "lists" => self.lists().await,
+            "registrations" => self.registrations().await,
+            "others" => self.others().await,
+            "collection" => self.collection().await,
+            kind => panic!("{kind} is measured by nobody"),
+        }
     }
 
     fn any_xorb(&mut self) -> u64 {
@@ -180,17 +218,23 @@ impl Bench {
     }
 
     async fn registrations(&mut self) -> Vec<Figure> {
-        let mut large = Times::new("registration of 1000 terms");
+        let mut scattered = Times::new("registration of 1000 terms of 1000 xorbs");
+        let mut large = Times::new("registration of 1000 terms of 16 xorbs");
         let (mut small, mut removal) = (Times::new("registration of 1 term"), Times::new("removal of a file"));
         let claims = claims_of("owner0/registered");
         let mut files = Vec::new();
         for sample in 0..120 {
-            let (count, times) = if sample % 6 == 0 { (TERM_COUNT, &mut large) } else { (1, &mut small) };
-            let pieces: Vec<Piece> = self.whole.sample(&mut self.rng, count).copied().map(some_chunks).collect();
-            let start = self.rng.random_range(0..CHUNK_COUNT / 2 / TERM_CHUNK_COUNT) * TERM_CHUNK_COUNT;
-            let moved = |piece: Piece| Piece { start: piece.start + start, end: piece.end + start, ..piece };
-            let (file, shard) = self::shard(&pieces.into_iter().map(moved).collect::<Vec<_>>());
+            let (count, xorb_count, times) = match sample % 6 {
+                0 => (TERM_COUNT, TERM_COUNT, &mut scattered),
+                3 => (TERM_COUNT, TERM_XORB_COUNT, &mut large),
+                _ => (1, 1, &mut small),
+            };
+            let xorbs: Vec<u64> = self.whole.sample(&mut self.rng, xorb_count).copied().collect();
+            let first = self.rng.random_range(0..RUN_COUNT);
+            let run = |index: usize| run_of(xorbs[index % xorbs.len()], first + index / xorbs.len());
+            let (file, shard) = self::shard(&(0..count).map(run).collect::<Vec<_>>());
             let registered = times.take(self.cas.register(&claims, shard)).await.unwrap();
+            assert!(registered.was_new || count == 1, "a large file that is known measures nothing");
             if count == 1 && registered.was_new {
                 files.push(file);
             }
@@ -203,7 +247,7 @@ impl Bench {
             };
             assert!(removal.take(remove).await);
         }
-        vec![large.millis(Some(50.0)), small.millis(None), removal.millis(None)]
+        vec![scattered.millis(Some(50.0)), large.millis(Some(50.0)), small.millis(None), removal.millis(None)]
     }
 
     async fn others(&mut self) -> Vec<Figure> {
@@ -272,8 +316,10 @@ fn claims_of(repo: &str) -> Claims {
     Claims { repo: repo.parse().unwrap(), ..EVERYBODY }
 }
 
-fn some_chunks(xorb: u64) -> Piece {
-    Piece { xorb, start: 0, end: TERM_CHUNK_COUNT }
+/// One of the runs of a xorb, counted round.
+fn run_of(xorb: u64, index: usize) -> Piece {
+    let start = u32::try_from(index % RUN_COUNT).unwrap() * TERM_CHUNK_COUNT;
+    Piece { xorb, start, end: start + TERM_CHUNK_COUNT }
 }
 
 /// A shard with the file that these chunks make.

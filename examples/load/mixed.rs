@@ -1,10 +1,11 @@
 //! Warm reads at a steady rate, alone and then while others read what is in no cache.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::json;
 
@@ -73,11 +74,13 @@ pub(crate) fn run(set: Set, target: &Target, mix: &Mix, account: &Account) -> an
         let cold = flood.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         anyhow::Ok((tally?, cold))
     })?;
+    ensure!(cold.len > 0, "nothing was read from the disk: the cold reads never got to run");
     Ok(Mixed { idle, busy: Report::new(&tally, &begun.end()?), cold })
 }
 
 /// Drops everything from the cache and reads it, again and again until it is told to stop. The time is that of reading.
 fn flood(set: &Set, target: &Target, mix: &Mix, stop: &AtomicBool) -> anyhow::Result<Tally> {
+    give_way()?;
     let (mut tally, mut time) = (Tally::default(), Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
         set.drop_from_cache(&mix.served)?;
@@ -88,6 +91,15 @@ fn flood(set: &Set, target: &Target, mix: &Mix, stop: &AtomicBool) -> anyhow::Re
     }
     tally.time = Some(time);
     Ok(tally)
+}
+
+/// Lets this thread, and those that it starts, run when nothing else does.
+fn give_way() -> anyhow::Result<()> {
+    let path = std::fs::read_link("/proc/thread-self").context("cannot tell the number of a thread")?;
+    let thread = path.file_name().context("a thread has no number")?;
+    let status = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread).status();
+    ensure!(status.context("cannot run chrt, of util-linux")?.success(), "the cold reads cannot be made to give way");
+    Ok(())
 }
 
 impl Mixed {

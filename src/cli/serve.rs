@@ -20,7 +20,7 @@ use super::reload::{self, Reloaded};
 use super::{descriptors, keys};
 use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
-use crate::http::server::{ConnectionLimits, Site, serve};
+use crate::http::server::{ConnectionLimits, Site, listen, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Pace, PublicAddress, Shared, router};
 use crate::index::sqlite::SqliteIndex;
@@ -125,8 +125,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let keys = keys::open(&config.data_dir)?;
     let recovered = recover(&cas, &config.data_dir).await?;
     let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
-    let listener = TcpListener::bind(config.listen)
-        .await
+    let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     tracing::info!(

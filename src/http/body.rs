@@ -14,7 +14,7 @@ use super::outlet::Arriving;
 use super::sending::Recipient;
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
-use crate::service::{BodyError, UploadError};
+use crate::service::{BodyError, Cas, UploadError};
 
 /// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
 ///
@@ -26,6 +26,8 @@ pub(super) struct PacedBody {
     received_len: u64,
     waited: Duration,
     wait: Option<Wait>,
+    /// Who sends it and to whom, until its first piece is asked for: only then it counts among those that arrive.
+    undecided: Option<(Recipient, Cas)>,
     /// Where it is read in turns.
     arriving: Option<Arriving>,
 }
@@ -48,13 +50,14 @@ impl PacedBody {
             received_len: 0,
             waited: Duration::ZERO,
             wait: None,
+            undecided: None,
             arriving: None,
         }
     }
 
-    /// The same, read in turns where many bodies arrive.
-    pub(super) fn in_turns(body: Body, state: &AppState, sender: &Recipient) -> Self {
-        Self { arriving: sender.receive_in_turns(&state.cas), ..Self::new(body, state) }
+    /// The same, read in turns if many arrive when it begins to.
+    pub(super) fn in_turns(body: Body, state: &AppState, sender: Recipient) -> Self {
+        Self { undecided: Some((sender, state.cas.clone())), ..Self::new(body, state) }
     }
 
     /// All of it, where that is no more than so many bytes.
@@ -90,6 +93,9 @@ impl Stream for PacedBody {
     type Item = Result<Bytes, BodyError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some((sender, cas)) = self.undecided.take() {
+            self.arriving = sender.receive_in_turns(&cas);
+        }
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
                 let lost = self.lost().saturating_sub(wait.lost);
@@ -143,6 +149,7 @@ mod tests {
             received_len: 0,
             waited: Duration::ZERO,
             wait: None,
+            undecided: None,
             arriving,
         }
     }

@@ -51,9 +51,9 @@ impl FromRequestParts<AppState> for Recipient {
 
 impl Recipient {
     /// Whoever sends a body is told of it when it is read in turns, which it is where many arrive.
-    pub(super) fn receive_in_turns(&self, cas: &Cas) -> Option<Arriving> {
+    pub(super) fn receive_in_turns(self, cas: &Cas) -> Option<Arriving> {
         let turn = cas.arrival_turn(self.tenant)?;
-        Some(Arc::clone(&self.outlet).receive_in_turns(turn))
+        Some(self.outlet.receive_in_turns(turn))
     }
 }
 

@@ -49,8 +49,8 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
 fn of_address(address: IpAddr) -> Tenant {
     let number = match address {
         IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),
-        // The upper half is all there is.
-        IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
+        // The upper half is all there is. That of this machine's own address is 0, which is the server's number; nobody has 1.
+        IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default().max(1),
     };
     Tenant::new(number)
 }
@@ -66,5 +66,8 @@ mod tests {
         assert_ne!(tenant("10.0.0.1"), tenant("10.0.0.2"));
         assert_eq!(tenant("2001:db8:1:2::1"), tenant("2001:db8:1:2:ffff::9"));
         assert_ne!(tenant("2001:db8:1:2::1"), tenant("2001:db8:1:3::1"));
+        for own in ["::1", "::", "127.0.0.1"] {
+            assert_ne!(tenant(own), Tenant::SERVER, "{own}");
+        }
     }
 }

@@ -95,9 +95,9 @@ async fn receive(
     max_len: u64,
     body: Body,
 ) -> Result<Uploaded, Problem> {
-    let declared_len = http_body::Body::size_hint(&body).exact();
-    let body = PacedBody::in_turns(body, state, &sender);
-    Ok(state.cas.upload_for(sender.tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
+    let (declared_len, tenant) = (http_body::Body::size_hint(&body).exact(), sender.tenant);
+    let body = PacedBody::in_turns(body, state, sender);
+    Ok(state.cas.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {

@@ -99,8 +99,8 @@ impl FairGate {
         Self::with_pause(limits, None)
     }
 
-    /// A gate that gives a tenant of whom more wait than there are units each unit only once in such a time, while others ask
-    /// as well. Turns of it must be given back within the runtime.
+    /// A gate that gives a tenant of whom more wait than there are units only so many turns as there are units in such a time,
+    /// while others ask as well. Turns of it must be given back within the runtime.
     #[must_use]
     pub fn leaving_room(limits: Limits, period: Duration) -> Self {
         Self::with_pause(limits, Some(period / limits.capacity.max(1)))

@@ -20,13 +20,14 @@ const WAITING_COUNT: usize = 256;
 const LOOKUP_COUNT: u32 = 8;
 
 /// Time in which each of the turns to read goes once to a tenant of whom more wait than there are turns, while others ask as
-/// well: on two cores 2000 pieces per second, of 256 KiB or what has arrived of an upload. Without, a tenant that floods has both
-/// cores, and p99 of another one's reads of 1 MiB was 8.7 and 10.8 ms beside it (`cargo bench --bench overload`); so it was 1.8 to
-/// 2.1 ms, of 1.0 alone, and the flood got a fifth less. With twice and four times the period it was 1.4 to 1.5 ms.
+/// well: on two cores 2000 in a second, each for up to 256 KiB of an answer or 64 KiB of an upload. Without, a tenant that floods has
+/// both cores, and p99 of another one's reads of 1 MiB was 8.7 and 10.8 ms beside it (`cargo bench --bench overload`); so it was 1.8
+/// to 2.1 ms, of 1.0 alone, and the flood got half of the uploads. With half of the period it was 4.1 to 4.5 ms, with twice and four
+/// times 1.4 to 1.5.
 const READ_PERIOD: Duration = Duration::from_millis(2);
 
-/// Uploads up to which what arrives is read at once. So many reads are a tenth of a millisecond or two, which nobody notices;
-/// a turn for each is a twentieth of what it costs to take an upload.
+/// Uploads under way, itself included, up to which what arrives of one is read at once. So many reads are a tenth of a millisecond
+/// or two, which nobody notices; a turn for each is a twentieth of what it costs to take an upload.
 const UPLOADS_WITHOUT_TURNS: u64 = 8;
 
 /// What tenants share, as far as settings decide.
@@ -113,11 +114,11 @@ impl Cas {
         Ok(self.reads.go_on(tenant, 1).await?)
     }
 
-    /// A turn to read what arrives of an upload, to be got for each read: the same turns as for answers, since both are
-    /// work of the same threads. `None` where there are too few uploads to be in anybody's way.
+    /// A turn to read what arrives of an upload that is under way, to be got for each read: the same turns as for answers,
+    /// since both are work of the same threads. `None` where there are too few uploads to be in anybody's way.
     #[must_use]
     pub fn arrival_turn(&self, tenant: Tenant) -> Option<Paused> {
-        (self.admission.count() >= UPLOADS_WITHOUT_TURNS).then(|| self.reads.later(tenant, 1))
+        (self.admission.count() > UPLOADS_WITHOUT_TURNS).then(|| self.reads.later(tenant, 1))
     }
 
     /// Pieces of answers, and reads of uploads, that wait for their turn.

@@ -3,6 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::time::timeout;
+use zorb::http::server::listen;
+use zorb::runtime::descriptors::raise_limit;
+
 use crate::support::{Metrics, Raw, Start, TestServer, Xorb, eventually, guarded, issue, rng, send};
 
 /// The head of an upload with a token.
@@ -171,6 +175,18 @@ async fn one_address_does_not_get_the_last_connections_and_a_trusted_proxy_does(
 
     let trusting = start().with("trusted_proxies", "127.0.0.1").start();
     assert_eq!(crowd(&trusting, "127.0.0.1").await.len(), 15);
+}
+
+#[tokio::test]
+async fn a_crowd_that_comes_before_anybody_is_let_in_is_not_cut_off() {
+    const COUNT: usize = 1200;
+    assert!(raise_limit() > 2 * COUNT);
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients: Vec<_> = (0..COUNT).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    for _ in &clients {
+        timeout(Duration::from_secs(10), listener.accept()).await.expect("each of them is there").unwrap();
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,13 @@ macro_rules! suite {
                 super::$case(super::Arc::new(store)).await;
             })*
         }
+        mod fs_writing_directly {
+            $(#[tokio::test] async fn $case() {
+                let folder = tempfile::tempdir().unwrap();
+                let store = super::FsBlobStore::open(folder.path(), super::Pool::new(2)).unwrap().writing_directly(true);
+                super::$case(super::Arc::new(store)).await;
+            })*
+        }
         mod fs_keeping_files_open {
             $(#[tokio::test] async fn $case() {
                 let folder = tempfile::tempdir().unwrap();

@@ -45,6 +45,8 @@ pub struct FsBlobStore {
     kept: KeptFiles,
     buffers: Buffers,
     blocks: Blocks,
+    /// Whether drafts go past the page cache.
+    is_direct: bool,
 }
 
 impl FsBlobStore {
@@ -70,7 +72,7 @@ impl FsBlobStore {
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
         let (kept, buffers, blocks) = (KeptFiles::new(0), Buffers::default(), Blocks::default());
         let reads = pool.clone();
-        Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool, reads, kept, buffers, blocks }
+        Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool, reads, kept, buffers, blocks, is_direct: false }
     }
 
     /// The same store, which reads so many pieces from its disk at once, beside what it writes. Few keep the processors free
@@ -78,6 +80,12 @@ impl FsBlobStore {
     #[must_use]
     pub fn reading_at_once(self, count: usize) -> Self {
         Self { reads: Pool::new(count), ..self }
+    }
+
+    /// The same store, which writes large blobs past the page cache of the kernel or not, where the file system can do that.
+    #[must_use]
+    pub fn writing_directly(self, is_direct: bool) -> Self {
+        Self { is_direct, ..self }
     }
 
     /// The same store, which keeps up to so many files open that were read; [`BlobStore::close_removed`] is to be called

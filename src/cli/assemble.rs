@@ -23,7 +23,8 @@ pub(super) async fn open_store(
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let blobs = blobs.keeping_open(kept_count).reading_at_once(config.read_turns);
+    let blobs =
+        blobs.keeping_open(kept_count).reading_at_once(config.read_turns).writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &records).await?;
     let (clock, writer, budget) = (Arc::new(SystemClock), Arc::new(index.clone()), budget(config));

@@ -56,6 +56,8 @@ pub struct Config {
     pub max_upload_len: u64,
     /// Pieces of xorbs read, decoded and sent at once.
     pub read_turns: usize,
+    /// Whether uploads are written past the page cache.
+    pub direct_writes: bool,
     /// Longest time for a request that does not stream.
     pub request_timeout: Duration,
     /// Longest wait for a request's head, and longest silence of an idle connection.
@@ -199,6 +201,7 @@ impl Config {
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             max_upload_len: positive("max_upload_bytes", raw.max_upload_bytes, 8 << 30)? as u64,
             read_turns: positive("read_turns", raw.read_turns, (2 * cores).max(4))?,
+            direct_writes: raw.direct_writes.unwrap_or(true),
             request_timeout: secs("request_timeout_secs", raw.request_timeout_secs, 60)?,
             idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,
             body_timeout: secs("body_timeout_secs", raw.body_timeout_secs, 30)?,

@@ -84,6 +84,8 @@ keys! {
     max_upload_bytes: i64, "a whole number of bytes";
     /// Pieces read and sent at once.
     read_turns: i64, "a whole number";
+    /// Write uploads past the page cache.
+    direct_writes: bool, "true or false";
     /// Seconds.
     request_timeout_secs: i64, "a whole number of seconds";
     /// Seconds.

@@ -10,15 +10,18 @@
 mod enclosure;
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
+use rustix::fs::{Advice, CWD, OFlags, RenameFlags, fadvise, fcntl_getfl, fcntl_setfl, renameat_with};
 
 pub(crate) use self::enclosure::Enclosure;
+
+/// What has to divide addresses, places and lengths of what is written past the page cache: the largest block of a disk in use.
+pub(crate) const DIRECT_ALIGNMENT: usize = 4096;
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
@@ -48,6 +51,26 @@ impl TempFile {
     /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file_mut().write_all(bytes)
+    }
+
+    /// Appends bytes past the page cache where the file system can do that, and as [`write`](Self::write) does where it cannot.
+    /// Their address, their length and their place in the file are to be multiples of [`DIRECT_ALIGNMENT`]. Nothing is
+    /// durable by that, either.
+    pub(crate) fn write_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file_mut();
+        if set_direct(file, true).is_err() {
+            return file.write_all(bytes);
+        }
+        // At a place that is said: ext4 of Linux 6.1.64 does not move the file's own after this, so that what follows would
+        // overwrite it.
+        let begin = file.stream_position()?;
+        let written = file.write_at(bytes, begin);
+        // For this only: what follows may be of any length.
+        set_direct(file, false)?;
+        // What was cut short, as by a full disk, or refused goes the other way, which says why if that fails, too.
+        let written_len = written.unwrap_or(0);
+        file.seek(SeekFrom::Start(begin + written_len as u64))?;
+        file.write_all(&bytes[written_len..])
     }
 
     /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by that, but the sync will
@@ -113,6 +136,13 @@ impl TempFile {
         }
         sync_folder(parent(path)?)
     }
+}
+
+/// Whether what is written goes past the page cache.
+fn set_direct(file: &File, is_direct: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, is_direct);
+    Ok(fcntl_setfl(file, flags)?)
 }
 
 /// A folder under a temporary name, that only its owner may look into. Dropped unpublished, it is removed with all that

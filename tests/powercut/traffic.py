@@ -85,7 +85,9 @@ def collect(binary, folder, rng):
     try:
         with Recorder(server.address) as recorder:
             for line_number in range(LINE_COUNT):
-                line, data = [], rng.randbytes(rng.choice([9, 500, 4096, 30 * KIB, 150 * KIB]))
+                # One that is long enough to go to the disk past the page cache, and others.
+                begin_len = rng.choice([9, 500, 4096, 30 * KIB, 150 * KIB]) if lines else 1200 * KIB
+                line, data = [], rng.randbytes(begin_len)
                 for version in range(4):
                     if version:
                         data = data + rng.randbytes(rng.choice([1, 70 * KIB]))

@@ -1,7 +1,9 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use super::{Enclosure, TempFile, TempFolder, create_folder, create_folders_in, open_or_create, remove};
+use super::{
+    DIRECT_ALIGNMENT, Enclosure, TempFile, TempFolder, create_folder, create_folders_in, open_or_create, remove,
+};
 
 thread_local! {
     /// What was done on this thread, in order.
@@ -30,6 +32,25 @@ fn a_file_is_synced_before_it_gets_its_name_and_its_folder_after_that() {
     });
     assert_eq!(steps, ["sync the file", "rename", "sync the folder"]);
     assert_eq!(std::fs::read(path).unwrap(), b"bytes");
+}
+
+#[test]
+fn what_goes_past_the_page_cache_is_all_there_wherever_it_lies_and_between_what_does_not() {
+    let bytes: Vec<u8> = (0..4 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let aligned = bytes.as_ptr().align_offset(DIRECT_ALIGNMENT);
+    // Where it may go, at an odd address, and of an odd length.
+    for (begin, len) in [(aligned, 2 * DIRECT_ALIGNMENT), (aligned + 1, DIRECT_ALIGNMENT), (aligned, 1000)] {
+        let (folder, bytes) = (folder(), &bytes[begin..begin + len]);
+        let path = folder.path().join("file");
+        let mut file = TempFile::create(folder.path()).unwrap();
+        // The last of these is at an odd place.
+        for _ in 0..2 {
+            file.write_direct(bytes).unwrap();
+            file.write(b"odd").unwrap();
+        }
+        file.publish(&path).unwrap();
+        assert!(std::fs::read(path).unwrap() == [bytes, b"odd", bytes, b"odd"].concat(), "{len} bytes");
+    }
 }
 
 #[test]

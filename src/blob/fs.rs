@@ -10,6 +10,7 @@
 //! file that are in memory are read at once, by whoever asks, and the kernel says where it would have to wait. Reads of a
 //! file that was removed meanwhile go on: the stream holds it open.
 
+mod blocks;
 mod buffers;
 mod draft;
 mod kept;
@@ -26,8 +27,9 @@ use futures_util::stream::{StreamExt, try_unfold};
 use rustix::fs::statvfs;
 use rustix::io::{ReadWriteFlags, preadv2};
 
+use self::blocks::Blocks;
 use self::buffers::{Buffers, Piece};
-use self::draft::{Blocks, FsDraft};
+use self::draft::FsDraft;
 use self::kept::{Found, KeptFiles};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;

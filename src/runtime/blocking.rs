@@ -5,9 +5,12 @@
 //! ([`FairGate`]), so that the work of one tenant does not stand before that of all others. The turn travels *into* the
 //! closure: when a client hangs up, the future that waits is dropped, but the closure runs to its end and pays until then.
 
+use std::fmt;
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::Pin;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
@@ -27,6 +30,16 @@ pub struct Pool {
 pub struct Running<T> {
     handle: JoinHandle<T>,
 }
+
+/// Work beside that of a thread, which will wait for it.
+#[must_use = "the result of the work is here"]
+pub struct Beside<T> {
+    /// What has not begun yet.
+    work: Arc<Unbegun>,
+    result: Receiver<T>,
+}
+
+type Unbegun = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 impl Pool {
     /// A pool in which `count` closures may run at once, at least one.
@@ -92,6 +105,49 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Runs the closure on another blocking thread, beside the one that asks, which has its turn already and is to
+    /// [wait](Beside::wait) for the end. It takes no turn of its own: two that wait for each other's would wait for ever. Without a
+    /// runtime it runs when it is waited for.
+    pub fn beside<T, F>(&self, work: F) -> Beside<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (done, result) = mpsc::sync_channel(1);
+        // Who does not wait does not want it.
+        let work: Box<dyn FnOnce() + Send> = Box::new(move || drop(done.send(work())));
+        let work = Arc::new(Mutex::new(Some(work)));
+        if let Ok(runtime) = Handle::try_current() {
+            let work = Arc::clone(&work);
+            drop(runtime.spawn_blocking(move || begin(&work)));
+        }
+        Beside { work, result }
+    }
+}
+
+impl<T> Beside<T> {
+    /// Waits for the end of the work. Blocks. What no other thread has begun runs here: where the system gives no more threads,
+    /// it would be in line behind the one that waits. `None` where it has panicked on another thread.
+    pub fn wait(self) -> Option<T> {
+        begin(&self.work);
+        self.result.recv().ok()
+    }
+}
+
+fn begin(work: &Unbegun) {
+    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(work) = work {
+        work();
+    }
+}
+
+impl<T> fmt::Debug for Beside<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside").finish_non_exhaustive()
+    }
+}
+
 impl<T> Future for Running<T> {
     type Output = T;
 
@@ -107,5 +163,37 @@ impl<T> Future for Running<T> {
                 Err(_) => Poll::Pending,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_runs_beside_a_closure_takes_no_turn_and_a_panic_in_it_is_no_result() {
+        let pool = Pool::new(1);
+        let within = pool.clone();
+        let results = pool.run(move || {
+            let sum = within.beside(|| 1 + 1).wait();
+            let (begun, has_begun) = mpsc::channel();
+            let nothing = within.beside(move || {
+                begun.send(()).unwrap();
+                panic!("as asked");
+            });
+            // Not before another thread has it: here it would panic here.
+            has_begun.recv().unwrap();
+            (sum, nothing.wait())
+        });
+        assert_eq!(results.await, (Some(2), None::<()>));
+    }
+
+    #[test]
+    fn where_there_is_no_other_thread_what_runs_beside_a_closure_runs_when_it_is_waited_for() {
+        assert_eq!(Pool::new(1).beside(|| 3).wait(), Some(3));
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let pool = Pool::new(1);
+        let within = pool.clone();
+        assert_eq!(runtime.block_on(pool.run(move || within.beside(|| 4).wait())), Some(4));
     }
 }

@@ -2,102 +2,38 @@
 //!
 //! What is written is collected to blocks that begin and end where blocks of the file do: a write of an odd length leaves
 //! a page half written, and the next one has to find it again. Where the store is told so they go past the page cache: pages
-//! that nobody has used yet cost more than everything else that is done for an upload. Every few blocks the kernel is asked to begin
-//! with what it has of the others, so that the sync at the end finds most of it done.
+//! that nobody has used yet cost more than everything else that is done for an upload. Who writes such a block would wait for the
+//! disk, so another thread does, and a second block is filled meanwhile: one at a time, in order, and whatever is done next with the
+//! draft, dropping it included, waits for it and says what was against it. Every few blocks the kernel is asked to begin with what
+//! it has of the others, so that the sync at the end finds most of it done.
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::FsBlobStore;
+use super::blocks::Block;
 use crate::blob::{BlobError, BlobKey, Draft};
-use crate::runtime::durable::{DIRECT_ALIGNMENT, TempFile};
-
-/// Bytes of a block. By the page cache uploads were 10 % slower with 64 KiB, and more than 256 KiB gained nothing; past it a GiB took
-/// 0.18 s of the processor with 256 KiB, 0.13 with this, and 0.10 with twice as much (`dd oflag=direct`).
-const BLOCK_LEN: usize = 512 << 10;
-
-/// Drafts that have a block, at most, so that a hundred uploads do not hold a hundred of them. They go to those who come
-/// first; what others write goes to the file as it comes.
-const MAX_BLOCK_COUNT: usize = 16;
+use crate::runtime::blocking::Beside;
+use crate::runtime::durable::TempFile;
 
 /// Bytes after which the kernel is asked to write them out: half of it or twice as much made no difference.
 const WRITEBACK_LEN: u64 = 8 << 20;
 
-/// Counts the blocks that there are.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Blocks(Arc<AtomicUsize>);
-
-impl Blocks {
-    fn take(&self) -> Option<Block> {
-        let count = self.0.fetch_add(1, Ordering::Relaxed);
-        let block = Block { room: Vec::new(), start: 0, len: 0, blocks: self.clone() };
-        // Where it is one too many it is dropped, and that takes it off the count again.
-        Some(block).filter(|_| count < MAX_BLOCK_COUNT)
-    }
-}
-
-/// Bytes that go to the file together, at an address that may go past the page cache.
+/// The file of a draft.
 #[derive(Debug)]
-struct Block {
-    /// Longer than a block by what it takes to begin at such an address; empty until something comes.
-    room: Vec<u8>,
-    start: usize,
-    len: usize,
-    blocks: Blocks,
-}
-
-impl Block {
-    /// Takes as much of these bytes as it has room for; returns the others.
-    fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
-        if self.room.is_empty() {
-            self.room = vec![0; BLOCK_LEN + DIRECT_ALIGNMENT];
-            // Anything is right but for what goes past the page cache, and that is written another way then.
-            self.start = self.room.as_ptr().align_offset(DIRECT_ALIGNMENT).min(DIRECT_ALIGNMENT);
-        }
-        let (part, rest) = bytes.split_at(bytes.len().min(BLOCK_LEN - self.len));
-        self.room[self.start + self.len..][..part.len()].copy_from_slice(part);
-        self.len += part.len();
-        rest
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.room[self.start..][..self.len]
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        self.blocks.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct FsDraft {
+struct Output {
     file: TempFile,
-    store: FsBlobStore,
-    block: Option<Block>,
     /// Bytes that the file has.
     len: u64,
     /// Those of them that the kernel was asked to write out.
     asked_len: u64,
 }
 
-impl FsDraft {
-    pub(super) fn new(file: TempFile, store: FsBlobStore) -> Self {
-        let block = store.blocks.take();
-        Self { file, store, block, len: 0, asked_len: 0 }
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
-        self.append_by(TempFile::write, bytes)
-    }
-
-    fn append_by(&mut self, write: fn(&mut TempFile, &[u8]) -> io::Result<()>, bytes: &[u8]) -> Result<(), BlobError> {
+impl Output {
+    fn append(&mut self, write: fn(&mut TempFile, &[u8]) -> io::Result<()>, bytes: &[u8]) -> Result<(), BlobError> {
         write(&mut self.file, bytes).map_err(|error| BlobError::io("write a draft", None, error))?;
         self.len += bytes.len() as u64;
         if self.len - self.asked_len >= WRITEBACK_LEN {
@@ -105,6 +41,69 @@ impl FsDraft {
             self.asked_len = self.len;
         }
         Ok(())
+    }
+}
+
+/// A block that was written, and is empty again.
+type Written = Result<(Output, Block), BlobError>;
+
+#[derive(Debug)]
+pub(super) struct FsDraft {
+    store: FsBlobStore,
+    /// The file, unless it is with the block that is being written; none of both after an error.
+    output: Option<Output>,
+    writing: Option<Beside<Written>>,
+    /// What is being filled.
+    block: Option<Block>,
+    /// What was written and is to be filled next.
+    spare: Option<Block>,
+}
+
+impl FsDraft {
+    pub(super) fn new(file: TempFile, store: FsBlobStore) -> Self {
+        let block = store.blocks.take();
+        Self { store, output: Some(Output { file, len: 0, asked_len: 0 }), writing: None, block, spare: None }
+    }
+
+    /// Takes the file with all that was to be written to it before, for which this waits. Who does not give it back has failed.
+    fn take_output(&mut self) -> Result<Output, BlobError> {
+        let lost =
+            || BlobError::io("write a draft", None, io::Error::other("a write before this one did not end well"));
+        match self.writing.take() {
+            Some(writing) => {
+                let (output, block) = writing.wait().ok_or_else(lost)??;
+                self.spare = Some(block);
+                Ok(output)
+            }
+            None => self.output.take().ok_or_else(lost),
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
+        let mut output = self.take_output()?;
+        output.append(TempFile::write, bytes)?;
+        self.output = Some(output);
+        Ok(())
+    }
+
+    /// Writes a full block and returns an empty one: past the page cache it is another one, if there is one, so that it is filled
+    /// while the disk takes the first.
+    fn write_block(&mut self, mut block: Block) -> Result<Block, BlobError> {
+        let mut output = self.take_output()?;
+        let is_direct = self.store.is_direct;
+        let write = move || {
+            output.append(if is_direct { TempFile::write_direct } else { TempFile::write }, block.bytes())?;
+            block.clear();
+            Ok((output, block))
+        };
+        let next = if is_direct { self.spare.take().or_else(|| self.store.blocks.take_large()) } else { None };
+        if let Some(next) = next {
+            self.writing = Some(self.store.pool.beside(write));
+            return Ok(next);
+        }
+        let (output, block) = write()?;
+        self.output = Some(output);
+        Ok(block)
     }
 
     /// Writes what there is, and gives the file its name in this way: the inner result is that of this.
@@ -116,7 +115,7 @@ impl FsDraft {
         let (path, pool, kept) = (self.store.path(key), self.store.pool.clone(), self.store.kept.clone());
         let work = move || {
             self.flush()?;
-            let published = publish(self.file, &path);
+            let published = publish(self.take_output()?.file, &path);
             kept.forget(key);
             Ok(published)
         };
@@ -128,12 +127,10 @@ impl Draft for FsDraft {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), BlobError> {
         // Taken out, so that the file can be written meanwhile.
         let Some(mut block) = self.block.take() else { return self.append(bytes) };
-        let write = if self.store.is_direct { TempFile::write_direct } else { TempFile::write };
         while !bytes.is_empty() {
             bytes = block.fill(bytes);
-            if block.len == BLOCK_LEN {
-                self.append_by(write, block.bytes())?;
-                block.len = 0;
+            if block.is_full() {
+                block = self.write_block(block)?;
             }
         }
         self.block = Some(block);
@@ -141,10 +138,11 @@ impl Draft for FsDraft {
     }
 
     fn flush(&mut self) -> Result<(), BlobError> {
-        match self.block.take() {
-            Some(block) => self.append(block.bytes()),
-            None => Ok(()),
-        }
+        let block = self.block.take();
+        self.append(block.as_ref().map_or(&[], Block::bytes))?;
+        // What is complete may wait for long, as for the commit of a grant, and others need the blocks.
+        self.spare = None;
+        Ok(())
     }
 
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
@@ -167,13 +165,22 @@ impl Draft for FsDraft {
     }
 }
 
+impl Drop for FsDraft {
+    /// Waits for what is being written: who drops a draft finds nothing of it afterwards.
+    fn drop(&mut self) {
+        drop(self.writing.take().map(Beside::wait));
+    }
+}
+
 fn failed(key: BlobKey, error: io::Error) -> BlobError {
     BlobError::io("publish", Some(key), error)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks::{BLOCK_LEN, LARGE_BLOCK_LEN, MAX_BLOCK_COUNT, MAX_LARGE_COUNT};
     use super::*;
+    use crate::blob::BlobStore;
     use crate::format::XorbHash;
     use crate::runtime::blocking::Pool;
 
@@ -190,8 +197,10 @@ mod tests {
     #[tokio::test]
     async fn whatever_the_pieces_are_and_with_or_without_a_block_the_file_has_all_of_them_in_order() {
         let (_folder, store) = store();
-        let bytes: Vec<u8> = (0..3 * BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        for len in [1000, BLOCK_LEN - 1, BLOCK_LEN, BLOCK_LEN + 1, 2 * BLOCK_LEN + 1, bytes.len()] {
+        let bytes: Vec<u8> = (0..3 * LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        for len in
+            [1000, LARGE_BLOCK_LEN - 1, LARGE_BLOCK_LEN, LARGE_BLOCK_LEN + 1, 2 * LARGE_BLOCK_LEN + 1, bytes.len()]
+        {
             for (has_block, is_direct) in [(false, false), (true, false), (true, true)] {
                 let mut draft = draft(&store.clone().writing_directly(is_direct));
                 draft.block = draft.block.take().filter(|_| has_block);
@@ -210,7 +219,91 @@ mod tests {
         assert_eq!(drafts.iter().filter(|draft| draft.block.is_some()).count(), MAX_BLOCK_COUNT);
         drop(drafts);
         assert!(draft(&store).block.is_some());
-        assert_eq!(store.blocks.0.load(Ordering::Relaxed), 0);
+        // Memory too, which is that of one block, however many had it one after the other.
+        for _ in 0..3 {
+            draft(&store).write(b"something").unwrap();
+        }
+        assert_eq!(store.blocks.free_count(), 1);
+        assert_eq!(store.blocks.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_draft_has_a_second_block_from_the_first_full_one_on_and_only_past_the_page_cache() {
+        let (_folder, store) = store();
+        for (is_direct, counts) in [(true, [1, 2, 2, 2]), (false, [1, 1, 1, 1])] {
+            let mut draft = draft(&store.clone().writing_directly(is_direct));
+            let counted: Vec<usize> = [LARGE_BLOCK_LEN - 1, 1, LARGE_BLOCK_LEN, 3 * LARGE_BLOCK_LEN]
+                .into_iter()
+                .map(|len| draft.write(&vec![1; len]).map(|()| store.blocks.count()).unwrap())
+                .collect();
+            assert_eq!(counted, counts, "{is_direct}");
+            draft.flush().unwrap();
+            assert_eq!(store.blocks.count(), 0, "a draft that is complete needs none");
+        }
+    }
+
+    #[tokio::test]
+    async fn blocks_of_both_lengths_in_one_draft_are_written_in_their_order() {
+        let (_folder, store) = store();
+        let store = store.writing_directly(true);
+        let held: Vec<Block> = (0..MAX_LARGE_COUNT).map(|_| store.blocks.take().unwrap()).collect();
+        let mut draft = draft(&store);
+        drop(held);
+        let bytes: Vec<u8> = (0..6 * LARGE_BLOCK_LEN + 7).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut capacities = Vec::new();
+        for piece in bytes.chunks(BLOCK_LEN / 2 + 1) {
+            capacities.extend(draft.block.as_ref().map(|block| block.capacity()));
+            draft.write(piece).unwrap();
+        }
+        assert!(capacities.contains(&BLOCK_LEN) && capacities.contains(&LARGE_BLOCK_LEN), "{capacities:?}");
+        let key = BlobKey::xorb(XorbHash::from_bytes([1; 32]));
+        Box::new(draft).publish(key).await.unwrap();
+        assert!(std::fs::read(store.path(key)).unwrap() == bytes);
+    }
+
+    #[tokio::test]
+    async fn sixteen_drafts_have_a_block_also_where_the_first_ones_have_two() {
+        let (_folder, store) = store();
+        let store = store.writing_directly(true);
+        let mut drafts: Vec<FsDraft> = Vec::new();
+        for _ in 0..16 {
+            drafts.push(draft(&store));
+            drafts.iter_mut().for_each(|draft| draft.write(&vec![1; LARGE_BLOCK_LEN]).unwrap());
+        }
+        assert!(drafts.iter().all(|draft| draft.block.is_some()));
+        assert_eq!(drafts.iter().filter(|draft| draft.writing.is_some()).count(), MAX_LARGE_COUNT / 2);
+    }
+
+    #[tokio::test]
+    async fn a_draft_that_is_dropped_while_a_block_is_being_written_leaves_no_file() {
+        let (_folder, store) = store();
+        let store = store.writing_directly(true);
+        for _ in 0..100 {
+            let mut draft = draft(&store);
+            draft.write(&vec![1; 2 * LARGE_BLOCK_LEN]).unwrap();
+            assert!(draft.writing.is_some());
+            drop(draft);
+            assert_eq!(std::fs::read_dir(&store.tmp).unwrap().count(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_against_a_block_is_said_by_the_next_thing_that_is_done_and_nothing_works_after_that() {
+        let (_folder, store) = store();
+        let store = store.writing_directly(true);
+        for len in [1, LARGE_BLOCK_LEN] {
+            let mut draft = draft(&store);
+            draft.write(&vec![1; LARGE_BLOCK_LEN]).unwrap();
+            let written = draft.writing.take().unwrap().wait();
+            assert!(written.unwrap().is_ok());
+            let full = || BlobError::io("write a draft", None, io::ErrorKind::StorageFull.into());
+            draft.writing = Some(store.pool.beside(move || Err(full())));
+            let said = draft.write(&vec![1; len]).and_then(|()| draft.flush()).unwrap_err();
+            assert_eq!(said.kind, crate::blob::BlobErrorKind::NoSpace);
+            assert!(draft.flush().is_err());
+            assert!(Box::new(draft).publish(BlobKey::xorb(XorbHash::from_bytes([1; 32]))).await.is_err());
+            assert_eq!(store.list().await.unwrap(), []);
+        }
     }
 
     #[test]
@@ -218,7 +311,8 @@ mod tests {
         let (_folder, store) = store();
         let mut draft = draft(&store);
         let piece = vec![1; 3 << 20];
-        let asked: Vec<u64> = (0..6).map(|_| draft.write(&piece).map(|()| draft.asked_len).unwrap()).collect();
+        let asked: Vec<u64> =
+            (0..6).map(|_| draft.write(&piece).map(|()| draft.output.as_ref().unwrap().asked_len).unwrap()).collect();
         assert_eq!(asked, [0, 0, 8 << 20, 8 << 20, 8 << 20, 16 << 20]);
     }
 }

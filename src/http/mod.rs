@@ -123,16 +123,18 @@ pub fn router(state: AppState) -> Router {
     let routes = routes::routes(&state);
     let catalog = Arc::new(Catalog::of(&routes));
     let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
-    let router = router
-        .fallback(error::unknown_route)
-        .method_not_allowed_fallback(error::unknown_route)
-        .layer(CatchPanicLayer::custom(error::panicked));
+    let router = router.fallback(error::unknown_route).method_not_allowed_fallback(error::unknown_route);
+    // From the outer one to the inner one, and added at once: each call copies what is behind a layer that was added, so that of
+    // one after the other each copies all of the next ones.
+    let protect = map_response_with_state(state.address.is_encrypted, security::protect);
+    let observe = from_fn_with_state(state.clone(), layers::observe);
+    let catch = CatchPanicLayer::custom(error::panicked);
     let router = match state.audit.clone() {
-        Some(audit) => router.layer(from_fn_with_state((state.clone(), audit, catalog), audit::note)),
-        None => router,
+        Some(audit) => {
+            let note = from_fn_with_state((state.clone(), audit, catalog), audit::note);
+            router.layer((protect, observe, note, catch))
+        }
+        None => router.layer((protect, observe, catch)),
     };
-    router
-        .layer(from_fn_with_state(state.clone(), layers::observe))
-        .layer(map_response_with_state(state.address.is_encrypted, security::protect))
-        .with_state(state)
+    router.with_state(state)
 }

@@ -1,5 +1,6 @@
 //! From "these bytes of this xorb" to a response: conditions, byte ranges, headers, the stream (RFC 9110).
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -30,6 +31,9 @@ const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, 
 /// The same where not everybody may have it: no cache that many share may keep it, since it would ask for no token.
 const CACHE_PRIVATELY: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
 
+/// Headers of an answer, with those that every answer has: a map that grows is built anew.
+const HEADER_COUNT: usize = 14;
+
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// A resource: some chunks of a xorb, in one form.
@@ -53,12 +57,7 @@ impl Representation {
             Form::Raw => layout.raw_range(chunks),
         };
         let bytes = bytes.expect("the chunks were parsed against this layout");
-        let variant = match form {
-            Form::Serialized => format!("{:016x}", xorb.crc64()),
-            Form::Raw => "raw".to_owned(),
-        };
-        let part = if chunks == layout.whole() { String::new() } else { format!("-{chunks}") };
-        let etag = format!("\"{}-{variant}{part}\"", xorb.hash());
+        let etag = etag(&xorb, form, chunks);
         Self { xorb, form, chunks, bytes, etag, cache: CACHE_PRIVATELY }
     }
 
@@ -115,7 +114,7 @@ impl Representation {
     async fn whole(&self, state: &AppState, method: &Method, recipient: Recipient) -> Result<Response<Body>, Problem> {
         let body =
             if *method == Method::HEAD { Body::empty() } else { self.stream(state, self.bytes, recipient).await? };
-        let mut response = Response::new(body);
+        let mut response = response(body);
         response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
         response.headers_mut().insert(CONTENT_TYPE, OCTETS);
         Ok(response)
@@ -127,12 +126,12 @@ impl Representation {
         range: ByteRange,
         recipient: Recipient,
     ) -> Result<Response<Body>, Problem> {
-        let mut response = Response::new(self.stream(state, self.absolute(range), recipient).await?);
+        let mut response = response(self.stream(state, self.absolute(range), recipient).await?);
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, range.byte_len().into());
         headers.insert(CONTENT_TYPE, OCTETS);
-        headers.insert(CONTENT_RANGE, value(&self.content_range(range)));
+        headers.insert(CONTENT_RANGE, value(self.content_range(range)));
         Ok(response)
     }
 
@@ -177,11 +176,11 @@ impl Representation {
             }
         });
         let stream = parts.try_flatten().chain(once(async { Ok(end) })).boxed();
-        let mut response = Response::new(sending.body(len, stream));
+        let mut response = response(sending.body(len, stream));
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, len.into());
-        headers.insert(CONTENT_TYPE, value(&format!("multipart/byteranges; boundary={boundary}")));
+        headers.insert(CONTENT_TYPE, value(format!("multipart/byteranges; boundary={boundary}")));
         Ok(response)
     }
 
@@ -193,11 +192,11 @@ impl Representation {
 
     /// The headers that every answer has, 304 included.
     fn describe(&self, headers: &mut HeaderMap) {
-        headers.insert(ETAG, value(&self.etag));
+        headers.insert(ETAG, value(self.etag.clone()));
         headers.insert(CACHE_CONTROL, self.cache.clone());
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        headers.insert(X_XORB_CHUNK_RANGE, value(&self.chunks.to_string()));
-        headers.insert(X_XORB_BYTE_RANGE, value(&self.bytes.to_string()));
+        headers.insert(X_XORB_CHUNK_RANGE, value(self.chunks.to_string()));
+        headers.insert(X_XORB_BYTE_RANGE, value(self.bytes.to_string()));
     }
 
     fn content_range(&self, range: ByteRange) -> String {
@@ -211,6 +210,29 @@ impl Representation {
     }
 }
 
-fn value(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).expect("hex digits, numbers and punctuation are valid in a header")
+/// A name of its own for each form, part and serialization.
+fn etag(xorb: &StoredXorb, form: Form, chunks: ChunkRange) -> String {
+    // Two numbers of chunks of up to four digits each, and punctuation.
+    let mut etag = String::with_capacity(64 + 16 + 16);
+    // Writing to a String does not fail.
+    let _ = match form {
+        Form::Serialized => write!(etag, "\"{}-{:016x}", xorb.hash(), xorb.crc64()),
+        Form::Raw => write!(etag, "\"{}-raw", xorb.hash()),
+    };
+    if chunks != xorb.layout().whole() {
+        let _ = write!(etag, "-{chunks}");
+    }
+    etag.push('"');
+    etag
+}
+
+/// An answer with room for all its headers.
+fn response(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().reserve(HEADER_COUNT);
+    response
+}
+
+fn value(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).expect("hex digits, numbers and punctuation are valid in a header")
 }

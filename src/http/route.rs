@@ -200,14 +200,15 @@ impl Route {
 
     /// Adds it to a router, under each of its names, behind the guard.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
-        let handler = match self.work {
-            Work::Upload => self.handler,
-            work => self.handler.route_layer(from_fn_with_state((state.clone(), work), bounded)),
-        };
-        // Outside of the other: who may not ask waits for nothing.
-        let handler = match self.needs {
-            None => handler,
-            Some(scope) => handler.route_layer(from_fn_with_state((state.clone(), scope), guard)),
+        let bound = (self.work != Work::Upload).then(|| from_fn_with_state((state.clone(), self.work), bounded));
+        let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope), guard));
+        // Together, since each call copies what is behind a layer that was added, and what is behind that; the first is the outer
+        // one: who may not ask waits for nothing.
+        let handler = match (check, bound) {
+            (Some(check), Some(bound)) => self.handler.route_layer((check, bound)),
+            (Some(check), None) => self.handler.route_layer(check),
+            (None, Some(bound)) => self.handler.route_layer(bound),
+            (None, None) => self.handler,
         };
         self.paths.into_iter().fold(router, |router, path| router.route(path, handler.clone()))
     }

@@ -1,53 +1,38 @@
-//! Blocks that bytes of drafts are collected in, used again and again.
+//! Blocks that bytes of drafts are collected in: how many there are, how long they are, and where they begin.
 
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use super::buffers::{Buffer, Free};
 use crate::runtime::durable::DIRECT_ALIGNMENT;
 
-/// Bytes of a block of the first drafts. Past the page cache one client got 640 MiB/s with 512 KiB, 740 with this and 800 with twice as
-/// much, for 1.8, 1.7 and 1.5 s of the processor per GiB; four gained nothing from twice as much.
+/// Bytes of a block of the first drafts. Past the page cache 8 xorbs of one client took 0.64 s with 512 KiB, 0.55 to 0.58 with this and
+/// 0.50 with twice as much, and 1.8, 1.6 to 1.7 and 1.5 s of the processor per GiB; four clients gained nothing from twice as much.
 pub(super) const LARGE_BLOCK_LEN: usize = 1 << 20;
 
-/// Bytes of a block of the next ones, so that sixty-four uploads stay below a MiB for each of them: with twice as much, which made
-/// sixteen of them 5 % faster at best, they did not. (By the page cache they were 10 % slower with 64 KiB, and more than this gained
-/// nothing.)
+/// Bytes of a block of the next ones, so that sixty-four uploads stay below a MiB for each of them. Twice as much made sixteen uploads 5 %
+/// faster at best. (By the page cache they were 10 % slower with 64 KiB, and more than this gained nothing.)
 pub(super) const BLOCK_LEN: usize = 256 << 10;
 
 /// Large blocks of all drafts, at most, and what a draft may have a second one of: of more uploads than two, others verify while one
 /// waits for the disk.
 pub(super) const MAX_LARGE_COUNT: usize = 4;
 
-/// Blocks of all drafts, at most: 7.5 MiB. They go to those who come first; what others write goes to the file as it comes. Sixteen
-/// have at least one, whoever has two.
+/// Blocks of all drafts, at most: 8.5 MiB of memory, where all of them are small ones after the large ones were given back. They go to
+/// those who come first; what others write goes to the file as it comes. Sixteen have at least one, whoever has two.
 pub(super) const MAX_BLOCK_COUNT: usize = 18;
 
 /// The blocks that there are. Their memory is used again: freed and taken anew by one thread and another, it was some 3 MiB more for
 /// sixty-four uploads.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Blocks(Arc<Rooms>);
+pub(super) struct Blocks(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Rooms {
+struct Shared {
     /// Blocks that drafts have.
     count: AtomicUsize,
-    /// Memory of others, of either length.
-    free: Mutex<Vec<Vec<u8>>>,
-}
-
-impl Rooms {
-    /// Memory of so many bytes. What is in it is what was in it before.
-    fn take(&self, len: usize) -> Vec<u8> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = free.iter().position(|room| room.len() == len).map(|at| free.swap_remove(at));
-        drop(free);
-        kept.unwrap_or_else(|| vec![0; len])
-    }
-
-    fn give_back(&self, room: Vec<u8>) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(room);
-    }
+    free: Free,
 }
 
 impl Blocks {
@@ -63,9 +48,9 @@ impl Blocks {
 
     fn take_below(&self, max_count: usize) -> Option<Block> {
         let taken = |count| (count < max_count).then_some(count + 1);
-        let count = self.0.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).ok()?;
+        let count = self.0.count.fetch_update(Ordering::Acquire, Ordering::Acquire, taken).ok()?;
         let capacity = if count < MAX_LARGE_COUNT { LARGE_BLOCK_LEN } else { BLOCK_LEN };
-        Some(Block { room: Vec::new(), start: 0, len: 0, capacity, blocks: self.clone() })
+        Some(Block { room: Buffer::default(), start: 0, len: 0, capacity, blocks: self.clone() })
     }
 }
 
@@ -73,7 +58,7 @@ impl Blocks {
 #[derive(Debug)]
 pub(super) struct Block {
     /// Longer than the block by what it takes to begin at such an address; empty until something comes.
-    room: Vec<u8>,
+    room: Buffer,
     start: usize,
     len: usize,
     /// Bytes that it is written with; those that go past the page cache have to be so many.
@@ -85,7 +70,7 @@ impl Block {
     /// Takes as much of these bytes as it has room for; returns the others.
     pub(super) fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         if self.room.is_empty() {
-            self.room = self.blocks.0.take(self.capacity + DIRECT_ALIGNMENT);
+            self.room = self.blocks.0.free.take(self.capacity + DIRECT_ALIGNMENT);
             // Anything is right but for what goes past the page cache, and that is written another way then.
             self.start = self.room.as_ptr().align_offset(DIRECT_ALIGNMENT).min(DIRECT_ALIGNMENT);
         }
@@ -112,10 +97,11 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if !self.room.is_empty() {
-            self.blocks.0.give_back(mem::take(&mut self.room));
+            // No more of them than there were blocks at a time: of either length.
+            self.blocks.0.free.give_back(mem::take(&mut self.room), MAX_LARGE_COUNT + MAX_BLOCK_COUNT);
         }
-        // Afterwards, so that there is never more memory than there may be blocks.
-        self.blocks.0.count.fetch_sub(1, Ordering::Relaxed);
+        // Afterwards, and seen in this order by whoever takes the next one: it finds the memory of this.
+        self.blocks.0.count.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -126,7 +112,7 @@ impl Blocks {
     }
 
     pub(super) fn free_count(&self) -> usize {
-        self.0.free.lock().unwrap().len()
+        self.0.free.count()
     }
 }
 

@@ -1,7 +1,8 @@
-//! Buffers that pieces of blobs are read into, used again and again: fresh memory has to be cleared and mapped page by
-//! page, which costs more than the bytes that come into it.
+//! Buffers that pieces of blobs are read into, and blocks of drafts collected in, used again and again: fresh memory has to
+//! be cleared and mapped page by page, which costs more than the bytes that come into it.
 
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -14,9 +15,37 @@ pub(super) const PIECE_LEN: usize = 256 << 10;
 const MAX_FREE_COUNT: usize = 32;
 
 /// Buffers that nobody uses at the moment, the latest used one on top.
+#[derive(Debug, Default)]
+pub(super) struct Free(Mutex<Vec<Buffer>>);
+
+impl Free {
+    /// A buffer of so many bytes. What is in it is what was in it before.
+    pub(super) fn take(&self, len: usize) -> Buffer {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = free.iter().rposition(|buffer| buffer.len() == len);
+        let kept = at.map(|at| free.remove(at));
+        drop(free);
+        kept.unwrap_or_else(|| vec![0; len].into_boxed_slice())
+    }
+
+    /// Keeps a buffer, unless so many are kept.
+    pub(super) fn give_back(&self, buffer: Buffer, max_count: usize) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < max_count {
+            free.push(buffer);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// Buffers for pieces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Buffers {
-    free: Arc<Mutex<Vec<Buffer>>>,
+    free: Arc<Free>,
 }
 
 /// Room for a piece; goes back to where it came from.
@@ -26,14 +55,12 @@ pub(super) struct Piece {
     home: Buffers,
 }
 
-type Buffer = Box<[u8]>;
+pub(super) type Buffer = Box<[u8]>;
 
 impl Buffers {
     /// Room for a piece of `len` bytes, at most [`PIECE_LEN`]. What is in it is what was in it before.
     pub(super) fn take(&self, len: usize) -> Piece {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let bytes = free.unwrap_or_else(|| vec![0; PIECE_LEN].into_boxed_slice());
-        Piece { bytes, len: len.min(PIECE_LEN), home: self.clone() }
+        Piece { bytes: self.free.take(PIECE_LEN), len: len.min(PIECE_LEN), home: self.clone() }
     }
 }
 
@@ -63,10 +90,7 @@ impl fmt::Debug for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let mut free = self.home.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < MAX_FREE_COUNT {
-            free.push(std::mem::take(&mut self.bytes));
-        }
+        self.home.free.give_back(mem::take(&mut self.bytes), MAX_FREE_COUNT);
     }
 }
 
@@ -77,7 +101,7 @@ mod tests {
     #[test]
     fn a_buffer_comes_back_when_the_last_piece_of_it_is_dropped_and_not_before() {
         let buffers = Buffers::default();
-        let free_count = || buffers.free.lock().unwrap().len();
+        let free_count = || buffers.free.count();
         let mut piece = buffers.take(3);
         piece.bytes_mut().copy_from_slice(b"abc");
         let whole = piece.freeze();
@@ -94,6 +118,6 @@ mod tests {
         let buffers = Buffers::default();
         let pieces: Vec<Piece> = (0..2 * MAX_FREE_COUNT).map(|_| buffers.take(1)).collect();
         drop(pieces);
-        assert_eq!(buffers.free.lock().unwrap().len(), MAX_FREE_COUNT);
+        assert_eq!(buffers.free.count(), MAX_FREE_COUNT);
     }
 }

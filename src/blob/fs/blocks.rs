@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::buffers::{Buffer, Free};
+use super::buffers::{Buffer, FreeList};
 use crate::runtime::durable::DIRECT_ALIGNMENT;
 
 /// Bytes of a block of the first drafts. Past the page cache 8 xorbs of one client took 0.64 s with 512 KiB, 0.55 to 0.58 with this and
@@ -25,14 +25,22 @@ pub(super) const MAX_BLOCK_COUNT: usize = 18;
 
 /// The blocks that there are. Their memory is used again: freed and taken anew by one thread and another, it was some 3 MiB more for
 /// sixty-four uploads.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Blocks(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// Blocks that drafts have.
     count: AtomicUsize,
-    free: Free,
+    free: FreeList,
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        // As many as there may be at a time of each length.
+        let free = FreeList::new(MAX_LARGE_COUNT + MAX_BLOCK_COUNT);
+        Self(Arc::new(Shared { count: AtomicUsize::new(0), free }))
+    }
 }
 
 impl Blocks {
@@ -97,8 +105,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if !self.room.is_empty() {
-            // No more of them than there were blocks at a time: of either length.
-            self.blocks.0.free.give_back(mem::take(&mut self.room), MAX_LARGE_COUNT + MAX_BLOCK_COUNT);
+            self.blocks.0.free.give_back(mem::take(&mut self.room));
         }
         // Afterwards, and seen in this order by whoever takes the next one: it finds the memory of this.
         self.blocks.0.count.fetch_sub(1, Ordering::Release);

@@ -3,49 +3,75 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Bytes of a buffer, and of a piece at most. The processor's own cache holds some of these, so that the bytes are still
+/// Bytes of a buffer for a piece, and of the piece at most. The processor's own cache holds some of these, so that the bytes are still
 /// there when they are sent; and who reads slowly holds no more than one.
 pub(super) const PIECE_LEN: usize = 256 << 10;
 
 /// Buffers that are kept for the next piece, at most: 8 MiB.
 const MAX_FREE_COUNT: usize = 32;
 
-/// Buffers that nobody uses at the moment, the latest used one on top.
-#[derive(Debug, Default)]
-pub(super) struct Free(Mutex<Vec<Buffer>>);
+/// Memory that nobody uses at the moment, the latest used one on top. It may be of several lengths.
+pub(super) struct FreeList {
+    max_count: usize,
+    buffers: Mutex<Vec<Buffer>>,
+}
 
-impl Free {
+pub(super) type Buffer = Box<[u8]>;
+
+impl FreeList {
+    /// A list that keeps so many, at most.
+    pub(super) fn new(max_count: usize) -> Self {
+        Self { max_count, buffers: Mutex::default() }
+    }
+
     /// A buffer of so many bytes. What is in it is what was in it before.
     pub(super) fn take(&self, len: usize) -> Buffer {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = free.iter().rposition(|buffer| buffer.len() == len);
-        let kept = at.map(|at| free.remove(at));
-        drop(free);
+        let mut buffers = self.buffers();
+        let at = buffers.iter().rposition(|buffer| buffer.len() == len);
+        let kept = at.map(|at| buffers.remove(at));
+        drop(buffers);
         kept.unwrap_or_else(|| vec![0; len].into_boxed_slice())
     }
 
-    /// Keeps a buffer, unless so many are kept.
-    pub(super) fn give_back(&self, buffer: Buffer, max_count: usize) {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < max_count {
-            free.push(buffer);
+    /// Keeps a buffer, unless there are enough.
+    pub(super) fn give_back(&self, buffer: Buffer) {
+        let mut buffers = self.buffers();
+        if buffers.len() < self.max_count {
+            buffers.push(buffer);
         }
     }
 
-    #[cfg(test)]
+    /// Buffers that are kept.
     pub(super) fn count(&self) -> usize {
-        self.0.lock().unwrap().len()
+        self.buffers().len()
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Vec<Buffer>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without what is in them, which is of blobs.
+impl fmt::Debug for FreeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FreeList").field("count", &self.count()).finish_non_exhaustive()
     }
 }
 
 /// Buffers for pieces.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Buffers {
-    free: Arc<Free>,
+    free: Arc<FreeList>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self { free: Arc::new(FreeList::new(MAX_FREE_COUNT)) }
+    }
 }
 
 /// Room for a piece; goes back to where it came from.
@@ -54,8 +80,6 @@ pub(super) struct Piece {
     len: usize,
     home: Buffers,
 }
-
-pub(super) type Buffer = Box<[u8]>;
 
 impl Buffers {
     /// Room for a piece of `len` bytes, at most [`PIECE_LEN`]. What is in it is what was in it before.
@@ -90,13 +114,25 @@ impl fmt::Debug for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.home.free.give_back(mem::take(&mut self.bytes), MAX_FREE_COUNT);
+        self.home.free.give_back(mem::take(&mut self.bytes));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_buffer_of_the_length_that_is_asked_for_is_taken_and_what_is_too_much_is_not_kept() {
+        let free = FreeList::new(3);
+        for (len, byte) in [(2, 1), (5, 2), (2, 3), (5, 4)] {
+            free.give_back(vec![byte; len].into_boxed_slice());
+        }
+        assert_eq!(free.count(), 3);
+        let taken = [2, 2, 2, 5].map(|len| free.take(len).into_vec());
+        assert_eq!(taken, [vec![3; 2], vec![1; 2], vec![0; 2], vec![2; 5]]);
+        assert_eq!(free.count(), 0);
+    }
 
     #[test]
     fn a_buffer_comes_back_when_the_last_piece_of_it_is_dropped_and_not_before() {

@@ -75,6 +75,12 @@ impl Pool {
         Running { handle }
     }
 
+    /// Whether anybody waits for a turn.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.turns.load().1 > 0
+    }
+
     /// Runs the closure on a blocking thread when its turn comes, and waits for it.
     pub async fn run<T, F>(&self, work: F) -> T
     where

@@ -1,8 +1,8 @@
 //! Uploads: bytes and a claimed hash become a stored xorb, or nothing.
 //!
 //! The body streams. The task that receives it collects pieces into a batch; a worker verifies the batch before and
-//! writes it to a draft, while the next bytes are still on the wire. Nothing of the body is held but these two batches
-//! and the frame that straddles them.
+//! writes it to a draft, while the next bytes are still on the wire, and takes the next one if that is there by then.
+//! Nothing of the body is held but these two batches and the frame that straddles them.
 //!
 //! Order of effects, after the last byte was verified and the hash compared: row staged → blob durable → row live →
 //! answer. Whatever step the process dies at, a reader sees the xorb only if its row is live, and then its blob is
@@ -18,6 +18,7 @@ mod publish;
 mod slot;
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -26,7 +27,7 @@ use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::oneshot;
 
-use self::batch::Batch;
+use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
 use super::Cas;
@@ -38,7 +39,7 @@ use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
-/// Bytes at which a batch is handed to an idle worker. Large enough that the hop (some microseconds) does not show
+/// Bytes at which a batch goes to a worker. Large enough that the hop (some microseconds) does not show
 /// beside hashing it (about a hundred), small enough that a hundred uploads hold little. Twice as many are collected
 /// while the worker is busy, at most; then the client has to wait.
 const BATCH_LEN: usize = 128 << 10;
@@ -49,6 +50,11 @@ const LARGE_BATCH_LEN: usize = 512 << 10;
 
 /// Uploads up to which they are few: of sixty-four that come at once, so many begin with a long batch.
 const FEW_UPLOADS: u64 = 8;
+
+/// Time after which a worker that has more of an upload to do is free for whoever waits. To go on without a break is two changes of
+/// threads less for each batch: in turn, nine rounds, 585 of 540 MiB/s for one client and 720 of 620 for four, for 1.58 of 1.75 and
+/// 1.66 of 1.72 s of processor per GiB (with up to eight batches, whoever waited).
+const MAX_TURN: Duration = Duration::from_millis(2);
 
 /// How long a deletion may take to get out of the way.
 const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -191,13 +197,14 @@ impl Cas {
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
         let (mut idle, mut running) = (Some(ingest), None);
-        let (mut batch, mut ended) = (Batch::default(), false);
+        let (inbox, mut ended) = (Arc::new(Inbox::default()), false);
         let mut batch_len = self.batch_len();
         loop {
+            let has_room = inbox.len() < 2 * batch_len;
             tokio::select! {
-                piece = body.next(), if !ended && batch.len() < 2 * batch_len => match piece {
+                piece = body.next(), if !ended && has_room => match piece {
                     None => ended = true,
-                    Some(Ok(piece)) => batch.push(piece),
+                    Some(Ok(piece)) => inbox.push(piece),
                     Some(Err(BodyError::Aborted(source))) => return Err(UploadError::Aborted(source)),
                     Some(Err(BodyError::Stalled)) => return Err(UploadError::Stalled),
                 },
@@ -205,14 +212,16 @@ impl Cas {
                     running = None;
                     idle = Some(verified?);
                 }
+                () = inbox.taken(), if running.is_some() && !has_room => {}
             }
-            let due = batch.len() >= batch_len || (ended && batch.len() > 0);
+            let arrived_len = inbox.len();
+            let due = arrived_len >= batch_len || (ended && arrived_len > 0);
             match idle.take() {
                 Some(ingest) if due => {
-                    let pieces = batch.take();
                     batch_len = self.batch_len();
-                    let tenant = ingest.tenant;
-                    running = Some(self.verify_pool.start_for(tenant, move || ingest.take(pieces)).await);
+                    let (tenant, inbox) = (ingest.tenant, Arc::clone(&inbox));
+                    let work = move || ingest.take_from(&inbox, batch_len);
+                    running = Some(self.verify_pool.start_for(tenant, work).await);
                 }
                 Some(ingest) if ended => return Ok(ingest),
                 other => idle = other,
@@ -289,9 +298,25 @@ impl Ingest {
         }
     }
 
-    /// Verifies the frames that end in this batch and writes them to the draft. Blocks.
-    fn take(mut self, pieces: Vec<Bytes>) -> Result<Self, UploadError> {
+    /// Takes what has arrived, and what arrives meanwhile as far as that is a batch each time. Blocks.
+    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
         let begin = Instant::now();
+        let mut min_len = 1;
+        while let Some(pieces) = inbox.take(min_len) {
+            self.take(pieces)?;
+            if begin.elapsed() >= MAX_TURN && self.cas.verify_pool.is_awaited() {
+                break;
+            }
+            min_len = batch_len;
+        }
+        // Uploads that wait for their client or their turn are many, those that decompress are few.
+        self.verifier.release_scratch();
+        self.busy += begin.elapsed();
+        Ok(self)
+    }
+
+    /// Verifies the frames that end in these pieces and writes them to the draft. Blocks.
+    fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError> {
         for piece in pieces {
             if let Some((len, crc64)) = &mut self.body {
                 *len += piece.len() as u64;
@@ -305,10 +330,7 @@ impl Ingest {
                 }
             }
         }
-        // Uploads that wait for their client or their turn are many, those that decompress are few.
-        self.verifier.release_scratch();
-        self.busy += begin.elapsed();
-        Ok(self)
+        Ok(())
     }
 
     /// Ends the verification. Blocks.

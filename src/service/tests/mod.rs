@@ -14,6 +14,7 @@ mod late;
 mod model;
 mod quota;
 mod records;
+mod turns;
 mod unreadable;
 mod verbs;
 mod watched;

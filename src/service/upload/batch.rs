@@ -1,8 +1,10 @@
 //! The part of a body that waits for a worker.
 
 use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
 
 /// Pieces below this are copied together. A piece keeps the whole buffer alive that it was received into (64 KiB at
 /// most), so a client that sends single bytes would otherwise hold a buffer for each of them.
@@ -48,9 +50,61 @@ impl Batch {
     }
 }
 
+/// The batch that arrives while a worker has the one before: the worker takes it by itself, since handing it over would be two
+/// changes of threads in which it does nothing.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    batch: Mutex<Batch>,
+    taken: Notify,
+}
+
+impl Inbox {
+    /// Bytes in it.
+    pub(super) fn len(&self) -> usize {
+        self.batch().len()
+    }
+
+    /// Takes the next piece.
+    pub(super) fn push(&self, piece: Bytes) {
+        self.batch().push(piece);
+    }
+
+    /// What has arrived, if that is so many bytes at least.
+    pub(super) fn take(&self, min_len: usize) -> Option<Vec<Bytes>> {
+        let mut batch = self.batch();
+        let pieces = (batch.len() >= min_len).then(|| batch.take())?;
+        drop(batch);
+        self.taken.notify_one();
+        Some(pieces)
+    }
+
+    /// Waits until something was taken, now or since this returned last.
+    pub(super) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    fn batch(&self) -> MutexGuard<'_, Batch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[test]
+    fn an_inbox_gives_what_is_long_enough_and_tells_once_that_there_is_room() {
+        let inbox = Inbox::default();
+        inbox.push(Bytes::from(vec![1; 10]));
+        assert_eq!((inbox.take(11), inbox.len()), (None, 10));
+        assert!(inbox.taken().now_or_never().is_none());
+        assert_eq!(inbox.take(10).unwrap().concat(), [1; 10]);
+        assert_eq!(inbox.len(), 0);
+        assert!(inbox.taken().now_or_never().is_some());
+        assert!(inbox.taken().now_or_never().is_none());
+    }
 
     #[test]
     fn small_and_large_pieces_keep_their_order_and_small_ones_share_a_buffer() {

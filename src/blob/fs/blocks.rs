@@ -1,5 +1,6 @@
 //! Blocks that bytes of drafts are collected in: how many there are, how long they are, and where they begin.
 
+use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +64,6 @@ impl Blocks {
 }
 
 /// Bytes that go to the file together, at an address that may go past the page cache.
-#[derive(Debug)]
 pub(super) struct Block {
     /// Longer than the block by what it takes to begin at such an address; empty until something comes.
     room: Buffer,
@@ -99,6 +99,13 @@ impl Block {
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.room[self.start..][..self.len]
+    }
+}
+
+/// Without what is in it, which is of a blob.
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("len", &self.len).field("capacity", &self.capacity).finish_non_exhaustive()
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONNECTION, EXPECT};
-use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -47,7 +47,16 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let awaits_continue = request.headers().contains_key(EXPECT);
     let rest = Arc::default();
-    let request = request.map(|body| Body::new(Lent { body: Some(body), rest: Arc::clone(&rest) }));
+    let mut is_settled = true;
+    let request = if matches!(*request.method(), Method::GET | Method::HEAD) {
+        // What these send nobody looks at. It is waited for now: an answer that is made has the turn of its first piece, and
+        // that waits for no client.
+        let (parts, body) = request.into_parts();
+        is_settled = body.is_end_stream() || (!awaits_continue && read_short(body).await);
+        Request::from_parts(parts, Body::empty())
+    } else {
+        request.map(|body| Body::new(Lent { body: Some(body), rest: Arc::clone(&rest) }))
+    };
     let mut response = router.oneshot(request).await?;
     // axum adds it to what it would have answered 405, after every layer; there is no such answer here.
     if response.status() == StatusCode::NOT_FOUND {
@@ -57,11 +66,12 @@ pub(super) async fn answer(
     if let Some(rest) = rest {
         // Who waits for "100 Continue" would be told to go on by the first look at the body. Who was too slow is not
         // waited for again.
-        let hopeless = awaits_continue || response.status() == StatusCode::REQUEST_TIMEOUT;
-        if hopeless || !read_short(rest).await {
-            unread.store(true, Ordering::Relaxed);
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
+        let is_hopeless = awaits_continue || response.status() == StatusCode::REQUEST_TIMEOUT;
+        is_settled = !is_hopeless && read_short(rest).await;
+    }
+    if !is_settled {
+        unread.store(true, Ordering::Relaxed);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }
@@ -191,5 +201,68 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::extract::Request as AnyRequest;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Sends this and nothing more: how long after it the handler was called, and what came back.
+    async fn ask(request: &str) -> (Duration, String) {
+        let called = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&called);
+        let router = Router::new().fallback(async move |_: AnyRequest| *seen.lock().unwrap() = Some(Instant::now()));
+        let (mut client, server) = duplex(64 << 10);
+        let unread = Arc::new(AtomicBool::new(false));
+        let stream = TokioIo::new(Lingering::new(server, Arc::clone(&unread)));
+        let service = service_fn(move |request| answer(router.clone(), Arc::clone(&unread), request));
+        let begun = Instant::now();
+        client.write_all(request.as_bytes()).await.unwrap();
+        let talk = async {
+            let mut answer = vec![0; 4 << 10];
+            let len = client.read(&mut answer).await.unwrap();
+            drop(client);
+            String::from_utf8(answer[..len].to_vec()).unwrap().to_lowercase()
+        };
+        let (_, answer) = tokio::join!(http1::Builder::new().serve_connection(stream, service), talk);
+        let called = called.lock().unwrap().expect("the handler was called");
+        (called - begun, answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_get_announces_and_does_not_send_is_waited_for_before_its_handler_which_may_hold_a_turn() {
+        for method in ["GET", "HEAD"] {
+            let (waited, answer) =
+                ask(&format!("{method} / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n")).await;
+            assert!(waited >= SHORT_REST_TIMEOUT, "{method} {waited:?}");
+            assert!(answer.contains("connection: close"), "{answer}");
+        }
+        // A handler that takes a body must see it come.
+        let (waited, answer) = ask("POST / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n").await;
+        assert!(waited < SHORT_REST_TIMEOUT, "{waited:?}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_get_without_a_body_or_with_all_of_a_short_one_keeps_its_connection_and_a_long_one_is_not_waited_for() {
+        let (body, long) = ("x".repeat(1000), MAX_SHORT_REST + 1);
+        for (rest, is_kept) in [
+            ("\r\n".to_owned(), true),
+            (format!("content-length: 1000\r\n\r\n{body}"), true),
+            (format!("content-length: {long}\r\n\r\n{body}"), false),
+            ("expect: 100-continue\r\ncontent-length: 1\r\n\r\n".to_owned(), false),
+        ] {
+            let (waited, answer) = ask(&format!("GET / HTTP/1.1\r\nhost: zorb\r\n{rest}")).await;
+            assert_eq!((waited, answer.contains("connection: close")), (Duration::ZERO, !is_kept), "{rest}: {answer}");
+            assert!(answer.starts_with("http/1.1 200"), "{answer}");
+        }
     }
 }

@@ -255,6 +255,17 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn a_request_of_more_than_100_header_fields_is_refused_and_one_of_100_is_answered() {
+    let server = TestServer::start();
+    for (count, status) in [(100, 200), (101, 431)] {
+        let fields: String = (0..count - 1).map(|nth| format!("x-{nth}: 1\r\n")).collect();
+        let mut connection = Raw::connect(&server).await;
+        connection.send(format!("GET /healthz HTTP/1.1\r\nhost: zorb\r\n{fields}\r\n")).await;
+        assert_eq!(connection.status().await, Some(status), "{count} fields");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     let (server, mut rng) = (Start::default().with("send_timeout_secs", 1).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, MIB_64 - 5000));

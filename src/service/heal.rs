@@ -4,8 +4,9 @@
 //! a heal none goes on with what it knew of the blob before. Other serializations have their chunks elsewhere, so a
 //! reader with an old layout would get wrong bytes, and clients do not check them.
 //!
-//! Other processes can mark, too; they let the generation of the index grow, which a server looks at every second. They
-//! replace no blobs while it runs.
+//! Other processes can mark and delete, too; they let the generation of the index grow, which a server looks at every second. They
+//! replace no blobs while it runs. What one of them deletes and this one takes again in another serialization, all within that
+//! second, is not seen by whoever had found it before and has not opened it yet.
 //!
 //! The epoch makes that so. It counts whenever something that is known of a xorb turns false, *before* the blob is
 //! replaced and again after the row was. Whoever opens a blob looks at the epoch afterwards; if it is not the one in
@@ -42,6 +43,16 @@ impl Cas {
     pub(super) fn forget_layout(&self, hash: XorbHash) {
         self.epoch.advance();
         self.xorbs.invalidate(&hash);
+    }
+
+    /// The same for xorbs that are deleted: they may come again in another serialization.
+    pub(super) fn forget_deleted(&self, hashes: &[XorbHash]) {
+        if !hashes.is_empty() {
+            self.epoch.advance();
+        }
+        for hash in hashes {
+            self.xorbs.invalidate(hash);
+        }
     }
 
     /// The same for all xorbs.

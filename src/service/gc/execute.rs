@@ -99,13 +99,15 @@ impl Cas {
             Err(error) => return collected.fail(step.len(), what, error.into()),
         };
         collected.spared += (step.len() - changed.len()) as u64;
+        if matches!(first.action, Action::Delete { .. } | Action::Finish { .. }) {
+            self.forget_deleted(&changed);
+        }
         let changed = step.iter().filter(|xorb| changed.contains(&xorb.hash));
         if matches!(first.action, Action::Condemn { .. }) {
             changed.for_each(|xorb| collected.condemned.add(xorb.serialized_len));
             return;
         }
         for xorb in changed {
-            self.xorbs.invalidate(&xorb.hash);
             if pace.stop.is_cancelled() {
                 collected.is_stopped = true;
                 return;

@@ -115,6 +115,24 @@ async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
 }
 
 #[tokio::test]
+async fn whoever_has_the_layout_of_a_xorb_that_was_deleted_gets_no_bytes_of_the_one_that_came_again() {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    let early = cas.find(first.xorb().hash()).await.unwrap().unwrap();
+    for wait in [MIN_GRACE, DAY] {
+        setup.clock.advance(wait);
+        let policy = CollectionPolicy::new(MIN_GRACE, DAY).unwrap();
+        cas.collect_garbage(policy, &CollectionPace::default()).await.unwrap();
+    }
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Deleted { .. })));
+    assert!(upload(&cas, &second).await.unwrap().was_inserted);
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Replaced { .. })));
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
+}
+
+#[tokio::test]
 async fn a_heal_whose_row_goes_meanwhile_leaves_no_blob_that_no_row_knows_of() {
     let first = xorb("bytes", Policy::Lz4);
     let (setup, cas) = Setup::quarantined(&first).await;

@@ -67,8 +67,14 @@ impl TempFile {
         let written = file.write_at(bytes, begin);
         // For this only: what follows may be of any length.
         set_direct(file, false)?;
-        // What was cut short, as by a full disk, or refused goes the other way, which says why if that fails, too.
+        self.write_rest(begin, written, bytes)
+    }
+
+    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written at this place goes the other way,
+    /// which says why if that fails, too.
+    fn write_rest(&mut self, begin: u64, written: io::Result<usize>, bytes: &[u8]) -> io::Result<()> {
         let written_len = written.unwrap_or(0);
+        let file = self.file_mut();
         file.seek(SeekFrom::Start(begin + written_len as u64))?;
         file.write_all(&bytes[written_len..])
     }

@@ -1,4 +1,6 @@
 use std::cell::RefCell;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{
@@ -50,6 +52,23 @@ fn what_goes_past_the_page_cache_is_all_there_wherever_it_lies_and_between_what_
         }
         file.publish(&path).unwrap();
         assert!(std::fs::read(path).unwrap() == [bytes, b"odd", bytes, b"odd"].concat(), "{len} bytes");
+    }
+}
+
+#[test]
+fn what_was_written_in_part_past_the_page_cache_or_not_at_all_is_whole_and_what_follows_is_behind_it() {
+    let bytes: Vec<u8> = (0..2 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    for written_len in [None, Some(0), Some(1), Some(DIRECT_ALIGNMENT), Some(bytes.len() - 1), Some(bytes.len())] {
+        let folder = folder();
+        let path = folder.path().join("file");
+        let mut file = TempFile::create(folder.path()).unwrap();
+        file.write(b"before").unwrap();
+        file.file_mut().write_all_at(&bytes[..written_len.unwrap_or(0)], 6).unwrap();
+        let written = written_len.ok_or_else(|| io::ErrorKind::InvalidInput.into());
+        file.write_rest(6, written, &bytes).unwrap();
+        file.write(b"behind").unwrap();
+        file.publish(&path).unwrap();
+        assert!(std::fs::read(path).unwrap() == [b"before", &bytes[..], b"behind"].concat(), "{written_len:?}");
     }
 }
 

@@ -102,7 +102,7 @@ impl Cas {
     }
 
     async fn publish_granted(&self, xorb: XorbHash, grant: Grant, domain: String) -> Result<(), UploadError> {
-        let _publishing = self.publish_lock(&xorb).await;
+        let _publishing = self.publish_locks.lock(xorb).await;
         if self.waiting.has(&grant) {
             // Taken only when the row is staged: if that fails, the client can come back.
             let staged = self.stage(xorb).await?;

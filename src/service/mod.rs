@@ -34,7 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
-use tokio::sync::Mutex;
 
 use self::admission::Admission;
 pub use self::claims::Sha256File;
@@ -52,6 +51,7 @@ pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
 pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
 pub use self::shares::Shares;
+use self::upload::PublishLocks;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
@@ -64,10 +64,6 @@ use crate::runtime::clock::Clock;
 use crate::runtime::fair::FairGate;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
-
-/// Locks against two uploads of one xorb being published at once. Different xorbs that share one wait for each other
-/// for the length of an fsync; with this many that is rare.
-const PUBLISH_LOCK_COUNT: usize = 1024;
 
 /// What a client is told to wait when there is no slot for its upload. Stock clients wait longer by themselves.
 const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -117,7 +113,8 @@ pub struct Parts {
     quotas: Arc<Quotas>,
     /// Publishing runs here, so that it ends even when the client has gone.
     publishing: TaskGroup,
-    publish_locks: Arc<[Mutex<()>]>,
+    /// Against two uploads of one xorb being published at once.
+    publish_locks: PublishLocks,
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
     room: Arc<room::Room>,
@@ -169,7 +166,7 @@ impl Cas {
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
             quotas: Arc::default(),
             publishing: TaskGroup::new(),
-            publish_locks: std::iter::repeat_with(|| Mutex::new(())).take(PUBLISH_LOCK_COUNT).collect(),
+            publish_locks: PublishLocks::default(),
             waiting: Arc::new(Waiting::new(budget)),
             room: Arc::default(),
             xorbs: Cache::builder()

@@ -150,7 +150,7 @@ impl Cas {
             match verdict? {
                 Verdict::Sound(proven) => {
                     // Nobody else replaces the blob or the row now: what was seen is still so, or the ticket says no.
-                    let _publishing = self.publish_lock(&hash).await;
+                    let _publishing = self.publish_locks.lock(hash).await;
                     if proven.is_described(&*self.index, &seen).await? {
                         if self.index.mark_sound(seen, self.clock.now()).await? {
                             self.note_sound(seen);

@@ -15,6 +15,7 @@ mod batch;
 mod copy;
 mod draft_slot;
 mod publish;
+mod publish_lock;
 mod slot;
 
 use std::error::Error as StdError;
@@ -30,6 +31,7 @@ use tokio::sync::oneshot;
 use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
+pub(super) use self::publish_lock::PublishLocks;
 use super::Cas;
 use super::access::Claims;
 use super::error::UploadError;

@@ -112,7 +112,7 @@ impl Cas {
         presence: Presence,
     ) -> Result<bool, StoreError> {
         let hash = copy.hash();
-        let _publishing = self.publish_lock(&hash).await;
+        let _publishing = self.publish_locks.lock(hash).await;
         let staged = match presence {
             Presence::Alone => match self.stage(hash).await {
                 Ok(staged) => Some(staged),

@@ -1,19 +1,17 @@
 //! The end of an upload: what was verified becomes durable and visible, or what was there before stays.
 
-use tokio::sync::MutexGuard;
-
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket};
 use crate::runtime::telemetry::chain;
+use crate::service::Cas;
 use crate::service::error::{StoreError, UploadError};
-use crate::service::{Cas, PUBLISH_LOCK_COUNT};
 
 impl Cas {
     /// Makes a verified upload durable and visible.
     pub(super) async fn publish(&self, verified: Verified, domain: String) -> Result<Uploaded, UploadError> {
-        let _publishing = self.publish_lock(&verified.xorb.hash()).await;
+        let _publishing = self.publish_locks.lock(verified.xorb.hash()).await;
         match self.stage(verified.xorb.hash()).await {
             Ok(staged) => self.publish_staged(staged, verified, domain, None).await,
             Err(refused) => {
@@ -21,13 +19,6 @@ impl Cas {
                 Err(refused)
             }
         }
-    }
-
-    /// Lets nobody else publish this xorb.
-    pub(in crate::service) async fn publish_lock(&self, hash: &XorbHash) -> MutexGuard<'_, ()> {
-        let [a, b, ..] = *hash.as_bytes();
-        let index = usize::from(u16::from_le_bytes([a, b])) % PUBLISH_LOCK_COUNT;
-        self.publish_locks[index].lock().await
     }
 
     /// Claims the row, under the lock. What is staged and not published then is invisible, and free for the next upload

@@ -58,12 +58,11 @@ impl Palette {
         let mut rng = StdRng::seed_from_u64(5);
         let pool = chunks(&mut rng);
         let mut xorbs: Vec<Xorb> = Vec::new();
-        let mut locks = HashSet::new();
+        let mut hashes = HashSet::new();
         while xorbs.len() < XORB_COUNT {
             let count = rng.random_range(2..6);
             let xorb = Xorb::build((0..count).map(|_| rng.random_range(0..CHUNK_COUNT)).collect(), &pool);
-            // Two xorbs that share a lock would wait for each other where a scene does not expect it.
-            if locks.insert(xorb.lock()) {
+            if hashes.insert(xorb.hash) {
                 xorbs.push(xorb);
             }
         }
@@ -140,12 +139,6 @@ impl Xorb {
         });
         assert_ne!(forms[0].bytes(), forms[1].bytes());
         Self { hash: forms[0].xorb().hash(), forms, chunks }
-    }
-
-    /// Which of the locks of the store it takes to publish it.
-    pub(super) fn lock(&self) -> usize {
-        let [a, b, ..] = *self.hash.as_bytes();
-        usize::from(u16::from_le_bytes([a, b])) % crate::service::PUBLISH_LOCK_COUNT
     }
 
     pub(super) fn raw_len(&self) -> u64 {

@@ -18,8 +18,8 @@ use crate::service::gc::{Collected, CollectionPlan, Doubt, Pace, Policy};
 use crate::service::scrub::Checked;
 use crate::service::tests::claims::writer;
 use crate::service::{
-    BodyError, Cas, Detail, Form, GrantedUpload, PUBLISH_LOCK_COUNT, ReconstructError, RegisterError, RemoveError,
-    Upload, UploadError, examine,
+    BodyError, Cas, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Upload, UploadError,
+    examine,
 };
 
 /// Repositories, in two domains. Who comes after them administers all.
@@ -94,11 +94,9 @@ impl Verb {
     /// The lock that it takes. Those of files are behind those of xorbs, of which there are fewer.
     pub(super) fn lock(&self) -> Option<usize> {
         match self {
-            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => {
-                Some(PALETTE.xorbs[*xorb].lock())
-            }
+            Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => Some(*xorb),
             Self::Register { file, .. } | Self::Remove { file, .. } => {
-                Some(PUBLISH_LOCK_COUNT + usize::from(PALETTE.files[*file].hash.as_bytes()[0]))
+                Some(PALETTE.xorbs.len() + usize::from(PALETTE.files[*file].hash.as_bytes()[0]))
             }
             _ => None,
         }

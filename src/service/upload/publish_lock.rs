@@ -1,0 +1,104 @@
+//! One at a time for each xorb: whoever publishes it, or says of its row that it is still so.
+//!
+//! By the whole hash. With a fixed number of locks, shared by all, who wants another xorb would wait for the place in line that
+//! somebody else has for the disk, and clients can choose hashes that meet.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::format::XorbHash;
+
+/// The locks that somebody has or waits for.
+#[derive(Clone, Debug, Default)]
+pub(in crate::service) struct PublishLocks {
+    locks: Arc<Mutex<HashMap<XorbHash, Lock>>>,
+}
+
+type Lock = Arc<tokio::sync::Mutex<()>>;
+
+/// Nobody else has this xorb's lock, as long as this lives.
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub(in crate::service) struct Publishing {
+    guard: Option<OwnedMutexGuard<()>>,
+    hash: XorbHash,
+    home: PublishLocks,
+}
+
+impl PublishLocks {
+    /// Waits until nobody has the lock of this xorb, in the order of asking.
+    pub(in crate::service) async fn lock(&self, hash: XorbHash) -> Publishing {
+        // Before the wait, so that it clears up behind those who do not wait to the end, too.
+        let mut publishing = Publishing { guard: None, hash, home: self.clone() };
+        let lock = Arc::clone(self.locks().entry(hash).or_default());
+        publishing.guard = Some(lock.lock_owned().await);
+        publishing
+    }
+
+    fn locks(&self) -> MutexGuard<'_, HashMap<XorbHash, Lock>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        let mut locks = self.home.locks();
+        // Whoever has it or waits has a count of its own, and gets that under this lock.
+        if locks.get(&self.hash).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&self.hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn hash(byte: u8) -> XorbHash {
+        // The same but for the last byte: no part of a hash may stand for all of it.
+        let mut bytes = [7; 32];
+        bytes[31] = byte;
+        XorbHash::from_bytes(bytes)
+    }
+
+    #[test]
+    fn one_xorb_is_published_by_one_at_a_time_in_the_order_of_asking_and_others_do_not_wait_for_it() {
+        let locks = PublishLocks::default();
+        let first = locks.lock(hash(1)).now_or_never().unwrap();
+        let mut second = Box::pin(locks.lock(hash(1)));
+        let mut third = Box::pin(locks.lock(hash(1)));
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(third.as_mut().now_or_never().is_none());
+        assert!(locks.lock(hash(2)).now_or_never().is_some());
+        drop(first);
+        assert!(third.as_mut().now_or_never().is_none());
+        let second = second.now_or_never().unwrap();
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(third.now_or_never().is_some());
+    }
+
+    #[test]
+    fn nothing_is_left_of_locks_that_nobody_has_also_of_those_that_were_not_waited_for_to_the_end() {
+        let locks = PublishLocks::default();
+        let first = locks.lock(hash(1)).now_or_never().unwrap();
+        let mut waiting = Box::pin(locks.lock(hash(1)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(waiting);
+        // It is still the same lock.
+        assert!(locks.lock(hash(1)).now_or_never().is_none());
+        drop(first);
+        let mut late = Box::pin(locks.lock(hash(1)));
+        let held = locks.lock(hash(1)).now_or_never().unwrap();
+        assert!(late.as_mut().now_or_never().is_none());
+        drop(held);
+        // It was given the lock, and goes without having looked.
+        drop(late);
+        assert!(locks.locks().is_empty());
+    }
+}

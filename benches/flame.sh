@@ -37,6 +37,8 @@ main() {
     trap stop EXIT
     start
     [[ $line == upload ]] || "$load" upload "$set" "$address" --connections 4 >/dev/null
+    # What was uploaded went past the page cache; the load of `cold` drops it from there anyway.
+    [[ $line == upload ]] || "$load" whole "$set" "$address" --connections 1 --once >/dev/null
     "record_$line"
     stop
   done

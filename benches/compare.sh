@@ -4,7 +4,8 @@
 #   benches/compare.sh [ROUNDS [LINE...]]
 #
 # Lines: upload (one, four and eight at once), ranges (16 chunks), single (1 chunk), whole (xorbs), cold (16 chunks that
-# are in no cache), mixed (warm reads beside cold ones). All of them if none is named. ROUNDS is 5 if not given.
+# are in no cache), mixed (warm reads beside cold ones, of the same server and of one that has no cold ones). All of them
+# if none is named. ROUNDS is 5 if not given.
 #
 # Needs nginx, curl and python3, and some 6 GB of disk below target/. Every server has its defaults: zorb syncs what it
 # acknowledges, and nginx is there once with sendfile and once without. examples/load sends the
@@ -86,7 +87,13 @@ measure_ranges() { reads ranges ranges --threads 2 --chunks 16 --seconds "$secon
 measure_single() { reads single ranges --threads 2 --chunks 1 --seconds "$seconds" --verify "$sampled"; }
 measure_whole() { reads whole whole --threads 2 --connections 4 --seconds "$seconds" --verify "$sampled"; }
 measure_cold() { reads cold ranges --chunks 16 --cold "$scratch/zorb-readable/xorbs"; }
-measure_mixed() { reads mixed mixed --served "$scratch/zorb-readable/xorbs"; }
+measure_mixed() {
+  local served=$scratch/zorb-readable/xorbs
+  reads mixed mixed --served "$served"
+  # What these cost a server that has none of the cold reads, beside a zorb that has them.
+  record mixed beside mixed "$zorb" --pid "$(<"$scratch/zorb-readable.pid")" --served "$served" \
+    --warm-address "$sendfile" --warm-target nginx
+}
 
 # reads NAME VERB [ARGUMENT...]
 reads() {

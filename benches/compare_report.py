@@ -89,9 +89,12 @@ def judge(runs):
             yield row(f"1 chunk: p99, of nginx ({server})", ratios(line, server, "p99_us"), 2, False)
     if have(("mixed", "zorb")):
         for server, what in (("zorb", "p99 of warm reads beside cold ones, of alone"),
-                             ("sendfile", "  the same of nginx (sendfile), for comparison")):
-            line = row(what, [each["p99_ratio"] for each in runs["mixed", server]], 5, False)
-            yield line
+                             ("sendfile", "  the same of nginx (sendfile), for comparison"),
+                             ("beside", "  of an nginx beside a zorb that has the cold ones")):
+            yield row(what, [each["p99_ratio"] for each in runs["mixed", server]], 5, False)
+        pairs = zip(runs["mixed", "zorb"], runs["mixed", "beside"])
+        beside = [ours["busy"]["p99_us"] / theirs["busy"]["p99_us"] for ours, theirs in pairs]
+        yield row("  p99 of zorb, of that of the nginx beside it", beside, 2, False)
 
 
 if __name__ == "__main__":

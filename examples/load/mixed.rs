@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::read::{self, Load};
 use crate::report::{Report, Tally};
 use crate::set::Set;
-use crate::target::Target;
+use crate::target::{Kind, Target};
 
 #[derive(Args)]
 pub(crate) struct Mix {
@@ -31,6 +31,13 @@ pub(crate) struct Mix {
     /// Warm reads per second
     #[arg(long, default_value_t = 400)]
     rate: u32,
+    /// Where the warm reads go, if not to the server of the cold ones: what the cold ones cost a server that has none of
+    /// them is what the machine costs, and not the server
+    #[arg(long, requires = "warm_target")]
+    warm_address: Option<String>,
+    /// What is there
+    #[arg(long, value_enum, requires = "warm_address")]
+    warm_target: Option<Kind>,
     /// Connections of the warm reads
     #[arg(long, default_value_t = 4)]
     warm_connections: u32,
@@ -55,21 +62,23 @@ pub(crate) fn run(set: Set, target: &Target, mix: &Mix, account: &Account) -> an
     ensure!(mix.rate > 0 && mix.warm_connections > 0, "warm reads need a rate and a connection");
     ensure!(mix.warm_xorbs > 0 && mix.warm_xorbs < set.xorbs.len(), "some xorbs are warm, and some are not");
     let (warm, cold) = set.part(mix.warm_xorbs);
+    let other = mix.warm_target.zip(mix.warm_address.as_ref()).map(|(kind, address)| Target::new(kind, address));
+    let warm_target = other.as_ref().unwrap_or(target);
     let everything = Load { connections: 1, threads: 1, verify: 1, time: None, stop: None };
-    read::run(&warm, target, &Plan::once(&warm, None), &everything)?;
+    read::run(&warm, warm_target, &Plan::once(&warm, None), &everything)?;
     let plan = Plan::random(&warm, Some(mix.warm_chunks));
     let time = Duration::from_secs_f64(mix.seconds);
     let pace = Pace { connections: mix.warm_connections, rate: mix.rate, time };
 
     let begun = account.begin()?;
-    let tally = paced::run(&warm, target, &plan, &pace)?;
+    let tally = paced::run(&warm, warm_target, &plan, &pace)?;
     let idle = Report::new(&tally, &begun.end()?);
 
     let begun = account.begin()?;
     let stop = AtomicBool::new(false);
     let (tally, cold) = std::thread::scope(|scope| {
         let flood = scope.spawn(|| flood(&cold, target, mix, &stop));
-        let tally = paced::run(&warm, target, &plan, &pace);
+        let tally = paced::run(&warm, warm_target, &plan, &pace);
         stop.store(true, Ordering::Relaxed);
         let cold = flood.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         anyhow::Ok((tally?, cold))

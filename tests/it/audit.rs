@@ -254,6 +254,8 @@ async fn after_sigterm_every_answered_request_has_a_whole_line_and_so_has_what_w
     let head = format!("POST {} HTTP/1.1\r\nhost: zorb\r\nauthorization: Bearer {writer}\r\n", stuck.path());
     upload.send(format!("{head}content-length: {}\r\n\r\n", stuck.bytes.len())).await;
     upload.send(&stuck.bytes[..1000]).await;
+    let admin = server.client().bearing(&issue(&server, "admin", "*", &[]));
+    eventually("it is under way", async || Metrics::of(&admin).await.get("zorb_uploads_in_flight") == 1.0).await;
     let xorbs: Vec<_> = (0..50).map(|_| Xorb::mixed(&mut rng, 1)).collect();
     let uploads = xorbs.iter().map(|xorb| async {
         Answer::try_of(client.request(reqwest::Method::POST, &xorb.path()).body(xorb.bytes.clone())).await

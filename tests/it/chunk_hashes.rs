@@ -133,15 +133,24 @@ fn hash_chunks(data: &[u8]) -> Vec<Chunk> {
     chunks(data).map(|chunk| (ChunkHash::of(chunk), chunk.len() as u64)).collect()
 }
 
-/// Changes the windows, and registers what comes of it: the segments that no window touches, and new ones. Returns the
-/// file that must be there then.
-async fn edit(client: &Client, file: &File, answer: &Answer, rng: &mut StdRng) -> (String, Vec<u8>) {
+/// Changes what was to be changed, and registers what comes of it: the segments that no window touches, and new ones.
+/// Returns the file that must be there then.
+async fn edit(
+    client: &Client,
+    file: &File,
+    changes: &[(u64, u64)],
+    answer: &Answer,
+    rng: &mut StdRng,
+) -> (String, Vec<u8>) {
     let (mut xorbs, mut windows) = (Vec::new(), Vec::new());
     for window in &answer.windows {
         let mut data = file.part(*window).to_vec();
-        for _ in 0..3 {
-            let at = rng.random_range(0..data.len());
-            data[at] ^= 0x55;
+        // Nowhere else in the window: its last chunks are to be cut where they were.
+        for (start, end) in changes.iter().filter(|(start, end)| window.0 <= *start && *end <= window.1) {
+            for _ in 0..3 {
+                let at = rng.random_range(*start..*end) - window.0;
+                data[usize::try_from(at).unwrap()] ^= 0x55;
+            }
         }
         windows.push(hash_chunks(&data));
         let chunks: Vec<Vec<u8>> = chunks(&data).map(<[u8]>::to_vec).collect();
@@ -191,7 +200,7 @@ async fn a_client_that_knows_the_windows_only_can_tell_the_hash_of_the_file_and_
         let answer = ask(&client, &file, &changes).await;
         let windows: Vec<_> = answer.windows.iter().map(|window| hash_chunks(file.part(*window))).collect();
         assert_eq!(join(&answer, &windows).to_string(), file.hash, "nothing was changed yet");
-        let (hash, contents) = edit(&client, &file, &answer, &mut rng).await;
+        let (hash, contents) = edit(&client, &file, &changes, &answer, &mut rng).await;
         assert!(read(&client, "v2", &hash, None).await.unwrap() == contents);
         file = File::find(&client, &hash, contents).await;
     }

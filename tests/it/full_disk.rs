@@ -132,7 +132,7 @@ async fn send_until_full(client: Client, mut rng: StdRng) -> Sent {
     let (mut sent, mut refusals) = (Sent::default(), 0);
     while refusals < 12 {
         // Small ones, too: they still fit when the others do not, and then it is the index that is full.
-        let len = if rng.random() { rng.random_range(1..3000) } else { rng.random_range(1..300_000) };
+        let len = if rng.random() { rng.random_range(16..3000) } else { rng.random_range(16..300_000) };
         let xorb = Xorb::incompressible(&mut rng, len);
         let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
         let is_stored = answer.status == 201;

@@ -247,7 +247,7 @@ async fn one_process_at_a_time_deletes_and_none_below_the_grace() {
 
 #[tokio::test]
 async fn a_removal_that_takes_longer_than_a_request_may_is_said_to_and_is_done_all_the_same() {
-    let server = Start::default().with("request_timeout_secs", 1).start();
+    let server = Start::default().with("request_timeout_secs", 3).start();
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 4));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let [gone, kept] = [(0, 2), (1, 4)].map(|(start, end)| upload_shard(&xorb, start, end));

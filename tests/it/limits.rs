@@ -228,7 +228,7 @@ async fn a_body_that_falls_silent_or_trickles_is_answered_408() {
 
 #[tokio::test]
 async fn a_body_that_is_slow_but_fast_enough_is_taken_however_long_it_takes() {
-    let start = Start::default().with("body_timeout_secs", 2).with("min_upload_rate", 1024);
+    let start = Start::default().with("body_timeout_secs", 3).with("min_upload_rate", 1024);
     let (server, mut rng) = (start.start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 64_000);
     let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
@@ -242,7 +242,7 @@ async fn a_body_that_is_slow_but_fast_enough_is_taken_however_long_it_takes() {
 
 #[tokio::test]
 async fn a_head_that_does_not_come_ends_the_connection() {
-    let server = Start::default().with("idle_timeout_secs", 1).start();
+    let server = Start::default().with("idle_timeout_secs", 2).start();
     for sent in ["", "GET /healthz HTTP/1.1\r\nhost:", "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n"] {
         let mut connection = Raw::connect(&server).await;
         connection.send(sent).await;

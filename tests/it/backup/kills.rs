@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use zorb::rca::{Event, Reader};
 
 use super::{Backups, check_served, store, store_many, text};
-use crate::support::{Start, TestServer, Xorb, rng};
+use crate::support::{Start, TestServer, Xorb, eventually, rng};
 
 /// How often a backup is killed.
 const KILL_COUNT: usize = 50;
@@ -106,10 +106,15 @@ async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
         let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
         sleep(Duration::from_micros(rng.random_range(500..60_000))).await;
         child.kill().unwrap();
-        if child.wait().unwrap().success() {
-            std::fs::remove_dir_all(backups.folder.path("copy")).unwrap();
+        let (is_done, copy) = (child.wait().unwrap().success(), backups.folder.path("copy"));
+        assert!(!is_done || copy.exists());
+        if copy.exists() {
+            if !is_done {
+                // It was killed after the store had got its name.
+                check_served(&Start::default().data_dir(&copy).start(), &stored).await;
+            }
+            std::fs::remove_dir_all(copy).unwrap();
         }
-        assert!(!backups.folder.path("copy").exists());
     }
     // A signal that asks leaves nothing at all; what those that were killed have left is named as ours.
     let ours = |name: &String| name.starts_with(".zorb-") && name.ends_with(".tmp");
@@ -117,7 +122,12 @@ async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
         std::fs::remove_dir_all(backups.folder.path(name)).unwrap();
     }
     let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
-    sleep(Duration::from_millis(30)).await;
+    // It has begun to listen for signals before it makes an index.
+    eventually("it is under way", async || {
+        let folders = backups.folder.names();
+        folders.iter().any(|name| name == "copy" || backups.folder.path(name).join("index.sqlite").exists())
+    })
+    .await;
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     if !child.wait().unwrap().success() {

@@ -188,12 +188,16 @@ pub fn floats(rng: &mut StdRng, len: usize) -> Vec<u8> {
     std::iter::repeat_with(number).flatten().take(len).collect()
 }
 
+/// Where nobody listens, nor will.
+pub const NOBODY: &str = "http://127.0.0.1:9";
+
 /// Files whose sizes have reasons, and what is in them.
 pub fn sample_files(rng: &mut StdRng) -> Vec<(&'static str, Vec<u8>)> {
     let noise = random_bytes(rng, 300_000);
     vec![
         ("empty", Vec::new()),
-        ("byte", vec![rng.next_u32().to_le_bytes()[0]]),
+        // Not the one byte that is the rest of the zeros.
+        ("byte", vec![rng.next_u32().to_le_bytes()[0] | 1]),
         // As short as a chunk that is cut may be, and one byte less.
         ("minimum", random_bytes(rng, 8_192)),
         ("short", random_bytes(rng, 8_191)),

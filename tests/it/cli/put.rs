@@ -10,7 +10,7 @@ use zorb::format::xorb::write_v1;
 
 use super::files::unpack_file;
 use super::network::{Cut, Proxy, Script, answer};
-use super::{Folder, floats, of_type, prose};
+use super::{Folder, NOBODY, floats, of_type, prose};
 use crate::support::{TestServer, Xorb, random_bytes, rng};
 
 const CREATED: &[u8] = br#"{"hash":"","was_inserted":true,"chunks":1,"serialized_len":1,"raw_len":1}"#;
@@ -172,6 +172,6 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
 fn nobody_there_is_a_sentence() {
     let folder = Folder::new();
     folder.write("x", b"\0\x01\0\0\0\x01\0\0a");
-    let ran = folder.zorb(&["put", "x", "--retries", "0", "--server", "http://127.0.0.1:9"]).failed(1, &[]);
-    assert_eq!(ran.stderr, "zorb: cannot put x: cannot reach http://127.0.0.1:9: Connection refused (os error 111)\n");
+    let ran = folder.zorb(&["put", "x", "--retries", "0", "--server", NOBODY]).failed(1, &[]);
+    assert_eq!(ran.stderr, format!("zorb: cannot put x: cannot reach {NOBODY}: Connection refused (os error 111)\n"));
 }

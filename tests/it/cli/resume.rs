@@ -23,6 +23,8 @@ async fn a_push_that_was_killed_goes_on_with_what_the_server_does_not_have() {
     eventually("two xorbs are acknowledged", async || noted(&folder) >= 2).await;
     first.kill().unwrap();
     first.wait().unwrap();
+    let is_over = async || Metrics::of(&server.client()).await.get("zorb_uploads_in_flight") == 0.0;
+    eventually("what it had sent has come", is_over).await;
     let (kept, before) = (noted(&folder), Metrics::of(&server.client()).await.get("zorb_received_bytes_total"));
     assert!((2..5).contains(&kept), "{kept} xorbs were acknowledged");
 

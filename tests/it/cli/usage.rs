@@ -1,6 +1,6 @@
 //! What can be typed, and what cannot.
 
-use super::{Folder, Ran};
+use super::{Folder, NOBODY, Ran};
 use crate::support::{TestServer, Xorb, rng};
 
 #[test]
@@ -8,7 +8,7 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
     let folder = Folder::new();
     folder.write("x", b"");
     let hash = "0".repeat(64);
-    let url = ["--server", "http://127.0.0.1:9"];
+    let url = ["--server", NOBODY];
     for args in [
         &[][..],
         &["frobnicate"],
@@ -120,8 +120,8 @@ fn healthcheck_tells_a_server_that_is_ready_from_one_that_is_not() {
     check().failed(1, &["503 not_ready"]);
     std::fs::create_dir(&tmp).unwrap();
     check().ok();
-    server.kill();
-    check().failed(1, &[&format!("cannot reach {url}: Connection refused")]);
+    let nobody = folder.zorb(&["healthcheck", "--server", NOBODY]);
+    nobody.failed(1, &[&format!("cannot reach {NOBODY}: Connection refused")]);
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn the_server_may_be_named_by_the_environment() {
         Ran::of(child.expect("the binary was built for this test"))
     };
     // A proxy of the environment is none for this machine.
-    let proxy = ("HTTP_PROXY", "http://127.0.0.1:9");
+    let proxy = ("HTTP_PROXY", NOBODY);
     assert_eq!(put(&[("ZORB_SERVER", server.url()), proxy]).ok().text().split(' ').next(), Some("new"));
-    put(&[("ZORB_SERVER", "http://127.0.0.1:9")]).failed(1, &["cannot put x: cannot reach http://127.0.0.1:9"]);
+    put(&[("ZORB_SERVER", NOBODY)]).failed(1, &["cannot put x: cannot reach http://127.0.0.1:9"]);
     // For others it is one, and nobody is there.
     put(&[("ZORB_SERVER", "http://store.invalid"), proxy, ("http_proxy", proxy.1)]).failed(1, &["Connection refused"]);
 }

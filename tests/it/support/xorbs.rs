@@ -49,14 +49,17 @@ impl Xorb {
         Self { bytes: bytes.into(), raw: chunks.concat().into(), verified }
     }
 
-    /// With `count` chunks of some KiB each: random ones, repetitive ones and float-like ones in turn.
+    /// With `count` chunks of some KiB each: random ones, repetitive ones and float-like ones in turn. No two are the same.
     pub fn mixed(rng: &mut StdRng, count: usize) -> Self {
         let chunks: Vec<_> = (0..count)
             .map(|index| {
-                let len = rng.random_range(1..20_000);
+                let len = rng.random_range(1_000..20_000);
                 match index % 3 {
                     0 => random_bytes(rng, len),
-                    1 => b"the same again ".iter().copied().cycle().take(len).collect(),
+                    1 => {
+                        let text = format!("{:016x}, the same again ", rng.random::<u64>());
+                        text.into_bytes().into_iter().cycle().take(len).collect()
+                    }
                     _ => (0..len).map(|at| if at % 4 == 3 { 0x3f } else { rng.random() }).collect(),
                 }
             })

@@ -59,7 +59,7 @@ const STEP_COUNT: usize = 500;
 const SEED_COUNT: u64 = 200;
 
 /// Seeds after which a guard counts as one that nobody misses.
-const GUARD_SEED_COUNT: u64 = 60;
+const GUARD_SEED_COUNT: u64 = 300;
 
 /// Seeds that show what does not go wrong without one of two guards, at least: those are as many as it takes to show that it does
 /// without both.

@@ -9,6 +9,7 @@ mod bg4;
 pub mod chunk;
 pub mod chunker;
 pub mod compression;
+mod crc64;
 mod cursor;
 mod gear_table;
 mod hash;
@@ -23,5 +24,6 @@ mod tests;
 pub mod windows;
 pub mod xorb;
 
+pub use crc64::Crc64;
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};
 pub use range::{ByteRange, ByteRangeSpec, ChunkRange, ChunkRangeSpec, ParseRangeError};

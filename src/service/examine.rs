@@ -9,7 +9,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crc64fast_nvme::Digest;
 use futures_util::TryStreamExt;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -19,7 +18,7 @@ use super::error::StoreError;
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{Layout, VerifiedXorb, Verifier, XorbError};
-use crate::format::{ByteRange, ChunkHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, Crc64, XorbHash};
 use crate::index::{Index, IndexError, IndexErrorKind, NewXorb, XorbHealth};
 use crate::runtime::blocking::Pool;
 
@@ -219,7 +218,7 @@ impl Examiner {
             Ok(None) => return Ok(Err(Damage::Missing)),
             Err(damage) => return Ok(Err(damage)),
         };
-        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Digest::new());
+        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Crc64::new());
         loop {
             let piece = match self.blame(blob.try_next().await).await? {
                 Ok(Some(piece)) => piece,
@@ -228,7 +227,7 @@ impl Examiner {
             };
             let len = piece.len() as u64;
             let work = move || {
-                crc64.write(&piece);
+                crc64.update(&piece);
                 let mut rest = &piece[..];
                 let taken = loop {
                     match verifier.next_frame(&mut rest) {
@@ -245,7 +244,7 @@ impl Examiner {
             }
             pace.spend(len).await;
         }
-        Ok(verifier.finish().map(|xorb| (xorb, crc64.sum64())).map_err(Damage::Invalid))
+        Ok(verifier.finish().map(|xorb| (xorb, crc64.value())).map_err(Damage::Invalid))
     }
 }
 

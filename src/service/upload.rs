@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use crc64fast_nvme::Digest;
 use futures_util::future::OptionFuture;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::oneshot;
@@ -36,8 +35,8 @@ use super::Cas;
 use super::access::Claims;
 use super::error::UploadError;
 use super::register::domain;
-use crate::format::XorbHash;
 use crate::format::xorb::{VerifiedXorb, Verifier};
+use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
@@ -278,9 +277,9 @@ struct Ingest {
     cas: Cas,
     tenant: Tenant,
     verifier: Verifier,
-    crc64: Digest,
+    crc64: Crc64,
     /// Of the body as it came, where a grant says what that has to be.
-    body: Option<(u64, Digest)>,
+    body: Option<(u64, Crc64)>,
     draft: DraftSlot,
     keep: bool,
     busy: Duration,
@@ -292,8 +291,8 @@ impl Ingest {
             cas: cas.clone(),
             tenant: expected.tenant,
             verifier: Verifier::new(expected.max_len),
-            crc64: Digest::new(),
-            body: expected.granted.map(|_| (0, Digest::new())),
+            crc64: Crc64::new(),
+            body: expected.granted.map(|_| (0, Crc64::new())),
             draft: DraftSlot::new(cas.verify_pool.clone()),
             keep: !is_stored,
             busy: Duration::ZERO,
@@ -322,11 +321,11 @@ impl Ingest {
         for piece in pieces {
             if let Some((len, crc64)) = &mut self.body {
                 *len += piece.len() as u64;
-                crc64.write(&piece);
+                crc64.update(&piece);
             }
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
-                self.crc64.write(frame);
+                self.crc64.update(frame);
                 if self.keep {
                     self.draft.write(self.cas.blobs.as_ref(), frame)?;
                 }
@@ -340,7 +339,7 @@ impl Ingest {
         let xorb = self.verifier.finish()?;
         self.draft.flush()?;
         self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
-        let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.sum64() });
-        Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.sum64(), draft: self.draft }, sum))
+        let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.value() });
+        Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.value(), draft: self.draft }, sum))
     }
 }

@@ -3,8 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crc64fast_nvme::Digest;
-
 use super::error::RestoreError;
 use super::read::LooseXorb;
 use super::restore::Target;
@@ -12,7 +10,7 @@ use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::Term;
 use crate::format::xorb::{Tightener, Tightening, VerifiedXorb};
-use crate::format::{ChunkHash, XorbHash};
+use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{FileRecord, NewXorb, RestoredFile, Staging, Ticket, XorbContents};
 use crate::service::StoreError;
 
@@ -50,17 +48,17 @@ pub(super) fn tighten(
     tightening: Tightening,
 ) -> Result<(VerifiedXorb, u64, Box<dyn Draft>), StoreError> {
     let mut draft = blobs.draft()?;
-    let (mut tightener, mut crc64, mut record) = (Tightener::new(tightening), Digest::new(), Vec::new());
+    let (mut tightener, mut crc64, mut record) = (Tightener::new(tightening), Crc64::new(), Vec::new());
     let mut rest = xorb.contents.as_slice();
     for chunk in &xorb.chunks {
         let (contents, after) = rest.split_at(chunk.raw_len as usize);
         record.clear();
         tightener.push(*chunk, contents, &mut record).expect("the table was checked against the limits of a xorb");
-        crc64.write(&record);
+        crc64.update(&record);
         draft.write(&record)?;
         rest = after;
     }
-    Ok((tightener.finish().expect("a table has at least one chunk"), crc64.sum64(), draft))
+    Ok((tightener.finish().expect("a table has at least one chunk"), crc64.value(), draft))
 }
 
 /// Files on their way into the index.

@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use crc64fast_nvme::Digest;
 use futures_util::{StreamExt, stream};
 use thiserror::Error;
 
@@ -19,7 +18,7 @@ use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
-use crate::format::{ByteRange, XorbHash};
+use crate::format::{ByteRange, Crc64, XorbHash};
 use crate::index::{NewXorb, Staging, Ticket};
 use crate::service::Cas;
 use crate::service::archive::Watch;
@@ -156,7 +155,7 @@ impl Cas {
             return Ok(Err(Damage::Len { len }));
         };
         let Some(mut pieces) = self.blobs.read(key, whole).await? else { return Ok(Err(Damage::Len { len: 0 })) };
-        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Digest::new());
+        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Crc64::new());
         while let Some(piece) = pieces.next().await {
             let piece = match piece {
                 Ok(piece) => piece,
@@ -164,7 +163,7 @@ impl Cas {
                 Err(error) => return Err(error.into()),
             };
             let verify = move || {
-                crc64.write(&piece);
+                crc64.update(&piece);
                 let mut rest = &piece[..];
                 while verifier.next_frame(&mut rest)?.is_some() {}
                 Ok::<_, XorbError>((verifier, crc64))
@@ -183,7 +182,7 @@ impl Cas {
         } else if xorb.layout().serialized_len() != len {
             Err(Damage::Tail)
         } else {
-            Ok((xorb, crc64.sum64()))
+            Ok((xorb, crc64.value()))
         })
     }
 }

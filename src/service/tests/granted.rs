@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use crc64fast_nvme::Digest;
 use futures_util::stream;
 
 use super::faults::Moment;
 use super::{BodyError, Cas, Claims, Recovered, Setup, UploadError, read, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
+use crate::format::Crc64;
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::index::Index;
@@ -19,13 +19,11 @@ use crate::service::access::{GRACE_SECS, Grant, GrantRequest, KeyRing, check_gra
 /// A grant for a xorb, good for an hour.
 fn grant(setup: &Setup, xorb: &BuiltXorb, nonce: u8) -> Grant {
     let (ring, now) = (KeyRing::new([7; 32]), setup.clock.now().as_secs());
-    let mut crc64 = Digest::new();
-    crc64.write(xorb.bytes());
     let request = GrantRequest {
         claims: &Claims::UNRESTRICTED,
         xorb: xorb.xorb().hash(),
         body_len: xorb.bytes().len() as u64,
-        crc64nvme: crc64.sum64(),
+        crc64nvme: Crc64::of(xorb.bytes()),
         expires_unix_secs: now + 3600,
         nonce: [nonce; 16],
     };

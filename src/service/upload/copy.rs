@@ -4,14 +4,13 @@
 //! be, before it is written.
 
 use bytes::Bytes;
-use crc64fast_nvme::Digest;
 
 use super::draft_slot::DraftSlot;
 use super::{Staged, Verified};
 use crate::blob::BlobKey;
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::Verifier;
-use crate::format::{ChunkHash, XorbHash};
+use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{IndexErrorKind, NewXorb, Ticket};
 use crate::runtime::fair::Tenant;
 use crate::service::Cas;
@@ -22,7 +21,7 @@ use crate::service::fsck::Presence;
 pub(in crate::service) struct Copying {
     cas: Cas,
     verifier: Verifier,
-    crc64: Digest,
+    crc64: Crc64,
     draft: DraftSlot,
 }
 
@@ -63,7 +62,7 @@ impl Copying {
         Self {
             cas: cas.clone(),
             verifier: Verifier::new(MAX_XORB_BODY_LEN),
-            crc64: Digest::new(),
+            crc64: Crc64::new(),
             draft: DraftSlot::new(cas.verify_pool.clone()),
         }
     }
@@ -78,7 +77,7 @@ impl Copying {
             }
             run.next += 1;
             run.left = run.left.checked_sub(record.len() as u64).ok_or(CopyError::Altered)?;
-            self.crc64.write(record);
+            self.crc64.update(record);
             self.draft.write(self.cas.blobs.as_ref(), record).map_err(CopyError::Store)?;
         }
         Ok(())
@@ -89,7 +88,7 @@ impl Copying {
         let Self { verifier, crc64, mut draft, .. } = self;
         let Ok(xorb) = verifier.finish() else { return Ok(None) };
         draft.flush()?;
-        Ok(Some(Verified { tenant: Tenant::SERVER, xorb, crc64: crc64.sum64(), draft }))
+        Ok(Some(Verified { tenant: Tenant::SERVER, xorb, crc64: crc64.value(), draft }))
     }
 }
 

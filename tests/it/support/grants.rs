@@ -1,9 +1,9 @@
 //! Upload grants, as clients ask for them.
 
 use bytes::Bytes;
-use crc64fast_nvme::Digest;
 use reqwest::Method;
 use serde_json::json;
+use zorb::format::Crc64;
 
 use super::{Answer, Client, Xorb};
 
@@ -18,9 +18,7 @@ pub struct Grant {
 }
 
 pub fn crc64(bytes: &[u8]) -> u64 {
-    let mut digest = Digest::new();
-    digest.write(bytes);
-    digest.sum64()
+    Crc64::of(bytes)
 }
 
 /// The JSON that asks for a grant.

@@ -10,11 +10,11 @@ use rand::RngExt;
 use super::palette::PALETTE;
 use super::record::{Failure, Fault, Url, ensure};
 use super::scene::Script;
-use super::verbs::{ADMIN, Outcome, REPOS, Verb, crc64};
+use super::verbs::{ADMIN, Outcome, REPOS, Verb};
 use super::world::{Act, Deed, World};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::xorb::verify;
-use crate::format::{ByteRange, XorbHash};
+use crate::format::{ByteRange, Crc64, XorbHash};
 use crate::index::{RepairIndex, XorbHealth};
 
 /// Xorbs that are damaged at once, at most: the others are to be busy with other things.
@@ -54,7 +54,7 @@ impl World {
     /// Whether the blob is the xorb, in the serialization that the row knows of.
     async fn is_described(&self, row: &XorbHealth) -> bool {
         let Some(bytes) = self.blob(row.hash).await else { return false };
-        crc64(&bytes) == row.crc64
+        Crc64::of(&bytes) == row.crc64
             && verify(&bytes)
                 .is_ok_and(|xorb| xorb.hash() == row.hash && xorb.layout().serialized_len() == bytes.len() as u64)
     }

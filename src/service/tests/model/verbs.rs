@@ -1,7 +1,6 @@
 //! What the outside does to a store, and what it is told.
 
 use bytes::Bytes;
-use crc64fast_nvme::Digest;
 use futures_util::{TryStreamExt, stream};
 
 use super::palette::{PALETTE, Xorb};
@@ -9,7 +8,7 @@ use super::record::Url;
 use super::scene::{LOCKED, LOCKED_IN_CHECK};
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::parse_dedup_answer;
-use crate::format::{ByteRange, FileHash, XorbHash};
+use crate::format::{ByteRange, Crc64, FileHash, XorbHash};
 use crate::runtime::clock::Clock;
 use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
 use crate::service::fsck::Presence;
@@ -236,17 +235,11 @@ fn grant(who: usize, xorb: &Xorb, form: usize, clock: &dyn Clock) -> Grant {
         claims: &claims(who),
         xorb: xorb.hash,
         body_len: bytes.len() as u64,
-        crc64nvme: crc64(bytes),
+        crc64nvme: Crc64::of(bytes),
         expires_unix_secs: now + 3600,
         nonce: rand::random(),
     };
     check_grant(&ring, request.issue(&ring).id.expose(), &xorb.hash, now).unwrap()
-}
-
-pub(super) fn crc64(bytes: &[u8]) -> u64 {
-    let mut crc64 = Digest::new();
-    crc64.write(bytes);
-    crc64.sum64()
 }
 
 /// Reads a range as a client does: asks what to fetch, and fetches it.
@@ -306,5 +299,5 @@ async fn fetch(cas: &Cas, url: &Url) -> Outcome {
 /// The form of a xorb with this checksum.
 pub(super) fn form_of(xorb: usize, checksum: u64) -> Option<&'static [u8]> {
     let forms = PALETTE.xorbs[xorb].forms.iter().map(|form| form.bytes());
-    forms.into_iter().find(|bytes| crc64(bytes) == checksum)
+    forms.into_iter().find(|bytes| Crc64::of(bytes) == checksum)
 }

@@ -87,27 +87,24 @@ measure_ranges() { reads ranges ranges --threads 2 --chunks 16 --seconds "$secon
 measure_single() { reads single ranges --threads 2 --chunks 1 --seconds "$seconds" --verify "$sampled"; }
 measure_whole() { reads whole whole --threads 2 --connections 4 --seconds "$seconds" --verify "$sampled"; }
 measure_cold() { reads cold ranges --chunks 16 --cold "$scratch/zorb-readable/xorbs"; }
-measure_mixed() {
-  local served=$scratch/zorb-readable/xorbs
-  reads mixed mixed --served "$served"
-  # What these cost a server that has none of the cold reads, beside a zorb that has them.
-  record mixed beside mixed "$zorb" --pid "$(<"$scratch/zorb-readable.pid")" --served "$served" \
-    --warm-address "$sendfile" --warm-target nginx
-}
+measure_mixed() { reads mixed mixed --served "$scratch/zorb-readable/xorbs"; }
 
 # reads NAME VERB [ARGUMENT...]
 reads() {
-  local server
-  for server in $(in_turn zorb sendfile no-sendfile); do
-    local address=$zorb target=zorb pid=zorb-readable
+  local server servers=(zorb sendfile no-sendfile)
+  [[ $1 == mixed ]] && servers=(beside "${servers[@]}")
+  for server in $(in_turn "${servers[@]}"); do
+    local address=$zorb target=zorb pid=zorb-readable other=()
     case $server in
+      # The cold reads are zorb's, and its processor time and memory; the warm ones have a server of their own.
+      beside) other=(--warm-address "$sendfile" --warm-target nginx) ;;
       sendfile) address=$sendfile target=nginx pid=nginx ;;
       no-sendfile) address=$no_sendfile target=nginx pid=nginx ;;
     esac
     # Warm, and right to the last byte; the cold lines compare all of it anyway.
     [[ $1 == cold || $1 == mixed ]] ||
       "$load" whole "$set" "$address" --target "$target" --connections 1 --once >"$scratch/warm.out"
-    record "$1" "$server" "$2" "$address" --target "$target" --pid "$(<"$scratch/$pid.pid")" "${@:3}"
+    record "$1" "$server" "$2" "$address" --target "$target" --pid "$(<"$scratch/$pid.pid")" "${@:3}" "${other[@]}"
   done
 }
 

@@ -6,7 +6,7 @@ use clap::Parser;
 use zorb::cli::Cli;
 
 /// Chosen by measurement (docs/performance.md), and only where it was measured.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,11 +1,11 @@
 //! CRC-64/NVME, by which the store tells serializations apart and upload grants say what the body is.
 //!
-//! It finds what went wrong by accident. Nothing is trusted for it: that is for the hashes.
+//! It finds what went wrong by accident. Whoever chooses the bytes can choose it, too; against those there are the hashes.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// The checksum of bytes that come in pieces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Crc64(Digest);
 
 impl Crc64 {

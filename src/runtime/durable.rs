@@ -70,8 +70,8 @@ impl TempFile {
         self.write_rest(begin, written, bytes)
     }
 
-    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written at this place goes the other way,
-    /// which says why if that fails, too.
+    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written at this place goes the
+    /// other way, which says why if that fails, too.
     fn write_rest(&mut self, begin: u64, written: io::Result<usize>, bytes: &[u8]) -> io::Result<()> {
         let written_len = written.unwrap_or(0);
         let file = self.file_mut();

@@ -4,13 +4,13 @@
 //! a heal none goes on with what it knew of the blob before. Other serializations have their chunks elsewhere, so a
 //! reader with an old layout would get wrong bytes, and clients do not check them.
 //!
-//! Other processes can mark and delete, too; they let the generation of the index grow, which a server looks at every second. They
-//! replace no blobs while it runs. What one of them deletes and this one takes again in another serialization, all within that
-//! second, is not seen by whoever had found it before and has not opened it yet.
-//!
 //! The epoch makes that so. It counts whenever something that is known of a xorb turns false, *before* the blob is
 //! replaced and again after the row was. Whoever opens a blob looks at the epoch afterwards; if it is not the one in
 //! which the layout was read, the row is read again. A blob that was opened in time keeps its old bytes.
+//!
+//! Other processes can mark and delete, too; they let the generation of the index grow, which a server looks at every
+//! second. They replace no blobs while it runs. What one of them deletes and this one takes again in another
+//! serialization, all within that second, is not seen by whoever had found it before and has not opened it yet.
 //!
 //! A heal is blob first, then row. A crash between leaves a xorb that is damaged by its row and sound in truth: nobody
 //! reads it, and the next scrub, fsck or upload finds out and describes the blob that is there.
@@ -45,7 +45,8 @@ impl Cas {
         self.xorbs.invalidate(&hash);
     }
 
-    /// The same for xorbs that are deleted: they may come again in another serialization.
+    /// The same for xorbs that are deleted: they may come again in another serialization. Costs every reader one look at
+    /// the index, once, since the epoch is one for all.
     pub(super) fn forget_deleted(&self, hashes: &[XorbHash]) {
         if !hashes.is_empty() {
             self.epoch.advance();
@@ -69,7 +70,9 @@ impl Cas {
         let hash = xorb.hash();
         match self.index.find_xorb(hash).await.map_err(StoreError::from)? {
             Some(row) if row.is_damaged => Err(ReadError::Quarantined { hash }),
-            Some(row) if row.crc64 == xorb.crc64() => Ok(()),
+            // The checksum alone is none against who chooses the bytes. Where all chunks are in the same places it does
+            // not matter whose serialization they are.
+            Some(row) if row.crc64 == xorb.crc64() && row.layout == *xorb.layout() => Ok(()),
             Some(_) => Err(ReadError::Replaced { hash }),
             None => {
                 self.xorbs.invalidate(&hash);

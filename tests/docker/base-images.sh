@@ -26,7 +26,7 @@ toolchain_image=${build_image%:*}-toolchain:${build_image##*:}
 suite=${SUITE:-bookworm}
 
 runtime_packages=ca-certificates
-# What the C parts of the dependencies (SQLite, zstd, ring) are compiled with, and what people
+# What the C parts of the dependencies (SQLite, zstd, ring, jemalloc) are compiled with, and what people
 # expect of a Rust build image besides.
 build_packages=ca-certificates,gcc,g++,libc6-dev,make,perl-base,pkg-config
 
@@ -73,7 +73,7 @@ make_runtime_image() {
     'CMD ["bash"]'
 }
 
-# The build stand-in but for the crates: Debian, a C compiler, this machine's Rust toolchain.
+# The build stand-in but for the crates: Debian, a C compiler and make, this machine's Rust toolchain.
 # Debian's own Rust is older than the one the package asks for.
 make_toolchain_image() {
   local sysroot version inputs

@@ -17,6 +17,19 @@ pub struct XorbContents {
     pub chunk_hashes: Vec<ChunkHash>,
 }
 
+/// Chunks of a xorb, one behind the other: what a term is checked against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XorbPart {
+    /// Which xorb.
+    pub xorb: XorbHash,
+    /// The first of the chunks.
+    pub start: u32,
+    /// Raw bytes of each.
+    pub raw_lens: Vec<u32>,
+    /// The hash of each.
+    pub chunk_hashes: Vec<ChunkHash>,
+}
+
 /// A file to be registered, proven against the layouts of its xorbs.
 #[derive(Clone, Debug)]
 pub struct NewFile {

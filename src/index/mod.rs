@@ -36,6 +36,7 @@ pub use self::compact::{Compact, FilePage, FileSwitch, RunSwitch, Switched, Term
 pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{
     Claim, ClaimState, DedupHit, FileRow, KnownSha256, NewFile, Reader, Registered, Registration, XorbContents,
+    XorbPart,
 };
 pub use self::health::{
     Drift, FaultPage, FileFault, FilesHit, FutureTimes, HealthIndex, HealthSums, RepairIndex, XorbHealth,
@@ -46,7 +47,7 @@ pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, U
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
-use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// The life of a xorb's row.
@@ -223,6 +224,10 @@ pub trait Index:
 
     /// Layout and chunk hashes of those of these xorbs that readers may see, in no order.
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
+
+    /// These chunks of those of these xorbs that readers may see, in no order; where a xorb ends earlier, those that it
+    /// has, or none. Each xorb is to be named once. Takes memory for these chunks only; the row is read whole.
+    fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>>;
 
     /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
     /// is live afterwards, with a reference that keeps it from being collected, or else fresh: no step of a collection

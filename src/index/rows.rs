@@ -1,7 +1,7 @@
 //! Rows to values. A row that does not parse is an [`Inconsistent`], never a panic and never a guess.
 
 use super::error::Inconsistent;
-use super::{ChunkColumns, XorbRow, XorbState};
+use super::{ChunkColumns, XorbPart, XorbRow, XorbState};
 use crate::format::compression::Scheme;
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, XorbHash};
@@ -54,6 +54,19 @@ pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> R
         hashes: hashes.iter().copied().map(ChunkHash::from_bytes).collect(),
         schemes: schemes.collect::<Result<_, _>>()?,
     })
+}
+
+/// A part of both columns: of the layout from the entry before the first chunk on, if there is one.
+pub(super) fn part(xorb: XorbHash, start: u32, layout: &[u8], hashes: &[u8]) -> Result<XorbPart, Inconsistent> {
+    let raw_lens = Layout::parse_raw_lens(layout, start)
+        .map_err(|error| invalid("xorbs", "layout", &xorb, format!("from chunk {start} on: {error}")))?;
+    let (hashes, rest) = hashes.as_chunks::<32>();
+    if !rest.is_empty() || hashes.len() != raw_lens.len() {
+        let (whole, count) = (hashes.len(), raw_lens.len());
+        let reason = format!("from chunk {start} on: {whole} whole hashes and {} bytes for {count} chunks", rest.len());
+        return Err(invalid("xorb_chunks", "hashes", &xorb, reason));
+    }
+    Ok(XorbPart { xorb, start, raw_lens, chunk_hashes: hashes.iter().copied().map(ChunkHash::from_bytes).collect() })
 }
 
 fn invalid(table: &'static str, column: &'static str, hash: &XorbHash, reason: String) -> Inconsistent {

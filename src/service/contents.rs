@@ -10,8 +10,8 @@ use super::error::StoreError;
 use super::files::ReconstructError;
 use super::reconstruct::Inconsistency;
 use crate::format::shard::Term;
-use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
-use crate::index::{Reader, XorbContents};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::index::{IndexError, Reader, XorbContents, XorbPart};
 
 /// Xorbs that are in memory at once, for each walk: of 41 bytes per chunk, 40 KiB for a common one.
 const MAX_XORB_COUNT: usize = 64;
@@ -47,10 +47,10 @@ impl Walk {
     }
 }
 
-/// What is known of some xorbs.
+/// What is known of some xorbs: of each the chunks of some terms, and those between them.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    xorbs: HashMap<XorbHash, XorbContents>,
+    parts: HashMap<XorbHash, XorbPart>,
 }
 
 /// The chunks of a term.
@@ -58,25 +58,36 @@ pub(super) struct Contents {
 pub(super) struct TermChunks<'c> {
     pub(super) hashes: &'c [ChunkHash],
     /// Raw bytes of each.
-    pub(super) raw_lens: Vec<u32>,
+    pub(super) raw_lens: &'c [u32],
 }
 
 impl Contents {
-    /// The xorb, if it is there.
-    pub(super) fn get(&self, xorb: &XorbHash) -> Option<&XorbContents> {
-        self.xorbs.get(xorb)
+    /// Whether the xorb is there.
+    pub(super) fn has(&self, xorb: &XorbHash) -> bool {
+        self.parts.contains_key(xorb)
     }
 
     /// The chunks of a term; `None` where the xorb is not there, or does not have them with the length that it says.
     pub(super) fn chunks(&self, term: &Term) -> Option<TermChunks<'_>> {
-        let xorb = self.get(&term.xorb)?;
-        let places = xorb.layout.chunks_in(term.chunks)?;
-        let raw_lens = places.map(|place| u32::try_from(place.raw.byte_len()).ok()).collect::<Option<Vec<u32>>>()?;
-        let (start, end) = (usize::try_from(term.chunks.start()).ok()?, usize::try_from(term.chunks.end()).ok()?);
-        let hashes = xorb.chunk_hashes.get(start..end)?;
+        let part = self.parts.get(&term.xorb)?;
+        let place = |chunk: u32| usize::try_from(chunk.checked_sub(part.start)?).ok();
+        let places = place(term.chunks.start())?..place(term.chunks.end())?;
+        let (raw_lens, hashes) = (part.raw_lens.get(places.clone())?, part.chunk_hashes.get(places)?);
         let is_same = raw_lens.iter().copied().map(u64::from).sum::<u64>() == u64::from(term.raw_len);
         is_same.then_some(TermChunks { hashes, raw_lens })
     }
+}
+
+/// The chunks of a part; `None` where it has none.
+fn range_of(part: &XorbPart) -> Option<ChunkRange> {
+    let count = u32::try_from(part.raw_lens.len()).ok()?;
+    ChunkRange::new(part.start, part.start.checked_add(count)?)
+}
+
+/// The fewest chunks in a row that have both in them.
+fn hull(a: ChunkRange, b: ChunkRange) -> ChunkRange {
+    let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
+    ChunkRange::new(start, end).expect("neither is empty")
 }
 
 impl Cas {
@@ -98,25 +109,48 @@ impl Cas {
         Ok(row.terms)
     }
 
-    /// The contents of these xorbs, of which those that are not there are left out. What `before` has of them is not
-    /// read again, and what else it has is let go.
-    pub(super) async fn contents(
-        &self,
-        before: Contents,
-        xorbs: impl Iterator<Item = XorbHash>,
-    ) -> Result<Contents, StoreError> {
-        let wanted: HashSet<XorbHash> = xorbs.collect();
-        let mut contents = before;
-        contents.xorbs.retain(|xorb, _| wanted.contains(xorb));
-        let missing: Vec<XorbHash> = wanted.into_iter().filter(|xorb| contents.get(xorb).is_none()).collect();
-        if !missing.is_empty() {
-            let parts: Vec<Vec<XorbHash>> = missing.chunks(READ_XORB_COUNT).map(<[_]>::to_vec).collect();
-            let reads = stream::iter(parts.into_iter().map(|part| self.index.xorb_contents(part)));
-            let loaded: Vec<_> = reads.buffer_unordered(READ_COUNT).try_collect().await?;
-            contents.xorbs.extend(loaded.into_iter().flatten().map(|xorb| (xorb.hash, xorb)));
+    /// What these terms need of their xorbs, of which those that are not there are left out. What `before` has of them
+    /// is not read again if it is enough, and what else it has is let go.
+    pub(super) async fn contents(&self, before: Contents, terms: &[Term]) -> Result<Contents, StoreError> {
+        let mut wanted: HashMap<XorbHash, ChunkRange> = HashMap::new();
+        for term in terms {
+            let range = wanted.entry(term.xorb).or_insert(term.chunks);
+            *range = hull(*range, term.chunks);
         }
+        let mut contents = before;
+        contents.parts.retain(|xorb, part| {
+            let (Some(range), Some(known)) = (wanted.get_mut(xorb), range_of(part)) else { return false };
+            // With what is known already: terms that come and go in a large xorb let it be read a few times, and not
+            // for each of them.
+            *range = hull(*range, known);
+            *range == known
+        });
+        wanted.retain(|xorb, _| !contents.has(xorb));
+        let loaded = read(wanted.into_iter().collect(), |wanted| self.index.xorb_parts(wanted)).await?;
+        contents.parts.extend(loaded.into_iter().map(|part| (part.xorb, part)));
         Ok(contents)
     }
+
+    /// All chunks of these xorbs, of which those that are not there are left out.
+    pub(super) async fn whole_contents(
+        &self,
+        xorbs: impl Iterator<Item = XorbHash>,
+    ) -> Result<HashMap<XorbHash, XorbContents>, StoreError> {
+        let wanted: HashSet<XorbHash> = xorbs.collect();
+        let loaded = read(wanted.into_iter().collect(), |wanted| self.index.xorb_contents(wanted)).await?;
+        Ok(loaded.into_iter().map(|xorb| (xorb.hash, xorb)).collect())
+    }
+}
+
+/// Asks for some at a time.
+async fn read<W: Clone, T, F: Future<Output = Result<Vec<T>, IndexError>>>(
+    wanted: Vec<W>,
+    ask: impl Fn(Vec<W>) -> F,
+) -> Result<Vec<T>, IndexError> {
+    let parts: Vec<Vec<W>> = wanted.chunks(READ_XORB_COUNT).map(<[_]>::to_vec).collect();
+    let reads = stream::iter(parts.into_iter().map(ask));
+    let loaded: Vec<Vec<T>> = reads.buffer_unordered(READ_COUNT).try_collect().await?;
+    Ok(loaded.into_iter().flatten().collect())
 }
 
 /// Cuts terms into runs, each of as many as may be taken at once.

@@ -7,7 +7,7 @@
 //!
 //! Terms are proven in runs, so that memory is bounded by the layouts of a run, not by the file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::quota::OverQuota;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
-use crate::index::{Claim, ClaimState, NewFile, Registered, Registration};
+use crate::index::{Claim, ClaimState, NewFile, Registered, Registration, XorbContents};
 use crate::runtime::fair::{Tenant, Turn};
 
 /// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
@@ -181,7 +181,7 @@ impl Cas {
         tenant: Tenant,
         xorbs: &[CasInfo],
     ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
-        let contents = self.contents(Contents::default(), xorbs.iter().map(|xorb| xorb.hash)).await?;
+        let contents = self.whole_contents(xorbs.iter().map(|xorb| xorb.hash)).await?;
         let batch = xorbs.to_vec();
         let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
         Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
@@ -229,7 +229,7 @@ impl Cas {
         let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
         let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
         for terms in runs(&file.terms) {
-            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+            contents = self.contents(contents, terms).await?;
             let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
             range_hashes = rest;
             let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
@@ -299,7 +299,10 @@ pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo])
 }
 
 /// Compares what a shard says of a xorb with what the xorb is; returns its chunks that clients may ask for.
-fn prove_xorb(claimed: &CasInfo, contents: &Contents) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
+fn prove_xorb(
+    claimed: &CasInfo,
+    contents: &HashMap<XorbHash, XorbContents>,
+) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
     let xorb = claimed.hash;
     let stored = contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
     let is_same = stored.chunk_hashes.len() == claimed.chunks.len()
@@ -332,13 +335,15 @@ impl FileProof {
         for (index, term) in terms.iter().enumerate() {
             let (xorb, chunks) = (term.xorb, term.chunks);
             let wrong = RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
-            contents.get(&xorb).ok_or(RegisterError::MissingXorb { xorb })?;
+            if !contents.has(&xorb) {
+                return Err(RegisterError::MissingXorb { xorb });
+            }
             let chunks = contents.chunks(term).ok_or(wrong)?;
             if proofs.get(index) != Some(&RangeHash::of(chunks.hashes)) {
                 return Err(RegisterError::NoProof { file: self.file, term: self.next });
             }
             for (hash, raw_len) in chunks.hashes.iter().zip(chunks.raw_lens) {
-                self.chunks.push(hash, raw_len.into());
+                self.chunks.push(hash, u64::from(*raw_len));
                 self.first.get_or_insert((*hash, xorb));
             }
             self.next += 1;

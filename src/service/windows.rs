@@ -63,7 +63,7 @@ impl Cas {
                 return Ok(builder.finish().ok_or_else(|| inconsistent(Inconsistency::Gap { offset: file_len }))?);
             }
             for terms in runs(&terms) {
-                contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+                contents = self.contents(contents, terms).await?;
                 let terms = terms.to_vec();
                 let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
                 let pushed;
@@ -78,7 +78,7 @@ fn push_terms(builder: &mut WindowBuilder, terms: &[Term], contents: &Contents) 
     for term in terms {
         let inconsistent = Inconsistency::Term { xorb: term.xorb, chunks: term.chunks, term_len: term.raw_len.into() };
         let chunks = contents.chunks(term).ok_or(inconsistent)?;
-        builder.push_segment(RangeHash::of(chunks.hashes), chunks.hashes.iter().zip(chunks.raw_lens));
+        builder.push_segment(RangeHash::of(chunks.hashes), chunks.hashes.iter().zip(chunks.raw_lens.iter().copied()));
     }
     Ok(())
 }

@@ -193,13 +193,35 @@ impl Layout {
         let mut ends: Vec<ChunkEnd> = Vec::with_capacity(chunks.len());
         let mut last = ChunkEnd::default();
         for (chunk, index) in chunks.iter().zip(0..) {
-            let [a, b, c, d, e, f, g, h] = *chunk;
-            let end = ChunkEnd { serialized: u32::from_le_bytes([a, b, c, d]), raw: u32::from_le_bytes([e, f, g, h]) };
+            let end = parse_end(chunk);
             check_chunk(index, last, end)?;
             ends.push(end);
             last = end;
         }
         Ok(Self { ends })
+    }
+
+    /// Raw lengths of the chunks in a part of the packed form: from the chunk `first` on, behind the entry of the chunk
+    /// before it, if there is one. A part that ends earlier has fewer chunks, or none.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not part of what [`Layout::pack`] makes; nothing of them is used.
+    pub fn parse_raw_lens(packed: &[u8], first: u32) -> Result<Vec<u32>, LayoutError> {
+        let (entries, rest) = packed.as_chunks::<PACKED_CHUNK_LEN>();
+        if !rest.is_empty() {
+            return Err(LayoutError::PackedLen { len: packed.len() });
+        }
+        let mut ends = entries.iter().map(parse_end);
+        let mut last = if first == 0 { ChunkEnd::default() } else { ends.next().unwrap_or_default() };
+        ends.zip(first..=u32::MAX)
+            .map(|(end, index)| {
+                check_chunk(index, last, end)?;
+                let raw_len = end.raw.checked_sub(last.raw).ok_or(LayoutError::ChunkLen { index })?;
+                last = end;
+                Ok(raw_len)
+            })
+            .collect()
     }
 
     /// The end before the range and the end of its last chunk.
@@ -224,6 +246,11 @@ fn places(before: ChunkEnd, ends: &[ChunkEnd], first: u32) -> impl Iterator<Item
             raw: ByteRange::new(start.raw.into(), end.raw.into())?,
         })
     })
+}
+
+fn parse_end(entry: &[u8; PACKED_CHUNK_LEN]) -> ChunkEnd {
+    let [a, b, c, d, e, f, g, h] = *entry;
+    ChunkEnd { serialized: u32::from_le_bytes([a, b, c, d]), raw: u32::from_le_bytes([e, f, g, h]) }
 }
 
 /// The rules that hold for every chunk of a layout, whether it is built or read back.

@@ -5,7 +5,7 @@ use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{
     Allowance, Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration,
-    Ticket, XorbState,
+    Ticket, XorbPart, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -22,6 +22,7 @@ suite! {
     deduplication_stays_within_its_domain
     an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk
     contents_are_those_of_visible_xorbs_only
+    parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where_these_do
     the_empty_file_can_be_registered
 }
 
@@ -307,6 +308,37 @@ async fn contents_are_those_of_visible_xorbs_only(db: Db) {
     assert_eq!((contents[0].hash, &contents[0].layout), (hash(1), &expected.layout));
     assert_eq!(contents[0].chunk_hashes, expected.chunk_hashes);
     assert!(db.xorb_contents(Vec::new()).await.unwrap().is_empty());
+}
+
+async fn parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where_these_do(db: Db) {
+    let whole = [xorb(1, 7), xorb(2, 1)];
+    for xorb in whole.clone() {
+        put(&db, xorb).await;
+    }
+    db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    for start in 0..9 {
+        for end in start + 1..=9 {
+            let chunks = ChunkRange::new(start, end).unwrap();
+            let mut parts = db.xorb_parts((0..=255).map(|byte| (hash(byte), chunks)).collect()).await.unwrap();
+            parts.sort_by_key(|part| *part.xorb.as_bytes());
+            let expected = whole.each_ref().map(|xorb| {
+                let of_all = start as usize..(end as usize).min(xorb.chunk_hashes.len());
+                let lens: Vec<u32> =
+                    xorb.layout.chunks().map(|place| u32::try_from(place.raw.byte_len()).unwrap()).collect();
+                XorbPart {
+                    xorb: xorb.hash,
+                    start,
+                    raw_lens: lens.get(of_all.clone()).unwrap_or_default().to_vec(),
+                    chunk_hashes: xorb.chunk_hashes.get(of_all).unwrap_or_default().to_vec(),
+                }
+            });
+            assert_eq!(parts, expected, "{chunks}");
+        }
+    }
+    let far = ChunkRange::new(u32::MAX - 1, u32::MAX).unwrap();
+    let part = db.xorb_parts(vec![(hash(1), far)]).await.unwrap().remove(0);
+    assert_eq!((part.start, part.raw_lens.len(), part.chunk_hashes.len()), (u32::MAX - 1, 0, 0));
+    assert!(db.xorb_parts(Vec::new()).await.unwrap().is_empty());
 }
 
 async fn the_empty_file_can_be_registered(db: Db) {

@@ -11,10 +11,10 @@ use super::named::{Named, Unfit};
 use super::terms::insert_terms;
 use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::rows;
-use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents};
+use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart};
 use crate::runtime::clock::Timestamp;
 
 /// Hashes in one statement: far below SQLite's limit on parameters (32 766 since 3.32).
@@ -36,6 +36,31 @@ impl SqliteIndex {
             }
         }
         Ok(contents)
+    }
+
+    pub(super) async fn read_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> Result<Vec<XorbPart>, IndexError> {
+        let op = "read parts of xorbs";
+        let failed = |error| map(op, error);
+        let mut parts = Vec::with_capacity(wanted.len());
+        for batch in wanted.chunks(BATCH_COUNT) {
+            // CROSS: by what is wanted, one after the other, and not the other way round.
+            let mut query = QueryBuilder::<Sqlite>::new("WITH wanted (xorb, first, count) AS (");
+            query.push_values(batch, |mut row, (xorb, chunks)| {
+                row.push_bind(xorb.as_bytes().to_vec()).push_bind(chunks.start()).push_bind(chunks.count());
+            });
+            query.push(
+                ") SELECT hash, first, substr(layout, max(first - 1, 0) * 8 + 1, (count + min(first, 1)) * 8), \
+                 substr(hashes, first * 32 + 1, count * 32) FROM wanted CROSS JOIN xorbs ON hash = wanted.xorb \
+                 JOIN xorb_chunks ON xorb_id = id WHERE state IN (1, 2)",
+            );
+            for row in &query.build().fetch_all(&self.readers).await.map_err(failed)? {
+                let inconsistent = |error| IndexError::inconsistent(op, error);
+                let xorb = rows::xorb_hash(get(op, row, 0)?).map_err(inconsistent)?;
+                let part = rows::part(xorb, get(op, row, 1)?, get(op, row, 2)?, get(op, row, 3)?);
+                parts.push(part.map_err(inconsistent)?);
+            }
+        }
+        Ok(parts)
     }
 
     pub(super) async fn register_files(&self, registration: &Registration) -> Result<Registered, IndexError> {

@@ -43,11 +43,11 @@ use super::error::{IndexError, IndexErrorKind};
 use super::rows::{self, state_to_sql};
 use super::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
-    Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbRow,
-    XorbState, migrate,
+    Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbPart,
+    XorbRow, XorbState, migrate,
 };
 use crate::format::shard::Sha256;
-use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
@@ -319,6 +319,10 @@ impl Index for SqliteIndex {
 
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
         self.read_contents(hashes).boxed()
+    }
+
+    fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>> {
+        self.read_parts(wanted).boxed()
     }
 
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {

@@ -121,7 +121,7 @@ impl Cas {
     async fn range_hashes(&self, file: &FileRecord) -> Result<Option<Vec<RangeHash>>, StoreError> {
         let (mut hashes, mut contents) = (Vec::with_capacity(file.terms.len()), Contents::default());
         for terms in runs(&file.terms) {
-            contents = self.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+            contents = self.contents(contents, terms).await?;
             let terms = terms.to_vec();
             let hash = move || {
                 let hashes = terms.iter().map(|term| Some(RangeHash::of(contents.chunks(term)?.hashes)));

@@ -17,13 +17,12 @@ use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::shard::Sha256;
-use crate::format::{ByteRange, XorbHash};
-use crate::format::{ChunkHash, FileHash};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
     KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket,
-    Totals, XorbContents, XorbEntry, XorbRow, XorbState,
+    Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 use crate::service::tests::model::{Gate, Weakness};
@@ -343,6 +342,10 @@ impl Index for FaultyIndex {
 
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
         self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
+    }
+
+    fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>> {
+        self.faults.around("xorb_parts", self.inner.xorb_parts(wanted), index_error).boxed()
     }
 
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {

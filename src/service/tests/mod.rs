@@ -3,6 +3,7 @@
 mod backup;
 mod claims;
 mod compact;
+mod contents;
 mod faults;
 mod faults_health;
 mod fsck;

@@ -97,6 +97,30 @@ fn packed_layout_reads_back_and_nothing_else_does() {
 }
 
 #[test]
+fn any_part_of_a_packed_layout_says_the_raw_lengths_of_its_chunks_and_one_that_runs_backwards_none() {
+    let (packed, raw_lens) = (layout(&[(108, 200), (9, 1), (58, 50)]).pack(), [200, 1, 50]);
+    for first in 0..=3_u32 {
+        // From the entry before the first chunk on.
+        let begin = first.saturating_sub(1) as usize * 8;
+        for end in begin..=packed.len() {
+            let part = Layout::parse_raw_lens(&packed[begin..end], first);
+            if (end - begin).is_multiple_of(8) {
+                let lens = raw_lens.get(first as usize..end / 8).unwrap_or_default();
+                assert_eq!(part.as_deref(), Ok(lens), "{first}, {begin} to {end}");
+            } else {
+                assert_eq!(part, Err(LayoutError::PackedLen { len: end - begin }));
+            }
+        }
+    }
+    let (first, second) = (&packed[..8], &packed[8..16]);
+    let backwards = [second, first].concat();
+    assert_eq!(Layout::parse_raw_lens(&backwards, 5), Err(LayoutError::ChunkLen { index: 5 }));
+    assert_eq!(Layout::parse_raw_lens(&backwards, 0), Err(LayoutError::ChunkLen { index: 1 }));
+    assert_eq!(Layout::parse_raw_lens(&packed[..16], 8192), Err(LayoutError::TooManyChunks));
+    assert_eq!(Layout::parse_raw_lens(&packed[..16], u32::MAX), Err(LayoutError::TooManyChunks));
+}
+
+#[test]
 fn chunks_at_the_limits_are_taken_and_beyond_them_refused() {
     let push = |record_len, raw_len| LayoutBuilder::new().push(record_len, raw_len);
     assert_eq!(push(9, 1), Ok(()));

@@ -134,7 +134,7 @@ impl Running<'_> {
     ) -> Result<(Option<Vec<RangeHash>>, Contents), StoreError> {
         let (mut hashes, mut chunks) = (Vec::with_capacity(terms.len()), Aggregator::new());
         for terms in runs(terms) {
-            contents = self.cas.contents(contents, terms.iter().map(|term| term.xorb)).await?;
+            contents = self.cas.contents(contents, terms).await?;
             let terms = terms.to_vec();
             let take = move || (take(&terms, &contents, &mut chunks), chunks, contents);
             let taken;
@@ -203,7 +203,7 @@ fn take(terms: &[Term], contents: &Contents, chunks: &mut Aggregator) -> Option<
     for term in terms {
         let found = contents.chunks(term)?;
         hashes.push(RangeHash::of(found.hashes));
-        found.hashes.iter().zip(found.raw_lens).for_each(|(hash, raw_len)| chunks.push(hash, raw_len.into()));
+        found.hashes.iter().zip(found.raw_lens).for_each(|(hash, raw_len)| chunks.push(hash, u64::from(*raw_len)));
     }
     Some(hashes)
 }

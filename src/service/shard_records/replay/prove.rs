@@ -97,14 +97,13 @@ impl Replay<'_> {
         &self,
         files: impl Iterator<Item = &Proven>,
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
-        let (mut chunks, mut seen, mut contents) = (Vec::new(), HashSet::new(), Contents::default());
+        let (mut chunks, mut seen) = (Vec::new(), HashSet::new());
         for terms in files.flat_map(|file| runs(&file.file.terms)) {
-            contents = self.cas.contents(contents, terms.iter().map(|term| term.xorb)).await?;
-            for term in terms {
-                if let Some(xorb) = contents.get(&term.xorb).filter(|_| seen.insert(term.xorb)) {
-                    let asked_for = xorb.chunk_hashes.iter().filter(|hash| hash.is_dedup_eligible());
-                    chunks.extend(asked_for.map(|hash| (*hash, term.xorb)));
-                }
+            let unseen = terms.iter().map(|term| term.xorb).filter(|xorb| !seen.contains(xorb));
+            for (hash, xorb) in self.cas.whole_contents(unseen).await? {
+                let asked_for = xorb.chunk_hashes.iter().filter(|hash| hash.is_dedup_eligible());
+                chunks.extend(asked_for.map(|chunk| (*chunk, hash)));
+                seen.insert(hash);
             }
         }
         Ok((chunks, seen.into_iter().collect()))

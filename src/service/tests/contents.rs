@@ -1,0 +1,78 @@
+//! What is known of xorbs while a file is gone through: enough for the terms at hand, and no more than the index has.
+
+use super::records::xorb_of;
+use super::{Setup, upload};
+use crate::format::shard::Term;
+use crate::format::xorb::BuiltXorb;
+use crate::format::{ChunkRange, XorbHash};
+use crate::service::contents::Contents;
+
+/// A term of these chunks, with the length that they have.
+fn term(xorb: &BuiltXorb, start: u32, end: u32) -> Term {
+    let chunks = ChunkRange::new(start, end).unwrap();
+    let raw = xorb.xorb().layout().raw_range(chunks).unwrap();
+    Term { xorb: xorb.xorb().hash(), chunks, raw_len: u32::try_from(raw.byte_len()).unwrap() }
+}
+
+/// Whether these are the chunks of the term.
+fn knows(contents: &Contents, xorb: &BuiltXorb, term: &Term) -> bool {
+    let range = term.chunks.start() as usize..term.chunks.end() as usize;
+    let places = xorb.xorb().layout().chunks_in(term.chunks).unwrap();
+    let lens: Vec<u32> = places.map(|place| u32::try_from(place.raw.byte_len()).unwrap()).collect();
+    let hashes = &xorb.xorb().chunk_hashes()[range];
+    contents.chunks(term).is_some_and(|chunks| chunks.hashes == hashes && chunks.raw_lens == lens)
+}
+
+#[tokio::test]
+async fn terms_that_come_and_go_in_a_xorb_find_their_chunks_each_time_also_those_of_before() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let (one, other) = (xorb_of(&(0..12).collect::<Vec<_>>()), xorb_of(&[100, 101]));
+    for xorb in [&one, &other] {
+        upload(&cas, xorb).await.unwrap();
+    }
+    let mut contents = Contents::default();
+    let steps = [
+        [term(&one, 5, 7), term(&other, 1, 2)],
+        [term(&one, 6, 7), term(&other, 1, 2)],
+        [term(&one, 1, 2), term(&other, 0, 1)],
+        [term(&one, 9, 12), term(&other, 0, 2)],
+        [term(&one, 0, 12), term(&other, 0, 2)],
+    ];
+    for terms in &steps {
+        contents = cas.contents(contents, terms).await.unwrap();
+        assert!(knows(&contents, &one, &terms[0]) && knows(&contents, &other, &terms[1]), "{terms:?}");
+    }
+    // What is not named any more is let go.
+    contents = cas.contents(contents, &steps[0][1..]).await.unwrap();
+    assert!(!contents.has(&one.xorb().hash()) && contents.chunks(&steps[0][0]).is_none());
+    assert!(knows(&contents, &other, &steps[0][1]));
+}
+
+#[tokio::test]
+async fn terms_that_go_past_the_end_or_say_other_lengths_have_no_chunks_and_xorbs_that_are_not_there_are_not() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let xorb = xorb_of(&[1, 2, 3]);
+    upload(&cas, &xorb).await.unwrap();
+    let good = term(&xorb, 1, 3);
+    let past = |start, end| Term { chunks: ChunkRange::new(start, end).unwrap(), ..good };
+    let wrong = [
+        past(1, 4),
+        past(3, 4),
+        past(u32::MAX - 1, u32::MAX),
+        Term { raw_len: good.raw_len - 1, ..good },
+        Term { raw_len: u32::MAX, ..good },
+    ];
+    for term in wrong {
+        // Also beside one that is as it says.
+        for terms in [&[term][..], &[good, term], &[term, good]] {
+            let contents = cas.contents(Contents::default(), terms).await.unwrap();
+            assert!(contents.has(&term.xorb) && contents.chunks(&term).is_none(), "{term:?}");
+            assert!(!terms.contains(&good) || knows(&contents, &xorb, &good), "{term:?}");
+        }
+    }
+    let missing = Term { xorb: XorbHash::from_bytes([1; 32]), ..good };
+    let contents = cas.contents(Contents::default(), &[missing, good]).await.unwrap();
+    assert!(!contents.has(&missing.xorb) && contents.chunks(&missing).is_none() && knows(&contents, &xorb, &good));
+}

@@ -56,14 +56,24 @@ pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> R
     })
 }
 
-/// A part of both columns: of the layout from the entry before the first chunk on, if there is one.
-pub(super) fn part(xorb: XorbHash, start: u32, layout: &[u8], hashes: &[u8]) -> Result<XorbPart, Inconsistent> {
+/// Parts of both columns, with the lengths that these have in all: of the layout from the entry before the first chunk on,
+/// if there is one.
+pub(super) fn part(
+    xorb: XorbHash,
+    start: u32,
+    (layout, layout_len): (&[u8], i64),
+    (hashes, hashes_len): (&[u8], i64),
+) -> Result<XorbPart, Inconsistent> {
+    // As whole chunks: 8 bytes of layout and 32 of hash for each.
+    if layout_len <= 0 || layout_len % 8 != 0 || layout_len.checked_mul(4) != Some(hashes_len) {
+        let reason = format!("{layout_len} bytes of layout and {hashes_len} of hashes");
+        return Err(invalid("xorb_chunks", "hashes", &xorb, reason));
+    }
     let raw_lens = Layout::parse_raw_lens(layout, start)
         .map_err(|error| invalid("xorbs", "layout", &xorb, format!("from chunk {start} on: {error}")))?;
     let (hashes, rest) = hashes.as_chunks::<32>();
     if !rest.is_empty() || hashes.len() != raw_lens.len() {
-        let (whole, count) = (hashes.len(), raw_lens.len());
-        let reason = format!("from chunk {start} on: {whole} whole hashes and {} bytes for {count} chunks", rest.len());
+        let reason = format!("from chunk {start} on: {} for {} chunks", hashes.len(), raw_lens.len());
         return Err(invalid("xorb_chunks", "hashes", &xorb, reason));
     }
     Ok(XorbPart { xorb, start, raw_lens, chunk_hashes: hashes.iter().copied().map(ChunkHash::from_bytes).collect() })

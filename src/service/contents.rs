@@ -9,16 +9,20 @@ use super::Cas;
 use super::error::StoreError;
 use super::files::ReconstructError;
 use super::reconstruct::Inconsistency;
+use crate::format::limits::MAX_XORB_CHUNK_COUNT;
 use crate::format::shard::Term;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{IndexError, Reader, XorbContents, XorbPart};
 
-/// Xorbs that are in memory at once, for each walk: of 41 bytes per chunk, 40 KiB for a common one.
+/// Xorbs that are in memory at once, for each walk: of 36 bytes per chunk, 36 KiB for a common one.
 const MAX_XORB_COUNT: usize = 64;
 
 /// Xorbs that are read with one question to the index. Those of a run are read with two at once: each is 41 KiB in a place of
 /// its own, so that a single question waits for the disk once for every one of them.
 const READ_XORB_COUNT: usize = 16;
+
+/// More chunks than a xorb has: all of them.
+const WHOLE: ChunkRange = ChunkRange::new(0, MAX_XORB_CHUNK_COUNT).expect("it is not empty");
 
 /// Such questions at once: half of the connections that read, since others read meanwhile.
 const READ_COUNT: usize = 2;
@@ -120,10 +124,13 @@ impl Cas {
         let mut contents = before;
         contents.parts.retain(|xorb, part| {
             let (Some(range), Some(known)) = (wanted.get_mut(xorb), range_of(part)) else { return false };
-            // With what is known already: terms that come and go in a large xorb let it be read a few times, and not
-            // for each of them.
-            *range = hull(*range, known);
-            *range == known
+            // The second time all of it: small files lie in a xorb side by side, each behind what is known, and a row is
+            // read whole for any part of it.
+            let is_enough = hull(*range, known) == known;
+            if !is_enough {
+                *range = WHOLE;
+            }
+            is_enough
         });
         wanted.retain(|xorb, _| !contents.has(xorb));
         let loaded = read(wanted.into_iter().collect(), |wanted| self.index.xorb_parts(wanted)).await?;

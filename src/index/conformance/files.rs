@@ -1,5 +1,6 @@
 //! What the contract says about files.
 
+use super::collect::after;
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
@@ -316,6 +317,10 @@ async fn parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where
         put(&db, xorb).await;
     }
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
+    // One that may go is there, one that goes is not.
+    put(&db, xorb(4, 3)).await;
+    assert_eq!(db.condemn_xorbs(vec![hash(2), hash(4)], NOW, after(10)).await.unwrap().len(), 2);
+    assert_eq!(db.begin_deletions(vec![hash(4)], after(10), after(20)).await.unwrap(), [hash(4)]);
     for start in 0..9 {
         for end in start + 1..=9 {
             let chunks = ChunkRange::new(start, end).unwrap();

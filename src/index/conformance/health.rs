@@ -148,6 +148,12 @@ async fn a_heal_in_the_same_serialization_replaces_nothing(db: Db) {
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
     db.heal_xorb(xorb(1, 3), ticket, after(1)).await.unwrap();
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, None);
+    // Whoever chooses the bytes can choose their checksum, but not where the chunks are.
+    mark(&db, 1).await;
+    let ticket = Ticket::random();
+    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
+    db.heal_xorb(NewXorb { crc64: xorb(1, 3).crc64, ..other(1, 3) }, ticket, after(2)).await.unwrap();
+    assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, Some(after(2)));
 }
 
 async fn what_is_not_visible_is_neither_due_nor_marked(db: Db) {

@@ -6,9 +6,10 @@ use tempfile::TempDir;
 
 use super::files::{file, file_hash, registration, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::ChunkRange;
 use crate::index::{
-    Drift, FaultPage, FileFault, FutureTimes, Index, NewXorb, Registered, Staging, Ticket, Totals, XorbHealth,
-    XorbState,
+    Drift, FaultPage, FileFault, FutureTimes, Index, IndexErrorKind, NewXorb, Registered, Staging, Ticket, Totals,
+    XorbHealth, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -147,6 +148,24 @@ async fn tampered(sql: &str) -> (TempDir, SqliteIndex) {
 fn fault(byte: u8) -> FileFault {
     let file = file_hash(byte);
     FileFault { file, lost: Vec::new(), unreferenced: Vec::new(), surplus_count: 0, is_unreadable: false }
+}
+
+#[tokio::test]
+async fn parts_of_columns_that_are_cut_off_are_inconsistent_also_behind_the_cut_and_before_it() {
+    for sql in [
+        "UPDATE xorbs SET layout = x'01' WHERE id = 1",
+        "UPDATE xorbs SET layout = substr(layout, 1, 16) WHERE id = 1",
+        "UPDATE xorbs SET layout = CAST(layout || x'00' AS BLOB) WHERE id = 1",
+        "UPDATE xorb_chunks SET hashes = substr(hashes, 1, 64) WHERE xorb_id = 1",
+        "UPDATE xorb_chunks SET hashes = x'' WHERE xorb_id = 1",
+    ] {
+        let (_folder, index) = tampered(sql).await;
+        for (start, end) in [(0, 1), (0, 3), (1, 2), (2, 3), (3, 4), (5, 9)] {
+            let chunks = ChunkRange::new(start, end).unwrap();
+            let error = index.as_dyn().xorb_parts(vec![(hash(2), chunks), (hash(1), chunks)]).await.unwrap_err();
+            assert_eq!(error.kind, IndexErrorKind::Inconsistent, "{sql}: {chunks}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::index::rows;
 use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart};
 use crate::runtime::clock::Timestamp;
 
-/// Hashes in one statement: far below SQLite's limit on parameters (32 766 since 3.32).
+/// Xorbs in one statement, of three parameters at most: far below SQLite's limit on parameters (32 766 since 3.32).
 pub(super) const BATCH_COUNT: usize = 500;
 
 impl SqliteIndex {
@@ -50,14 +50,14 @@ impl SqliteIndex {
             });
             query.push(
                 ") SELECT hash, first, substr(layout, max(first - 1, 0) * 8 + 1, (count + min(first, 1)) * 8), \
-                 substr(hashes, first * 32 + 1, count * 32) FROM wanted CROSS JOIN xorbs ON hash = wanted.xorb \
+                 length(layout), substr(hashes, first * 32 + 1, count * 32), length(hashes) FROM wanted CROSS JOIN xorbs ON hash = wanted.xorb \
                  JOIN xorb_chunks ON xorb_id = id WHERE state IN (1, 2)",
             );
             for row in &query.build().fetch_all(&self.readers).await.map_err(failed)? {
                 let inconsistent = |error| IndexError::inconsistent(op, error);
                 let xorb = rows::xorb_hash(get(op, row, 0)?).map_err(inconsistent)?;
-                let part = rows::part(xorb, get(op, row, 1)?, get(op, row, 2)?, get(op, row, 3)?);
-                parts.push(part.map_err(inconsistent)?);
+                let (layout, hashes) = ((get(op, row, 2)?, get(op, row, 3)?), (get(op, row, 4)?, get(op, row, 5)?));
+                parts.push(rows::part(xorb, get(op, row, 1)?, layout, hashes).map_err(inconsistent)?);
             }
         }
         Ok(parts)

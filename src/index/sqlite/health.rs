@@ -166,7 +166,8 @@ async fn heal(
     // A ticket of its own: what somebody has found out about the blob that was there before must not hit this one.
     const HEAL: &str = "UPDATE xorbs SET state = 1, since = max(since, ?1), serialized_len = ?2, raw_len = ?3, \
          crc64 = ?4, layout = ?5, \
-         replaced_at = CASE crc64 WHEN ?4 THEN replaced_at ELSE ?1 END, damaged_at = NULL, verified_at = ?1, ticket = ?6 WHERE id = ?7";
+         replaced_at = CASE WHEN crc64 = ?4 AND layout = ?5 THEN replaced_at ELSE ?1 END, \
+         damaged_at = NULL, verified_at = ?1, ticket = ?6 WHERE id = ?7";
     const DESCRIBE: &str = "INSERT OR REPLACE INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)";
     const SUM: &str = "UPDATE totals SET serialized_len = serialized_len + ?, raw_len = raw_len + ?";
     let failed = |error| map(op, error);

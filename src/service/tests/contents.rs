@@ -1,5 +1,6 @@
 //! What is known of xorbs while a file is gone through: enough for the terms at hand, and no more than the index has.
 
+use super::faults::Moment;
 use super::records::xorb_of;
 use super::{Setup, upload};
 use crate::format::shard::Term;
@@ -24,29 +25,40 @@ fn knows(contents: &Contents, xorb: &BuiltXorb, term: &Term) -> bool {
 }
 
 #[tokio::test]
-async fn terms_that_come_and_go_in_a_xorb_find_their_chunks_each_time_also_those_of_before() {
+async fn a_xorb_is_read_for_its_terms_and_once_more_for_all_that_come_and_go_in_it_later() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (one, other) = (xorb_of(&(0..12).collect::<Vec<_>>()), xorb_of(&[100, 101]));
     for xorb in [&one, &other] {
         upload(&cas, xorb).await.unwrap();
     }
-    let mut contents = Contents::default();
-    let steps = [
-        [term(&one, 5, 7), term(&other, 1, 2)],
-        [term(&one, 6, 7), term(&other, 1, 2)],
-        [term(&one, 1, 2), term(&other, 0, 1)],
-        [term(&one, 9, 12), term(&other, 0, 2)],
-        [term(&one, 0, 12), term(&other, 0, 2)],
-    ];
-    for terms in &steps {
-        contents = cas.contents(contents, terms).await.unwrap();
-        assert!(knows(&contents, &one, &terms[0]) && knows(&contents, &other, &terms[1]), "{terms:?}");
+    let all = [term(&one, 0, 12), term(&other, 0, 2)];
+    // Two that are far apart, and what is between them; nothing else.
+    let mut contents = cas.contents(Contents::default(), &[term(&one, 3, 4), term(&one, 6, 7)]).await.unwrap();
+    assert!(knows(&contents, &one, &term(&one, 3, 7)) && !contents.has(&other.xorb().hash()));
+    assert!([(2, 4), (6, 8)].iter().all(|(start, end)| contents.chunks(&term(&one, *start, *end)).is_none()));
+    // What is within is not read again; what is not lets all of it be read, and is the last that does.
+    for (start, end, is_read, is_all) in
+        [(4, 6, false, false), (7, 8, true, true), (0, 1, false, true), (11, 12, false, true), (0, 12, false, true)]
+    {
+        setup.faults.arm_at("xorb_parts", Moment::Before);
+        let terms = [term(&one, start, end)];
+        let read = cas.contents(contents, &terms).await;
+        assert_eq!((read.is_err(), setup.faults.disarm().is_some()), (is_read, is_read), "{start}-{end}");
+        contents = match read {
+            Ok(contents) => contents,
+            Err(_) => {
+                let before = cas.contents(Contents::default(), &[term(&one, 3, 7)]).await.unwrap();
+                cas.contents(before, &terms).await.unwrap()
+            }
+        };
+        assert!(knows(&contents, &one, &terms[0]), "{start}-{end}");
+        assert_eq!(knows(&contents, &one, &all[0]), is_all, "{start}-{end}");
     }
     // What is not named any more is let go.
-    contents = cas.contents(contents, &steps[0][1..]).await.unwrap();
-    assert!(!contents.has(&one.xorb().hash()) && contents.chunks(&steps[0][0]).is_none());
-    assert!(knows(&contents, &other, &steps[0][1]));
+    contents = cas.contents(contents, &all[1..]).await.unwrap();
+    assert!(!contents.has(&one.xorb().hash()) && contents.chunks(&all[0]).is_none());
+    assert!(knows(&contents, &other, &all[1]));
 }
 
 #[tokio::test]

@@ -133,6 +133,19 @@ async fn whoever_has_the_layout_of_a_xorb_that_was_deleted_gets_no_bytes_of_the_
 }
 
 #[tokio::test]
+async fn whoever_has_an_old_layout_looks_again_also_where_the_new_one_has_the_same_checksum() {
+    let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    upload(&cas, &first).await.unwrap();
+    let early = cas.find(first.xorb().hash()).await.unwrap().unwrap();
+    let layout: String = second.xorb().layout().pack().iter().map(|byte| format!("{byte:02x}")).collect();
+    setup.index.tamper(&format!("UPDATE xorbs SET layout = x'{layout}'")).await;
+    cas.forget_layout(first.xorb().hash());
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Replaced { .. })));
+}
+
+#[tokio::test]
 async fn a_heal_whose_row_goes_meanwhile_leaves_no_blob_that_no_row_knows_of() {
     let first = xorb("bytes", Policy::Lz4);
     let (setup, cas) = Setup::quarantined(&first).await;

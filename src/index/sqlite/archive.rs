@@ -8,9 +8,10 @@ use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
 use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 
+use super::connect::ACQUIRE_TIMEOUT;
 use super::files::{execute, file_hash, release};
 use super::terms::insert_terms;
-use super::{ACQUIRE_TIMEOUT, READER_COUNT, SqliteIndex, get, map, millis};
+use super::{READER_COUNT, SqliteIndex, get, map, millis};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::archive::{FileRecord, RestoredFile, Sha256State};

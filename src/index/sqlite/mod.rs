@@ -7,6 +7,7 @@ mod archive;
 mod claims;
 mod collect;
 mod compact;
+mod connect;
 mod failure;
 mod files;
 mod grants;
@@ -27,16 +28,16 @@ mod usage;
 #[cfg(test)]
 pub(crate) mod weakened;
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
+use self::connect::{pool_options, sync_parent};
 use self::failure::{can_write, map};
 pub use self::replace::Replacement;
 use super::error::{IndexError, IndexErrorKind};
@@ -52,9 +53,6 @@ use crate::runtime::clock::Timestamp;
 
 /// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
 const READER_COUNT: u32 = 4;
-
-/// How long a request waits for a connection before it is told that the index is unavailable.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A SQLite file as an [`Index`].
 #[derive(Clone, Debug)]
@@ -93,10 +91,8 @@ impl SqliteIndex {
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5));
         let op = "open the database";
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
+        let writer =
+            pool_options(1).before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
         let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
         migrate::run(&writer).await.map_err(|error| IndexError {
             op: "bring the schema up to date",
@@ -104,7 +100,7 @@ impl SqliteIndex {
             source: Box::new(error),
         })?;
         sync_parent(path)?;
-        let readers = SqlitePoolOptions::new().max_connections(READER_COUNT).acquire_timeout(ACQUIRE_TIMEOUT);
+        let readers = pool_options(READER_COUNT);
         let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
         Ok(Self { writer, readers })
     }
@@ -114,17 +110,6 @@ impl SqliteIndex {
         self.readers.close().await;
         self.writer.close().await;
     }
-}
-
-/// Makes the file's name durable. SQLite syncs the file and its log, but not the folder of a file that it created.
-fn sync_parent(path: &Path) -> Result<(), IndexError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| IndexError {
-        op: "sync the folder of the database",
-        kind: IndexErrorKind::Other,
-        source: Box::new(error),
-    })
 }
 
 impl Index for SqliteIndex {

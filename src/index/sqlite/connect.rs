@@ -1,0 +1,33 @@
+//! Connections to the file: how many, how long one is waited for, and that the file's name is durable.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::SqlitePoolOptions;
+
+use crate::index::error::{IndexError, IndexErrorKind};
+
+/// How long a request waits for a connection before it is told that the index is unavailable.
+pub(super) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So many connections at most.
+pub(super) fn pool_options(max_connection_count: u32) -> SqlitePoolOptions {
+    // Not tested before each use, which is a question to another thread and its answer, as long as a lookup itself: there is no
+    // network that a connection could have lost, and each is tested when it is given back.
+    SqlitePoolOptions::new()
+        .max_connections(max_connection_count)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+}
+
+/// Makes the file's name durable. SQLite syncs the file and its log, but not the folder of a file that it created.
+pub(super) fn sync_parent(path: &Path) -> Result<(), IndexError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| IndexError {
+        op: "sync the folder of the database",
+        kind: IndexErrorKind::Other,
+        source: Box::new(error),
+    })
+}

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
 use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 
-use super::connect::ACQUIRE_TIMEOUT;
+use super::connect::pool_options;
 use super::files::{execute, file_hash, release};
 use super::terms::insert_terms;
 use super::{READER_COUNT, SqliteIndex, get, map, millis};
@@ -40,7 +40,7 @@ impl SqliteIndex {
             .read_only(true)
             .create_if_missing(false)
             .busy_timeout(Duration::from_secs(5));
-        let pool = SqlitePoolOptions::new().max_connections(READER_COUNT).acquire_timeout(ACQUIRE_TIMEOUT);
+        let pool = pool_options(READER_COUNT);
         let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
         migrate::check(&readers).await.map_err(|source| IndexError { op, kind: IndexErrorKind::Other, source })?;
         Ok(Self { writer: readers.clone(), readers })

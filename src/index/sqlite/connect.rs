@@ -1,4 +1,4 @@
-//! Connections to the file: how many, how long one is waited for, and that the file's name is durable.
+//! Connections to the file: how long one is waited for, when it is tested, and that the file's name is durable.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use sqlx::sqlite::SqlitePoolOptions;
 use crate::index::error::{IndexError, IndexErrorKind};
 
 /// How long a request waits for a connection before it is told that the index is unavailable.
-pub(super) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// So many connections at most.
 pub(super) fn pool_options(max_connection_count: u32) -> SqlitePoolOptions {

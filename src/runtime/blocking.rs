@@ -103,6 +103,7 @@ impl Pool {
 impl Pool {
     /// Drops a value whose end may block, on a blocking thread, and does not wait for it. It takes no permit: what ends
     /// gives memory and files back, and must not wait behind what takes them. Without a runtime it is dropped here.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn dispose<T: Send + 'static>(&self, value: T) {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(value))),
@@ -115,6 +116,7 @@ impl Pool {
     /// Runs the closure on another blocking thread, beside the one that asks, which has its turn already and is to
     /// [wait](Beside::wait) for the end. It takes no turn of its own: two that wait for each other's would wait for ever. Without a
     /// runtime it runs when it is waited for.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn beside<T, F>(&self, work: F) -> Beside<T>
     where
         T: Send + 'static,

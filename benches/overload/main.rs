@@ -3,6 +3,7 @@
 //!
 //!   cargo bench --bench overload
 //!   cargo bench --bench overload -- --compare OLD_BINARY     one client alone, this server and an older one in turn
+//!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside two that ask for long answers
 //!
 //! Starts the real server with tokens. Idle is measured before and after the load, in the same run, with the same
 //! requests. Ends with 1 when the ratio is above 3, when anything of the quiet tenant fails, or when memory or descriptors
@@ -22,6 +23,7 @@
 )]
 
 mod flood;
+mod plans;
 mod quiet;
 mod server;
 mod xorbs;
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => measure(),
         ["--compare", old] => compare(old),
+        ["--plans"] => plans::measure(&[env!("CARGO_BIN_EXE_zorb")]),
+        ["--plans", old] => plans::measure(&[env!("CARGO_BIN_EXE_zorb"), old]),
         ["--flood", rest @ ..] => flood::run(rest),
         other => panic!("no such arguments: {other:?}"),
     }

@@ -1,6 +1,6 @@
 //! The tenant that is measured: one connection, one range after the other, on a blocking socket.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -95,14 +95,28 @@ pub(crate) fn open(address: &str) -> BufReader<TcpStream> {
 
 /// Sends a xorb; returns the status.
 pub(crate) fn put(connection: &mut BufReader<TcpStream>, token: &str, hash: &str, body: &[u8]) -> u16 {
+    post(connection, token, &format!("/xorbs/{hash}"), body)
+}
+
+/// Sends something; returns the status.
+pub(crate) fn post(connection: &mut BufReader<TcpStream>, token: &str, path: &str, body: &[u8]) -> u16 {
     let head_text = format!(
-        "POST /xorbs/{hash} HTTP/1.1\r\nHost: zorb\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: zorb\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     connection.get_mut().write_all(head_text.as_bytes()).unwrap();
     connection.get_mut().write_all(body).unwrap();
     let (status, len) = head(connection);
     connection.read_exact(&mut vec![0; len]).unwrap();
+    status
+}
+
+/// Asks for something and reads all of it; returns the status.
+pub(crate) fn fetch(connection: &mut BufReader<TcpStream>, token: &str, path: &str) -> u16 {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: zorb\r\nAuthorization: Bearer {token}\r\n\r\n");
+    connection.get_mut().write_all(request.as_bytes()).unwrap();
+    let (status, len) = head(connection);
+    assert_eq!(io::copy(&mut connection.take(len as u64), &mut io::sink()).unwrap(), len as u64);
     status
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Server {
     pub(crate) address: String,
     folder: TempDir,
     pub(crate) quiet_token: String,
-    flood_token: String,
+    pub(crate) flood_token: String,
     slow_token: String,
 }
 

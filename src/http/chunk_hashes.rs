@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::Response;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
@@ -13,6 +13,8 @@ use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::range::parse_closed_ranges;
+use super::render::json;
+use super::tenant::Sharer;
 use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
 use crate::format::{ByteRange, FileHash, RangeHash};
@@ -24,12 +26,17 @@ const HEADER: &str = "x-range-dirty";
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    Sharer(tenant): Sharer,
     HashPath(file): HashPath<FileHash>,
     headers: HeaderMap,
-) -> Result<Json<ChunkHashesJson>, Problem> {
+) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
+    // Until the answer is made: it may be some ten MB, of a file of a million terms.
+    let _turn = state.cas.walk_turn(tenant).await?;
     let windows = state.cas.chunk_windows(&claims, file, &changes).await?;
-    Ok(Json(windows.into()))
+    let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();
+    let item_count = node_count + windows.gap_verification.len();
+    Ok(json(&state, item_count, || ChunkHashesJson::from(windows)).await)
 }
 
 fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {

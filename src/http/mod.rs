@@ -25,6 +25,7 @@ mod outlet;
 mod range;
 mod reconstructions;
 mod removal;
+mod render;
 mod representation;
 mod route;
 mod routes;

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::header::{CONTENT_LENGTH, RANGE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 
 use super::AppState;
 use super::auth::Caller;
@@ -16,6 +15,7 @@ use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
+use super::render::json;
 use super::tenant::Sharer;
 use super::transfer::Urls;
 use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
@@ -41,24 +41,15 @@ pub(super) async fn v2(
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
-) -> Result<Json<ReconstructionV2Json>, Problem> {
+) -> Result<Response, Problem> {
     let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let urls = Urls::new(&state, base, tenant);
-    let fetch = |xorb: &XorbPlan| -> Vec<FetchJson> {
-        let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
-        parts
-            .map(|(url, descriptors)| {
-                let ranges = descriptors.iter();
-                let ranges = ranges.map(|part| DescriptorJson { chunks: part.chunks.into(), bytes: part.bytes.into() });
-                FetchJson { url, ranges: ranges.collect() }
-            })
-            .collect()
-    };
-    Ok(Json(ReconstructionV2Json {
+    let (urls, item_count) = (Urls::new(&state, base, tenant), item_count(&found));
+    let answer = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
-        xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(xorb))).collect(),
-    }))
+        xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(&urls, xorb))).collect(),
+    };
+    Ok(json(&state, item_count, answer).await)
 }
 
 /// `GET /v1/reconstructions/{file}`.
@@ -70,13 +61,15 @@ pub(super) async fn v1(
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
-) -> Result<Json<ReconstructionV1Json>, Problem> {
+) -> Result<Response, Problem> {
     let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    Ok(Json(ReconstructionV1Json {
+    let (urls, item_count) = (Urls::new(&state, base, tenant), item_count(&found));
+    let answer = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
-        fetch_info: fetch_info(&Urls::new(&state, base, tenant), &found.plan.xorbs),
-    }))
+        fetch_info: fetch_info(&urls, &found.plan.xorbs),
+    };
+    Ok(json(&state, item_count, answer).await)
 }
 
 /// `GET /v1/reconstructions?file_id=…&file_id=…`.
@@ -86,7 +79,7 @@ pub(super) async fn batch_get(
     Sharer(tenant): Sharer,
     base: BaseUrl,
     Query(pairs): Query<Vec<(String, String)>>,
-) -> Result<Json<BatchJson>, Problem> {
+) -> Result<Response, Problem> {
     let files = pairs.iter().filter(|(name, _)| name == "file_id").map(|(_, value)| value.parse());
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
@@ -98,7 +91,7 @@ pub(super) async fn batch_post(
     Sharer(tenant): Sharer,
     base: BaseUrl,
     body: Body,
-) -> Result<Json<BatchJson>, Problem> {
+) -> Result<Response, Problem> {
     let body = PacedBody::new(body, &state).collect(MAX_BATCH_BODY_LEN).await?;
     let keys: FileKeysJson = serde_json::from_slice(&body).map_err(|error| {
         tracing::debug!(%error, "a batch query is no list of files");
@@ -173,7 +166,7 @@ async fn batch(
     (tenant, claims): (Tenant, &Claims),
     base: BaseUrl,
     mut files: Vec<FileHash>,
-) -> Result<Json<BatchJson>, Problem> {
+) -> Result<Response, Problem> {
     // The answer has each file once, however often it was asked for.
     let mut seen = HashSet::new();
     files.retain(|file| seen.insert(*file));
@@ -182,10 +175,23 @@ async fn batch(
         return Err(Problem::new(Code::InvalidRequest, detail));
     }
     let found = state.cas.reconstruct_all(claims, &files).await?;
-    Ok(Json(BatchJson {
+    let urls = Urls::new(state, base, tenant);
+    let item_count = found.files.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&found.xorbs);
+    let answer = move || BatchJson {
         files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
-        fetch_info: fetch_info(&Urls::new(state, base, tenant), &found.xorbs),
-    }))
+        fetch_info: fetch_info(&urls, &found.xorbs),
+    };
+    Ok(json(state, item_count, answer).await)
+}
+
+/// What an answer is made of: terms, lengths of chunks, and parts of xorbs.
+fn item_count(found: &Reconstruction) -> usize {
+    let lens = found.chunk_raw_lens.iter().flatten();
+    found.plan.file.terms.len() + lens.map(Vec::len).sum::<usize>() + descriptor_count(&found.plan.xorbs)
+}
+
+fn descriptor_count(xorbs: &[XorbPlan]) -> usize {
+    xorbs.iter().map(|xorb| xorb.descriptors.len()).sum()
 }
 
 /// The terms, with the lengths of their chunks where there are any.
@@ -199,6 +205,18 @@ fn detailed_terms(found: &Reconstruction) -> Vec<TermJson> {
 
 fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {
     terms.iter().map(TermJson::from).collect()
+}
+
+/// Version 2: a URL for as many descriptors as one may have.
+fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
+    let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
+    parts
+        .map(|(url, descriptors)| {
+            let ranges = descriptors.iter();
+            let ranges = ranges.map(|part| DescriptorJson { chunks: part.chunks.into(), bytes: part.bytes.into() });
+            FetchJson { url, ranges: ranges.collect() }
+        })
+        .collect()
 }
 
 /// Version 1: a URL for every descriptor.

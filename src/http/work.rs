@@ -34,7 +34,7 @@ pub(super) async fn bounded(
             Work::Lookup => Some(state.cas.lookup_turn(tenant).await?),
             Work::Light | Work::Upload => None,
         };
-        Ok(next.run(request).await)
+        Ok(tenant.doing(next.run(request)).await)
     };
     timeout(state.deadline, answer).await.unwrap_or_else(|_| {
         tracing::warn!(after_secs = state.deadline.as_secs(), "a request was ended by its deadline");

@@ -13,6 +13,7 @@ use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::extract::{HashPath, PartQuery, XorbPath};
+use super::render::json;
 use super::representation::Representation;
 use super::sending::Recipient;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
@@ -71,15 +72,17 @@ pub(super) async fn list_chunks(
     State(state): State<AppState>,
     caller: Caller,
     HashPath(hash): XorbPath,
-) -> Result<Json<ChunksJson>, Problem> {
+) -> Result<Response<Body>, Problem> {
     let xorb = find(&state, &caller, hash).await?;
     let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
-    Ok(Json(ChunksJson {
+    let chunk_count = chunks.len();
+    let answer = move || ChunksJson {
         hash: hash.to_string(),
         serialized_len: xorb.layout().serialized_len(),
         raw_len: xorb.layout().raw_len(),
         chunks: chunks.into_iter().map(Into::into).collect(),
-    }))
+    };
+    Ok(json(&state, chunk_count, answer).await)
 }
 
 /// The xorb, if this caller may see it. That somebody may not is not told apart from that there is none.

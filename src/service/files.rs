@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::task::coop::consume_budget;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::download::StoredXorb;
 use super::error::StoreError;
-use super::reconstruct::{
-    BatchPlan, FileTerm, Inconsistency, Plan, PlanError, PlannedTerm, Selection, chunk_raw_lens, place_terms, plan,
-    plan_batch, select,
-};
+use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, place_terms, select};
 use super::register::walls;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
 use crate::format::xorb::ChunkPlace;
@@ -35,6 +33,10 @@ const MAX_DETAILED_COUNT: u64 = 256 << 10;
 /// Terms of all files of a batch, at most: they are planned in memory, at some 200 bytes each. One file of 100 GiB has
 /// some thousand; what is larger is asked for by itself, in ranges.
 const MAX_BATCH_TERM_COUNT: usize = 100_000;
+
+/// Xorbs whose layouts are in memory at once, for each plan: 8 MiB of common ones, and up to 64 where chunks are small. What
+/// stock clients ask for at once is 256 MB of a file, of some ten xorbs.
+const PLANNED_XORB_COUNT: usize = 1024;
 
 /// Every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
@@ -120,21 +122,18 @@ impl Cas {
         detail: Detail,
     ) -> Result<Reconstruction, ReconstructError> {
         let row = self.file_row(claims, file, range.or(WHOLE)).await?;
-        let terms = place(&row)?;
-        let failed = |error| plan_error(file, error);
-        let selection = select(&terms, row.raw_len, range).map_err(failed)?;
-        let layouts = self.layouts(selection.xorbs()).await?;
-        let plan = plan(&selection, |xorb| layouts.get(xorb).map(|xorb| xorb.layout())).map_err(failed)?;
-        let wanted_len = selection.wanted().map_or(0, ByteRange::byte_len);
-        let chunk_count: u64 = plan.file.terms.iter().map(|term| u64::from(term.chunks.count())).sum();
-        let chunk_raw_lens = match detail {
-            Detail::Chunks if wanted_len <= MAX_DETAILED_LEN && chunk_count <= MAX_DETAILED_COUNT => {
-                let lens = |term: &PlannedTerm| chunk_raw_lens(layouts.get(&term.xorb)?.layout(), term.chunks);
-                plan.file.terms.iter().map(lens).collect()
-            }
-            Detail::Chunks | Detail::Terms => None,
+        let (file_len, term_count) = (row.raw_len, row.terms.len());
+        let find = move || {
+            let terms = place(&row)?;
+            let selection = select(&terms, file_len, range).map_err(|error| plan_error(file, error))?;
+            let is_short = selection.wanted().map_or(0, ByteRange::byte_len) <= MAX_DETAILED_LEN;
+            let chunk_limit = (detail == Detail::Chunks && is_short).then_some(MAX_DETAILED_COUNT);
+            Ok::<_, ReconstructError>(Planner::new(&[selection], PLANNED_XORB_COUNT, chunk_limit))
         };
-        Ok(Reconstruction { file_len: row.raw_len, plan, chunk_raw_lens })
+        let planner = self.compute(term_count, find).await?;
+        let Planned { plan: BatchPlan { files, xorbs }, chunk_raw_lens } = self.plan(file, planner).await?;
+        let file = files.into_iter().next().expect("there is a plan for each file");
+        Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens })
     }
 
     /// What to fetch for several whole files.
@@ -150,19 +149,35 @@ impl Cas {
             if term_count > MAX_BATCH_TERM_COUNT {
                 return Err(ReconstructError::BatchTooLarge { limit: MAX_BATCH_TERM_COUNT });
             }
-            rows.push((*file, row.raw_len, place(&row)?));
+            rows.push(row);
         }
-        let mut selections: Vec<Selection<'_>> = Vec::with_capacity(rows.len());
-        let mut xorbs = Vec::new();
-        for (file, raw_len, terms) in &rows {
-            let selection = select(terms, *raw_len, None).map_err(|error| plan_error(*file, error))?;
-            xorbs.extend(selection.xorbs());
-            selections.push(selection);
-        }
-        let layouts = self.layouts(xorbs).await?;
         let first = files.first().copied().unwrap_or(FileHash::EMPTY);
-        plan_batch(&selections, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()))
-            .map_err(|error| plan_error(first, error))
+        let find = move || {
+            let terms = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+            let select = |(row, terms): (&FileRow, _)| {
+                select(terms, row.raw_len, None).map_err(|error| plan_error(row.hash, error))
+            };
+            let selections = rows.iter().zip(terms.iter().map(Vec::as_slice)).map(select);
+            let selections = selections.collect::<Result<Vec<_>, _>>()?;
+            Ok::<_, ReconstructError>(Planner::new(&selections, PLANNED_XORB_COUNT, None))
+        };
+        let planner = self.compute(term_count, find).await?;
+        Ok(self.plan(first, planner).await?.plan)
+    }
+
+    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in memory.
+    async fn plan(&self, file: FileHash, mut planner: Planner) -> Result<Planned, ReconstructError> {
+        while let Some(run) = planner.next_run() {
+            let layouts = self.layouts(run.xorbs()).await?;
+            let item_count = planner.item_count(&run);
+            let plan = move || {
+                let planned = planner.plan(run, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()));
+                planned.map(|()| planner)
+            };
+            let inconsistent = |source| ReconstructError::Inconsistent { file, source };
+            planner = self.compute(item_count, plan).await.map_err(inconsistent)?;
+        }
+        Ok(planner.finish())
     }
 
     /// The answer to a client that asks whether a chunk is there: a shard with the xorb that has it, blinded with a
@@ -180,17 +195,19 @@ impl Cas {
         let Some(hit) = self.index.find_dedup(chunk, walls, lease_until).await? else { return Ok(None) };
         let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
         let contents = self.index.xorb_contents(hashes).await?;
-        let Some(xorbs) = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>() else {
-            return Ok(None);
+        let chunk_count = contents.iter().map(|xorb| xorb.chunk_hashes.len()).sum();
+        let answer = move || {
+            let xorbs = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>()?;
+            let answer = DedupAnswer {
+                xorbs: &xorbs,
+                key: HmacKey::from_bytes(rand::random()),
+                created_unix_secs: now.as_secs(),
+                key_expires_unix_secs: lease_until.as_secs(),
+            };
+            // A client that gets a shard it cannot read fails its whole upload; not answering costs it nothing.
+            write_dedup_answer(&answer).ok()
         };
-        let answer = DedupAnswer {
-            xorbs: &xorbs,
-            key: HmacKey::from_bytes(rand::random()),
-            created_unix_secs: now.as_secs(),
-            key_expires_unix_secs: lease_until.as_secs(),
-        };
-        // A client that gets a shard it cannot read fails its whole upload; not answering costs it nothing.
-        Ok(write_dedup_answer(&answer).ok())
+        Ok(self.compute(chunk_count, answer).await)
     }
 
     /// The file, with the terms around this part of it.
@@ -210,8 +227,11 @@ impl Cas {
 
     /// What is known of these xorbs, of which those that are not there are left out. None of them may be damaged: a plan
     /// that leads there would only fail later.
-    async fn layouts(&self, xorbs: Vec<XorbHash>) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, ReconstructError> {
-        let mut layouts = HashMap::with_capacity(xorbs.len());
+    async fn layouts(
+        &self,
+        xorbs: impl Iterator<Item = XorbHash> + Send,
+    ) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, ReconstructError> {
+        let mut layouts = HashMap::new();
         for hash in xorbs {
             if let Some(xorb) = self.find(hash).await? {
                 if xorb.is_damaged() {
@@ -219,6 +239,8 @@ impl Cas {
                 }
                 layouts.insert(hash, xorb);
             }
+            // Thousands may be in memory, and then nothing else here waits.
+            consume_budget().await;
         }
         Ok(layouts)
     }

@@ -6,6 +6,7 @@ pub mod access;
 mod admission;
 pub mod archive;
 mod claims;
+mod compute;
 mod contents;
 mod download;
 mod error;
@@ -94,6 +95,8 @@ pub struct Parts {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     verify_pool: Pool,
+    /// Answers that take long to compute: not in line with uploads, of which each keeps its thread for milliseconds.
+    computing: Pool,
     admission: Arc<Admission>,
     /// Blobs that may be made durable at once.
     publishes: FairGate,
@@ -156,6 +159,7 @@ impl Cas {
             clock,
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
+            computing: Pool::new(compute::turn_count(budget.verify_worker_count)),
             admission: Arc::new(shares.admission(budget)),
             publishes: shares.publishes(),
             reads: shares.reads(),

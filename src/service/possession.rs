@@ -16,7 +16,7 @@ use super::download::Proof;
 use super::error::StoreError;
 use super::register::RegisterError;
 use crate::format::XorbHash;
-use crate::format::shard::Sha256;
+use crate::format::shard::{Sha256, Term};
 use crate::index::NewFile;
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
@@ -24,18 +24,22 @@ use crate::runtime::telemetry::chain;
 /// Bytes of a file that are read for such a proof, at most: some seconds of work for one registration.
 const MAX_READ_LEN: u64 = 1 << 30;
 
+/// The xorbs of which terms want the first chunk alone. Of other terms it is known that their xorbs have more than one chunk: a
+/// look at a thousand places saved.
+pub(super) fn first_chunks<'t>(terms: impl Iterator<Item = &'t Term>) -> HashSet<XorbHash> {
+    terms.filter(|term| term.chunks.end() == 1).map(|term| term.xorb).collect()
+}
+
 impl Cas {
     /// Proves that whoever registers these files, whose terms lie within their xorbs, for this domain has the single chunks
-    /// that they refer to.
+    /// that they refer to. `candidates` are the [`first_chunks`] of their terms.
     pub(super) async fn prove_possession(
         &self,
         tenant: Tenant,
         files: &[NewFile],
+        candidates: HashSet<XorbHash>,
         domain: &str,
     ) -> Result<(), RegisterError> {
-        // Of other terms it is known that their xorbs have more than one chunk: a look at a thousand places saved.
-        let first_chunks = files.iter().flat_map(|file| &file.terms).filter(|term| term.chunks.end() == 1);
-        let candidates: HashSet<XorbHash> = first_chunks.map(|term| term.xorb).collect();
         if candidates.is_empty() {
             return Ok(());
         }

@@ -1,8 +1,7 @@
 //! From a file's terms and a byte range to what a client must fetch (spec 5.1 to 5.3). Pure.
 //!
 //! Planning has two steps, so that only what is needed is loaded. [`select`] finds the terms that a range touches, in
-//! the logarithm of their number; the caller then looks up the layouts of [`Selection::xorbs`], and [`plan`] does the
-//! rest. What clients depend on, and what a plan that exists therefore has (spec 5.1):
+//! the logarithm of their number; a [`Planner`] does the rest, run by run, for each of which the caller looks up layouts. What clients depend on, and what a plan that exists therefore has (spec 5.1):
 //!
 //! 1. Terms are in file order; the first and the last are trimmed to the chunks that the range needs, and the range
 //!    begins within the first chunk of the first term.
@@ -12,14 +11,13 @@
 //! 5. The raw length of a term is that of its chunks.
 //! 6. The same terms, range and layouts give the same plan: a client that asks again for fresh URLs compares.
 
+mod planner;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use thiserror::Error;
 
+pub use self::planner::{Planned, Planner, Run};
 use crate::format::shard::Term;
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
@@ -190,13 +188,6 @@ pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Re
 }
 
 impl Selection<'_> {
-    /// The xorbs whose layouts [`plan`] will ask for, each once, in the order in which the terms first name them.
-    #[must_use]
-    pub fn xorbs(&self) -> Vec<XorbHash> {
-        let mut seen = std::collections::HashSet::new();
-        self.terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect()
-    }
-
     /// The bytes of the file that are wanted and exist. `None` for the whole of the empty file.
     #[must_use]
     pub const fn wanted(&self) -> Option<ByteRange> {
@@ -204,130 +195,8 @@ impl Selection<'_> {
     }
 }
 
-/// Plans a range of one file. `layouts` is asked for each of [`Selection::xorbs`].
-///
-/// # Errors
-///
-/// A layout is missing or contradicts a term.
-pub fn plan<'l>(
-    selection: &Selection<'_>,
-    layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
-) -> Result<Plan, PlanError> {
-    let mut needs = Needs::default();
-    let file = needs.plan_file(selection, &layouts).map_err(PlanError::Inconsistent)?;
-    let xorbs = needs.finish(&layouts).map_err(PlanError::Inconsistent)?;
-    Ok(Plan { file, xorbs })
-}
-
-/// Plans ranges of several files at once: what they need of the same xorb is merged.
-///
-/// # Errors
-///
-/// A layout is missing or contradicts a term.
-pub fn plan_batch<'l>(
-    selections: &[Selection<'_>],
-    layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
-) -> Result<BatchPlan, PlanError> {
-    let mut needs = Needs::default();
-    let files: Result<Vec<FilePlan>, _> = selections.iter().map(|file| needs.plan_file(file, &layouts)).collect();
-    let files = files.map_err(PlanError::Inconsistent)?;
-    let xorbs = needs.finish(&layouts).map_err(PlanError::Inconsistent)?;
-    Ok(BatchPlan { files, xorbs })
-}
-
 /// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.
 #[must_use]
 pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
     layout.chunks_in(chunks)?.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()
-}
-
-/// The chunks that terms need, by xorb.
-#[derive(Debug, Default)]
-struct Needs {
-    xorbs: Vec<(XorbHash, Vec<ChunkRange>)>,
-    index: HashMap<XorbHash, usize>,
-}
-
-impl Needs {
-    fn plan_file<'l>(
-        &mut self,
-        selection: &Selection<'_>,
-        layouts: &impl Fn(&XorbHash) -> Option<&'l Layout>,
-    ) -> Result<FilePlan, Inconsistency> {
-        let mut file = FilePlan { offset_into_first_range: 0, terms: Vec::with_capacity(selection.terms.len()) };
-        let Some(wanted) = selection.wanted else { return Ok(file) };
-        for term in selection.terms {
-            let layout = layouts(&term.xorb).ok_or(Inconsistency::NoLayout { xorb: term.xorb })?;
-            let term_len = term.place.byte_len();
-            let inconsistent = Inconsistency::Term { xorb: term.xorb, chunks: term.chunks, term_len };
-            let (planned, offset) = trim(term, wanted, layout).ok_or(inconsistent)?;
-            if file.terms.is_empty() {
-                file.offset_into_first_range = offset;
-            }
-            self.add(planned.xorb, planned.chunks);
-            file.terms.push(planned);
-        }
-        Ok(file)
-    }
-
-    fn add(&mut self, xorb: XorbHash, chunks: ChunkRange) {
-        let index = match self.index.entry(xorb) {
-            Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => {
-                self.xorbs.push((xorb, Vec::new()));
-                *entry.insert(self.xorbs.len().saturating_sub(1))
-            }
-        };
-        if let Some((_, needed)) = self.xorbs.get_mut(index) {
-            needed.push(chunks);
-        }
-    }
-
-    fn finish<'l>(self, layouts: &impl Fn(&XorbHash) -> Option<&'l Layout>) -> Result<Vec<XorbPlan>, Inconsistency> {
-        let xorb_plan = |(xorb, needed): (XorbHash, Vec<ChunkRange>)| {
-            let layout = layouts(&xorb).ok_or(Inconsistency::NoLayout { xorb })?;
-            let descriptor = |chunks: ChunkRange| {
-                let bytes = layout.serialized_range(chunks);
-                let inconsistent = Inconsistency::Term { xorb, chunks, term_len: 0 };
-                Ok(Descriptor { chunks, bytes: bytes.ok_or(inconsistent)? })
-            };
-            let descriptors: Result<_, _> = merge(needed).into_iter().map(descriptor).collect();
-            Ok(XorbPlan { xorb, descriptors: descriptors? })
-        };
-        self.xorbs.into_iter().map(xorb_plan).collect()
-    }
-}
-
-/// The part of a term that is wanted, in whole chunks, and how many of its bytes are before the range.
-///
-/// `None` where the term's chunks do not have its length.
-fn trim(term: &FileTerm, wanted: ByteRange, layout: &Layout) -> Option<(PlannedTerm, u64)> {
-    let raw = layout.raw_range(term.chunks)?;
-    if raw.byte_len() != term.place.byte_len() {
-        return None;
-    }
-    let in_xorb = |offset: u64| raw.start().checked_add(offset.checked_sub(term.place.start())?);
-    let start = in_xorb(wanted.start().max(term.place.start()))?;
-    let end = in_xorb(wanted.end().min(term.place.end()))?;
-    let chunks = layout.chunks_of_raw(ByteRange::new(start, end)?)?;
-    let trimmed = layout.raw_range(chunks)?;
-    let raw_len = u32::try_from(trimmed.byte_len()).ok()?;
-    Some((PlannedTerm { xorb: term.xorb, chunks, raw_len }, start.checked_sub(trimmed.start())?))
-}
-
-/// These chunks as ascending ranges that neither overlap nor touch. No chunk is added.
-fn merge(mut ranges: Vec<ChunkRange>) -> Vec<ChunkRange> {
-    ranges.sort_unstable_by_key(|range| (range.start(), range.end()));
-    let mut merged: Vec<ChunkRange> = Vec::new();
-    for range in ranges {
-        let joined = match merged.last() {
-            Some(last) if range.start() <= last.end() => ChunkRange::new(last.start(), last.end().max(range.end())),
-            _ => None,
-        };
-        if joined.is_some() {
-            merged.pop();
-        }
-        merged.push(joined.unwrap_or(range));
-    }
-    merged
 }

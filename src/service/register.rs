@@ -19,6 +19,7 @@ use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
+use super::possession::first_chunks;
 use super::quota::OverQuota;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
@@ -147,18 +148,23 @@ impl Cas {
             let parsed = parse(&shard)?;
             // What is kept of it has neither footer nor lookup tables, which nobody has proven.
             let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
-            Ok::<_, ParseError>((parsed, Bytes::from(kept)))
+            let terms = parsed.files.iter().flat_map(|file| &file.terms);
+            let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
+            let single = first_chunks(terms);
+            Ok::<_, ParseError>((parsed, (named, single), Bytes::from(kept)))
         };
-        let (Shard { files, xorbs }, kept) = self.verify_pool.run_for(tenant, read).await?;
+        let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
-            xorbs: distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs),
+            xorbs: named,
             dedup: Vec::new(),
             now: self.clock.now(),
             allowance: self.quotas.allowance(&claims.repo),
         };
-        for batch in xorbs.chunks(BATCH_COUNT) {
+        let mut xorbs = xorbs.into_iter();
+        while xorbs.len() > 0 {
+            let batch = xorbs.by_ref().take(BATCH_COUNT).collect();
             registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
         }
         // Small files share xorbs: what is known of those is not read again for each.
@@ -170,7 +176,7 @@ impl Cas {
             registration.dedup.extend(first);
         }
         if claims.repo != RepoScope::All {
-            self.prove_possession(tenant, &registration.files, &domain(&claims.repo)).await?;
+            self.prove_possession(tenant, &registration.files, single, &domain(&claims.repo)).await?;
         }
         self.enter(registration, &domain(&claims.repo), kept).await
     }
@@ -179,11 +185,10 @@ impl Cas {
     pub(super) async fn prove_xorbs(
         &self,
         tenant: Tenant,
-        xorbs: &[CasInfo],
+        xorbs: Vec<CasInfo>,
     ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
         let contents = self.whole_contents(xorbs.iter().map(|xorb| xorb.hash)).await?;
-        let batch = xorbs.to_vec();
-        let prove = move || batch.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
+        let prove = move || xorbs.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
         Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
 

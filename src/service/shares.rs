@@ -19,6 +19,10 @@ const WAITING_COUNT: usize = 256;
 /// another one is read.
 const LOOKUP_COUNT: u32 = 8;
 
+/// Those of one tenant: the plan of a file of 100 000 terms takes a tenth of a second, and whoever asks for many of those leaves
+/// some turns to who asks for little.
+const LOOKUP_COUNT_PER_TENANT: u32 = 6;
+
 /// Time in which each of the turns to read goes once to a tenant of whom more wait than there are turns, while others ask as
 /// well: on two cores 2000 in a second, each for up to 256 KiB of an answer or 64 KiB of an upload. Without, a tenant that floods has
 /// both cores, and p99 of another one's reads of 1 MiB was 8.7 and 10.8 ms beside it (`cargo bench --bench overload`); so it was 1.8
@@ -63,13 +67,9 @@ impl Shares {
     }
 }
 
-/// For turns that end by themselves in no time: one tenant may have all of them.
-fn short(capacity: u32) -> FairGate {
-    FairGate::new(Limits { capacity, per_tenant: capacity, waiting_count: WAITING_COUNT, patience: PATIENCE })
-}
-
 pub(super) fn lookups() -> FairGate {
-    short(LOOKUP_COUNT)
+    let (capacity, per_tenant) = (LOOKUP_COUNT, LOOKUP_COUNT_PER_TENANT);
+    FairGate::new(Limits { capacity, per_tenant, waiting_count: WAITING_COUNT, patience: PATIENCE })
 }
 
 /// Walks take a second or two, so one tenant may not have all of them.
@@ -125,6 +125,15 @@ impl Cas {
     #[must_use]
     pub fn reads_waiting(&self) -> usize {
         self.reads.load().1
+    }
+
+    /// A turn to go through all of a file, and to make the answer.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn walk_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+        Ok(self.walks.enter(tenant, 1).await?)
     }
 
     /// A turn to ask the index something and to make the answer.

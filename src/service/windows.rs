@@ -40,7 +40,7 @@ impl From<StoreError> for WindowsError {
 
 impl Cas {
     /// What a client needs that wants to change these bytes of a file. The ranges may come in any order, overlap, and go
-    /// past the end.
+    /// past the end. Whoever asks has a [turn](Self::walk_turn): some MB are in memory until it is answered.
     ///
     /// # Errors
     ///
@@ -52,7 +52,6 @@ impl Cas {
         changes: &[ByteRange],
     ) -> Result<ChunkWindows, WindowsError> {
         let tenant = claims.tenant();
-        let _turn = self.walks.enter(tenant, 1).await.map_err(StoreError::from)?;
         let file_len = self.file_row(claims, file, None).await?.raw_len;
         let mut builder = WindowBuilder::new(changes, file_len).ok_or(WindowsError::NothingWithin { file_len })?;
         let inconsistent = |source| ReconstructError::Inconsistent { file, source };

@@ -1,9 +1,12 @@
 //! Files: registered with a proof, read in ranges through URLs that carry their own authority.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use zorb::format::compression::Policy;
 use zorb::format::shard::{CasInfo, Shard, write_upload};
 
-use crate::support::{Raw, TestServer, Xorb, read_file as read, register, rng, shard_of, stocked, upload_shard};
+use crate::support::{
+    Raw, TestServer, Xorb, random_bytes, read_file as read, register, rng, shard_of, stocked, upload_shard,
+};
 
 #[tokio::test]
 async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_a_restart() {
@@ -62,6 +65,40 @@ async fn the_lengths_of_chunks_come_when_they_are_asked_for_and_only_then() {
             assert_eq!(sizes(query, &[]).await, [Value::Null, Value::Null, Value::Null], "{query}");
         }
     }
+}
+
+/// Answers of more than a thousand terms are made on another thread than others.
+#[tokio::test]
+async fn a_file_of_thousands_of_terms_is_made_of_the_same_in_every_answer_whole_and_window_by_window() {
+    let server = TestServer::start();
+    let (client, mut rng) = (server.client(), rng());
+    let chunks: Vec<_> = (0..60).map(|_| random_bytes(&mut rng, 1000)).collect();
+    let xorb = Xorb::of(Policy::None, &chunks);
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.to_vec()).await.status, 201);
+    // No two neighbours are a run.
+    let runs: Vec<_> = (0..2500).map(|index| (&xorb, index * 7 % 60, index * 7 % 60 + 1)).collect();
+    let shard = shard_of(&runs);
+    assert_eq!(register(&client, shard.bytes()).await, 1);
+    let expected: Vec<_> = runs.iter().map(|(_, start, end)| json!({"start": start, "end": end})).collect();
+    let ranges =
+        |terms: &Value| -> Vec<Value> { terms.as_array().unwrap().iter().map(|term| term["range"].clone()).collect() };
+    let file = shard.file_hash();
+    for version in ["v1", "v2"] {
+        let path = format!("/{version}/reconstructions/{file}");
+        let whole = client.get(&format!("{path}?chunk_byte_sizes=true")).await.json();
+        assert_eq!(ranges(&whole["terms"]), expected);
+        assert!(whole["terms"].as_array().unwrap().iter().all(|term| term["chunk_byte_sizes"] == json!([1000])));
+        let mut parts = Vec::new();
+        for start in (0..2500).step_by(100) {
+            let range = format!("bytes={}-{}", start * 1000, (start + 100) * 1000 - 1);
+            parts.extend(ranges(&client.get_with(&path, &[("range", &range)]).await.json()["terms"]));
+        }
+        assert_eq!(parts, expected);
+    }
+    let batch = client.get(&format!("/v1/reconstructions?file_id={file}")).await.json();
+    assert_eq!(ranges(&batch["files"][&file]), expected);
+    let places = batch["fetch_info"][xorb.hash()].as_array().unwrap();
+    assert_eq!((places.len(), &places[0]["range"]), (1, &json!({"start": 0, "end": 60})));
 }
 
 #[tokio::test]

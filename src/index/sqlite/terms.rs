@@ -1,6 +1,7 @@
 //! Terms of files, in runs: each row has some hundred terms, and the byte of the file where they begin.
 
 use sqlx::SqliteConnection;
+use tokio::task::coop::consume_budget;
 
 use super::files::execute;
 use super::{SqliteIndex, get, map};
@@ -48,6 +49,8 @@ impl SqliteIndex {
                 let (key, reason) = (format!("file {hash}"), "no packed terms".to_owned());
                 IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
             })?);
+            // A file may have thousands of such rows, and nothing else here waits.
+            consume_budget().await;
         }
         Ok(Some(FileRow { hash, raw_len, terms, terms_start }))
     }

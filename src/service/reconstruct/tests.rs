@@ -6,8 +6,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    BatchPlan, Descriptor, FilePlan, FileTerm, Inconsistency, Plan, PlanError, Selection, chunk_raw_lens, place_terms,
-    plan, plan_batch, select,
+    BatchPlan, Descriptor, FilePlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, Selection,
+    chunk_raw_lens, place_terms, select,
 };
 use crate::format::shard::Term;
 use crate::format::xorb::{Layout, LayoutBuilder};
@@ -53,12 +53,27 @@ impl Store {
         place_terms(0, &terms.iter().map(term).collect::<Vec<_>>()).unwrap()
     }
 
-    fn plan(&self, selection: &Selection<'_>) -> Result<Plan, PlanError> {
-        plan(selection, |xorb| self.layouts.get(xorb))
+    fn plan(&self, selection: &Selection<'_>) -> Result<Plan, Inconsistency> {
+        let BatchPlan { files, xorbs } = self.planned(&[*selection], None)?.plan;
+        Ok(Plan { file: files.into_iter().next().unwrap(), xorbs })
     }
 
     fn batch(&self, selections: &[Selection<'_>]) -> BatchPlan {
-        plan_batch(selections, |xorb| self.layouts.get(xorb)).unwrap()
+        self.planned(selections, None).unwrap().plan
+    }
+
+    /// The plan, which is the same in runs of one xorb, of two, and of all of them.
+    fn planned(&self, selections: &[Selection<'_>], detail: Option<u64>) -> Result<Planned, Inconsistency> {
+        let [all, one, two] = [usize::MAX, 1, 2].map(|xorb_count| {
+            let mut planner = Planner::new(selections, xorb_count, detail);
+            while let Some(run) = planner.next_run() {
+                assert!((1..=xorb_count).contains(&run.xorbs().count()));
+                planner.plan(run, |xorb| self.layouts.get(xorb))?;
+            }
+            Ok(planner.finish())
+        });
+        assert_eq!((&one, &two), (&all, &all));
+        all
     }
 
     /// The file's bytes, as `(xorb, raw offset in it)`.
@@ -86,8 +101,9 @@ fn check(store: &Store, terms: &[FileTerm], range: Option<ByteRange>) -> Plan {
     check_xorbs(store, &[&plan.file], &plan.xorbs);
     let again = store.plan(&select(terms, len, wanted.or(range)).unwrap()).unwrap();
     assert_eq!(again, plan, "the clamped range gives the same plan (invariant 6)");
-    let xorbs: Vec<_> = plan.xorbs.iter().map(|xorb| xorb.xorb).collect();
-    assert_eq!(xorbs, selection.xorbs());
+    let mut seen = HashSet::new();
+    let named: Vec<_> = selection.terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect();
+    assert_eq!(plan.xorbs.iter().map(|xorb| xorb.xorb).collect::<Vec<_>>(), named);
     plan
 }
 
@@ -306,10 +322,10 @@ fn a_layout_that_is_missing_or_contradicts_a_term_is_an_inconsistency() {
     let whole = |terms: &[FileTerm]| store.plan(&select(terms, file_len(terms), None).unwrap()).unwrap_err();
     let term = |xorb, end, len| FileTerm { xorb: hash(xorb), chunks: chunks(0, end), place: bytes(0, len) };
     let missing = Inconsistency::NoLayout { xorb: hash(2) };
-    assert_eq!(whole(&[term(2, 1, 10)]), PlanError::Inconsistent(missing));
+    assert_eq!(whole(&[term(2, 1, 10)]), missing);
     for (end, term_len) in [(2, 19), (2, 21), (11, 110)] {
         let expected = Inconsistency::Term { xorb: hash(1), chunks: chunks(0, end), term_len };
-        assert_eq!(whole(&[term(1, end, term_len)]), PlanError::Inconsistent(expected));
+        assert_eq!(whole(&[term(1, end, term_len)]), expected);
     }
 }
 
@@ -319,6 +335,19 @@ fn chunk_lengths_are_those_of_the_chunks_asked_for() {
     assert_eq!(chunk_raw_lens(&layout, chunks(1, 3)), Some(vec![20, 30]));
     assert_eq!(chunk_raw_lens(&layout, chunks(0, 1)), Some(vec![10]));
     assert_eq!(chunk_raw_lens(&layout, chunks(2, 4)), None);
+}
+
+#[test]
+fn chunk_lengths_come_with_a_plan_of_as_many_as_are_allowed_and_not_of_one_more() {
+    let store = Store::of(&[(1, &[10, 20, 30]), (2, &[40, 50])]);
+    let file = store.file(&[(1, 0, 3), (2, 0, 2), (1, 1, 2)]);
+    // Of the first and the last term one chunk each is wanted: four in all.
+    let selection = select(&file, file_len(&file), Some(bytes(59, 160))).unwrap();
+    let lens = |detail| store.planned(&[selection], detail).unwrap().chunk_raw_lens;
+    assert_eq!(lens(Some(4)), Some(vec![vec![30], vec![40, 50], vec![20]]));
+    assert_eq!((lens(Some(3)), lens(Some(0)), lens(None)), (None, None, None));
+    let nothing = select(&[], 0, None).unwrap();
+    assert_eq!(store.planned(&[nothing], Some(0)).unwrap().chunk_raw_lens, Some(Vec::new()));
 }
 
 #[test]
@@ -414,14 +443,14 @@ fn a_range_of_a_file_of_100_gib_asks_for_the_layouts_of_that_range_only() {
     assert_eq!(len, 100 << 30);
     let start = 50 << 30;
     let selection = select(&terms, len, Some(bytes(start + 1, start + 256_000_000))).unwrap();
-    assert_eq!(selection.xorbs().len(), 4);
-    let asked = std::cell::RefCell::new(HashSet::new());
-    let plan = plan(&selection, |xorb| {
-        asked.borrow_mut().insert(*xorb);
-        Some(&one)
-    });
-    let plan = plan.unwrap();
-    assert_eq!(asked.borrow().len(), 4);
-    assert_eq!(plan.file.terms.len(), 245);
+    let mut planner = Planner::new(&[selection], 3, None);
+    let mut asked = Vec::new();
+    while let Some(run) = planner.next_run() {
+        asked.push(run.xorbs().count());
+        planner.plan(run, |_| Some(&one)).unwrap();
+    }
+    assert_eq!(asked, [3, 1]);
+    let plan = planner.finish().plan;
+    assert_eq!(plan.files[0].terms.len(), 245);
     assert_eq!(descriptors(&plan.xorbs), [vec![(0, 1024)], vec![(0, 1024)], vec![(0, 1024)], vec![(0, 835)]]);
 }

@@ -36,6 +36,7 @@ use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
 use crate::service::contents::Contents;
 use crate::service::error::StoreError;
+use crate::service::possession::first_chunks;
 use crate::service::register::{RegisterError, distinct, domain};
 
 /// How long reading a file may take that decides between two claims: there is no request that waits for it.
@@ -303,7 +304,8 @@ impl<'a> Replay<'a> {
         for Proven { file, first, at, is_switched } in proven {
             // What it was registered with was proven then. Nobody has claimed to have a new xorb.
             if *scope != RepoScope::All && !is_switched {
-                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), &domain(scope)).await {
+                let single = first_chunks(file.terms.iter());
+                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), single, &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),
                     Err(other) => {

@@ -1,16 +1,23 @@
 //! Files of many gigabytes, of which the index knows everything and nobody has a byte.
 
+use std::pin::pin;
+use std::sync::mpsc;
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::Setup;
 use super::watched::WatchedBlobs;
 use crate::format::compression::Scheme;
 use crate::format::shard::{CasChunk, CasInfo, FileInfo, Shard, Term, parse, write_upload};
 use crate::format::xorb::LayoutBuilder;
-use crate::format::{ByteRange, ChunkHash, FileHash, RangeHash, XorbHash, merkle};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use crate::index::{Index, NewXorb, Ticket};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::fair::Tenant;
 use crate::service::Detail;
 use crate::service::access::{Claims, RepoScope, Scope};
 
@@ -33,14 +40,18 @@ const EVERYBODY: Claims = Claims {
 
 /// A xorb that was never uploaded.
 fn xorb(rng: &mut StdRng) -> NewXorb {
+    xorb_of(rng, CHUNK_COUNT)
+}
+
+fn xorb_of(rng: &mut StdRng, chunk_count: u32) -> NewXorb {
     let mut layout = LayoutBuilder::new();
-    (0..CHUNK_COUNT).for_each(|_| layout.push(8 + CHUNK_LEN, CHUNK_LEN).unwrap());
+    (0..chunk_count).for_each(|_| layout.push(8 + CHUNK_LEN, CHUNK_LEN).unwrap());
     NewXorb {
         hash: XorbHash::from_bytes(rng.random()),
         crc64: rng.random(),
         layout: layout.finish().unwrap(),
-        chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
-        schemes: vec![Scheme::None; CHUNK_COUNT as usize],
+        chunk_hashes: (0..chunk_count).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
+        schemes: vec![Scheme::None; chunk_count as usize],
         domain: None,
         grant: None,
     }
@@ -54,18 +65,25 @@ fn shard(xorbs: &[NewXorb]) -> (FileHash, Vec<u8>) {
         raw_len: CHUNK_LEN,
         dedup_eligible: false,
     };
-    let raw_len = CHUNK_COUNT * CHUNK_LEN;
+    let raw_len = |xorb: &NewXorb| xorb.layout.chunk_count() * CHUNK_LEN;
     let listed = |xorb: &NewXorb| CasInfo {
         hash: xorb.hash,
         chunks: xorb.chunk_hashes.iter().zip(0..).map(chunk).collect(),
-        raw_len,
+        raw_len: raw_len(xorb),
     };
     let hashes = xorbs.iter().flat_map(|xorb| &xorb.chunk_hashes);
     let hash = merkle::file_hash(hashes.map(|hash| (hash, CHUNK_LEN.into())));
-    let terms = xorbs.iter().map(|xorb| Term { xorb: xorb.hash, raw_len, chunks: xorb.layout.whole() }).collect();
+    let term = |xorb: &NewXorb| Term { xorb: xorb.hash, raw_len: raw_len(xorb), chunks: xorb.layout.whole() };
+    let terms = xorbs.iter().map(term).collect();
     let range_hashes = Some(xorbs.iter().map(|xorb| RangeHash::of(&xorb.chunk_hashes)).collect());
     let file = FileInfo { hash, terms, range_hashes, sha256: None };
     (hash, write_upload(&Shard { files: vec![file], xorbs: xorbs.iter().map(listed).collect() }).unwrap())
+}
+
+async fn publish(setup: &Setup, xorb: &NewXorb) {
+    let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
+    setup.index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
+    setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
 }
 
 #[tokio::test]
@@ -76,9 +94,7 @@ async fn a_file_of_ten_gib_is_registered_planned_and_prepared_for_an_edit_withou
     let mut rng = StdRng::seed_from_u64(1);
     let xorbs: Vec<NewXorb> = (0..XORB_COUNT).map(|_| xorb(&mut rng)).collect();
     for xorb in &xorbs {
-        let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
-        setup.index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
-        setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
+        publish(&setup, xorb).await;
     }
     let (file, shard) = shard(&xorbs);
     assert!(cas.register(&EVERYBODY, shard.into()).await.unwrap().was_new);
@@ -108,9 +124,7 @@ async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let xorb = xorb(&mut StdRng::seed_from_u64(2));
-    let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
-    setup.index.stage_xorb(xorb.hash, ticket, now).await.unwrap();
-    setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
+    publish(&setup, &xorb).await;
     // The same xorb 17 times: 17/16 GiB. It is listed once.
     let (file, bytes) = shard(&vec![xorb; 17]);
     let mut parsed = parse(&bytes).unwrap();
@@ -125,4 +139,75 @@ async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
     assert_eq!(lens(7, 8 + gib, Detail::Chunks).await, None);
     assert_eq!(lens(0, 2 * gib, Detail::Chunks).await, None);
     assert_eq!(lens(0, 1, Detail::Terms).await, None);
+}
+
+/// Its layouts are in memory a thousand at a time.
+#[tokio::test]
+async fn a_file_of_more_xorbs_than_are_planned_at_once_has_a_plan_with_each_of_them_once() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let mut rng = StdRng::seed_from_u64(4);
+    let mut xorbs: Vec<NewXorb> = (0..1100).map(|_| xorb_of(&mut rng, 2)).collect();
+    for xorb in &xorbs {
+        publish(&setup, xorb).await;
+    }
+    // Those of the first run come once more at the end.
+    let named = xorbs.len();
+    xorbs.extend_from_within(..5);
+    let (file, bytes) = shard(&xorbs);
+    let mut parsed = parse(&bytes).unwrap();
+    parsed.xorbs.truncate(named);
+    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    let found = cas.reconstruct(&EVERYBODY, file, None, Detail::Chunks).await.unwrap();
+    let terms: Vec<_> = found.plan.file.terms.iter().map(|term| (term.xorb, term.chunks)).collect();
+    assert_eq!(terms, xorbs.iter().map(|xorb| (xorb.hash, xorb.layout.whole())).collect::<Vec<_>>());
+    let planned: Vec<_> = found.plan.xorbs.iter().map(|xorb| xorb.xorb).collect();
+    assert_eq!(planned, xorbs[..named].iter().map(|xorb| xorb.hash).collect::<Vec<_>>());
+    assert_eq!(found.chunk_raw_lens, Some(vec![vec![CHUNK_LEN; 2]; xorbs.len()]));
+    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap();
+    assert_eq!((batch.files, batch.xorbs), (vec![found.plan.file], found.plan.xorbs));
+}
+
+#[tokio::test]
+async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_not_in_line_behind_it() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let mut rng = StdRng::seed_from_u64(3);
+    let xorbs: Vec<NewXorb> = (0..4).map(|_| xorb(&mut rng)).collect();
+    for xorb in &xorbs {
+        publish(&setup, xorb).await;
+    }
+    // A term for every chunk.
+    let (file, bytes) = shard(&xorbs);
+    let mut parsed = parse(&bytes).unwrap();
+    let chunks = || xorbs.iter().flat_map(|xorb| xorb.chunk_hashes.iter().zip(0..).map(|chunk| (xorb.hash, chunk)));
+    let term = |(xorb, (_, index)): (XorbHash, (_, u32))| {
+        let chunks = ChunkRange::new(index, index + 1).unwrap();
+        Term { xorb, raw_len: CHUNK_LEN, chunks }
+    };
+    parsed.files[0].terms = chunks().map(term).collect();
+    parsed.files[0].range_hashes = Some(chunks().map(|(_, (hash, _))| RangeHash::of(&[*hash])).collect());
+    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+
+    // There is one turn for two workers, and it is taken.
+    let (release, released) = mpsc::channel::<()>();
+    let taken = cas.computing.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
+    let mut long = pin!(cas.reconstruct(&EVERYBODY, file, None, Detail::Terms));
+    let is_awaited = async {
+        while !cas.computing.is_awaited() {
+            yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = is_awaited => {}
+        _ = &mut long => panic!("it was computed where it was asked for"),
+    }
+    let range = ByteRange::new(0, 10 * u64::from(CHUNK_LEN));
+    let short = timeout(Duration::from_secs(60), cas.reconstruct(&EVERYBODY, file, range, Detail::Chunks)).await;
+    let short = short.expect("it does not wait for that turn").unwrap();
+    assert_eq!(short.plan.file.terms.len(), 10);
+    drop(release);
+    assert!(taken.await);
+    assert_eq!(long.await.unwrap().plan.file.terms.len(), 4096);
 }

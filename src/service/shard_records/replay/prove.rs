@@ -1,7 +1,6 @@
 //! What a record claims, proven against the index that is being made.
 
 use std::collections::HashSet;
-use std::slice;
 
 use super::{Proven, Replay, Unproven};
 use crate::blob::records::Seq;
@@ -28,7 +27,7 @@ impl Replay<'_> {
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
         let (mut dedup, mut listed) = (Vec::new(), Vec::new());
         for xorb in xorbs {
-            match self.cas.prove_xorbs(Tenant::SERVER, slice::from_ref(xorb)).await {
+            match self.cas.prove_xorbs(Tenant::SERVER, vec![xorb.clone()]).await {
                 Ok(chunks) => {
                     dedup.extend(chunks);
                     listed.push(xorb.hash);

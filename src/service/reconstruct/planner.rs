@@ -1,0 +1,213 @@
+//! Planning in runs of xorbs, so that of a file of any size the layouts of one run are in memory.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+
+use super::{
+    BatchPlan, Descriptor, FilePlan, FileTerm, Inconsistency, PlannedTerm, Selection, XorbPlan, chunk_raw_lens,
+};
+use crate::format::xorb::Layout;
+use crate::format::{ByteRange, ChunkRange, XorbHash};
+
+/// Plans ranges of one or several files. What they need of the same xorb is merged, and all terms of a xorb are in one run: the
+/// plan does not depend on how long the runs are.
+#[derive(Debug)]
+pub struct Planner {
+    files: Vec<FileDraft>,
+    /// What is not planned yet, in the order in which the terms first name the xorbs.
+    runs: VecDeque<Run>,
+    xorbs: Vec<XorbPlan>,
+    /// Chunks of which the lengths may still be told. `None` where they are not, or were too many.
+    detail: Option<u64>,
+}
+
+/// Xorbs that are planned together.
+#[derive(Debug, Default)]
+pub struct Run {
+    xorbs: Vec<RunXorb>,
+    /// Terms, and chunks of these.
+    term_count: usize,
+    chunk_count: usize,
+}
+
+#[derive(Debug)]
+struct RunXorb {
+    xorb: XorbHash,
+    /// Its terms, in no order: which file, and which of the terms that are wanted of it.
+    terms: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct FileDraft {
+    wanted: Option<ByteRange>,
+    offset_into_first_range: u64,
+    terms: Vec<TermDraft>,
+}
+
+#[derive(Debug)]
+struct TermDraft {
+    term: FileTerm,
+    /// What is wanted of it, and the lengths of its chunks if they are.
+    planned: Option<(PlannedTerm, Vec<u32>)>,
+}
+
+/// A plan, and for each term of all its files the raw lengths of its chunks where they were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The plan.
+    pub plan: BatchPlan,
+    /// The lengths.
+    pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
+}
+
+impl Run {
+    /// The xorbs, each once.
+    pub fn xorbs(&self) -> impl Iterator<Item = XorbHash> + '_ {
+        self.xorbs.iter().map(|xorb| xorb.xorb)
+    }
+}
+
+impl Planner {
+    /// For these ranges, with at most `xorb_count` xorbs in a run, and with the lengths of chunks if there are no more than
+    /// `detail` of them.
+    #[must_use]
+    pub fn new(selections: &[Selection<'_>], xorb_count: usize, detail: Option<u64>) -> Self {
+        let (mut runs, mut places) = (VecDeque::<Run>::new(), HashMap::new());
+        for (selection, file) in selections.iter().zip(0..) {
+            for (term, index) in selection.terms.iter().zip(0..) {
+                let (run, xorb) = match places.entry(term.xorb) {
+                    Entry::Occupied(place) => *place.get(),
+                    Entry::Vacant(place) => {
+                        if runs.back().is_none_or(|run| run.xorbs.len() >= xorb_count) {
+                            runs.push_back(Run::default());
+                        }
+                        let last = runs.len() - 1;
+                        runs[last].xorbs.push(RunXorb { xorb: term.xorb, terms: Vec::new() });
+                        *place.insert((last, runs[last].xorbs.len() - 1))
+                    }
+                };
+                let chunk_count = usize::try_from(term.chunks.count()).unwrap_or(usize::MAX);
+                runs[run].term_count += 1;
+                runs[run].chunk_count = runs[run].chunk_count.saturating_add(chunk_count);
+                runs[run].xorbs[xorb].terms.push((file, index));
+            }
+        }
+        let draft = |selection: &Selection<'_>| FileDraft {
+            wanted: selection.wanted,
+            offset_into_first_range: 0,
+            terms: selection.terms.iter().map(|term| TermDraft { term: *term, planned: None }).collect(),
+        };
+        Self { files: selections.iter().map(draft).collect(), runs, xorbs: Vec::new(), detail }
+    }
+
+    /// The next run, to be given to [`plan`](Self::plan); `None` where everything is planned.
+    pub fn next_run(&mut self) -> Option<Run> {
+        self.runs.pop_front()
+    }
+
+    /// How much there is to do for a run: terms, or their chunks where their lengths are told, trimmed or not.
+    #[must_use]
+    pub fn item_count(&self, run: &Run) -> usize {
+        if self.detail.is_some() { run.chunk_count } else { run.term_count }
+    }
+
+    /// Plans a run. `layouts` is asked for each of its xorbs.
+    ///
+    /// # Errors
+    ///
+    /// A layout is missing or contradicts a term.
+    pub fn plan<'l>(
+        &mut self,
+        run: Run,
+        layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
+    ) -> Result<(), Inconsistency> {
+        for RunXorb { xorb, terms } in run.xorbs {
+            let layout = layouts(&xorb).ok_or(Inconsistency::NoLayout { xorb })?;
+            let mut needed = Vec::with_capacity(terms.len());
+            for place in terms {
+                needed.push(self.plan_term(place, layout)?);
+            }
+            let descriptor = |chunks: ChunkRange| {
+                let bytes = layout.serialized_range(chunks);
+                let inconsistent = Inconsistency::Term { xorb, chunks, term_len: 0 };
+                Ok(Descriptor { chunks, bytes: bytes.ok_or(inconsistent)? })
+            };
+            let descriptors = merge(needed).into_iter().map(descriptor).collect::<Result<_, _>>()?;
+            self.xorbs.push(XorbPlan { xorb, descriptors });
+        }
+        Ok(())
+    }
+
+    /// Plans a term; returns its chunks that are wanted.
+    fn plan_term(&mut self, (file, index): (usize, usize), layout: &Layout) -> Result<ChunkRange, Inconsistency> {
+        let file = &mut self.files[file];
+        let TermDraft { term, planned } = &mut file.terms[index];
+        let term_len = term.place.byte_len();
+        let inconsistent = Inconsistency::Term { xorb: term.xorb, chunks: term.chunks, term_len };
+        let trimmed = file.wanted.and_then(|wanted| trim(term, wanted, layout));
+        let (trimmed, offset) = trimmed.ok_or(inconsistent)?;
+        if index == 0 {
+            file.offset_into_first_range = offset;
+        }
+        self.detail = self.detail.and_then(|left| left.checked_sub(trimmed.chunks.count().into()));
+        let raw_lens = match self.detail {
+            Some(_) => chunk_raw_lens(layout, trimmed.chunks).ok_or(inconsistent)?,
+            None => Vec::new(),
+        };
+        *planned = Some((trimmed, raw_lens));
+        Ok(trimmed.chunks)
+    }
+
+    /// The plan, when all runs are planned.
+    #[must_use]
+    pub fn finish(self) -> Planned {
+        let mut chunk_raw_lens = self.detail.map(|_| Vec::new());
+        let mut files = Vec::with_capacity(self.files.len());
+        for draft in self.files {
+            let mut terms = Vec::with_capacity(draft.terms.len());
+            for term in draft.terms {
+                let (term, raw_lens) = term.planned.expect("every term is in a run");
+                terms.push(term);
+                if let Some(all) = &mut chunk_raw_lens {
+                    all.push(raw_lens);
+                }
+            }
+            files.push(FilePlan { offset_into_first_range: draft.offset_into_first_range, terms });
+        }
+        Planned { plan: BatchPlan { files, xorbs: self.xorbs }, chunk_raw_lens }
+    }
+}
+
+/// The part of a term that is wanted, in whole chunks, and how many of its bytes are before the range.
+///
+/// `None` where the term's chunks do not have its length.
+fn trim(term: &FileTerm, wanted: ByteRange, layout: &Layout) -> Option<(PlannedTerm, u64)> {
+    let raw = layout.raw_range(term.chunks)?;
+    if raw.byte_len() != term.place.byte_len() {
+        return None;
+    }
+    let in_xorb = |offset: u64| raw.start().checked_add(offset.checked_sub(term.place.start())?);
+    let start = in_xorb(wanted.start().max(term.place.start()))?;
+    let end = in_xorb(wanted.end().min(term.place.end()))?;
+    let chunks = layout.chunks_of_raw(ByteRange::new(start, end)?)?;
+    let trimmed = layout.raw_range(chunks)?;
+    let raw_len = u32::try_from(trimmed.byte_len()).ok()?;
+    Some((PlannedTerm { xorb: term.xorb, chunks, raw_len }, start.checked_sub(trimmed.start())?))
+}
+
+/// These chunks as ascending ranges that neither overlap nor touch. No chunk is added.
+fn merge(mut ranges: Vec<ChunkRange>) -> Vec<ChunkRange> {
+    ranges.sort_unstable_by_key(|range| (range.start(), range.end()));
+    let mut merged: Vec<ChunkRange> = Vec::new();
+    for range in ranges {
+        let joined = match merged.last() {
+            Some(last) if range.start() <= last.end() => ChunkRange::new(last.start(), last.end().max(range.end())),
+            _ => None,
+        };
+        if joined.is_some() {
+            merged.pop();
+        }
+        merged.push(joined.unwrap_or(range));
+    }
+    merged
+}

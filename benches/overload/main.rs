@@ -3,7 +3,7 @@
 //!
 //!   cargo bench --bench overload
 //!   cargo bench --bench overload -- --compare OLD_BINARY     one client alone, this server and an older one in turn
-//!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside two that ask for long answers
+//!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside eight that ask for long answers
 //!
 //! Starts the real server with tokens. Idle is measured before and after the load, in the same run, with the same
 //! requests. Ends with 1 when the ratio is above 3, when anything of the quiet tenant fails, or when memory or descriptors

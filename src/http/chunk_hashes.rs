@@ -31,7 +31,7 @@ pub(super) async fn find(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
-    // Until the answer is made: it may be some ten MB, of a file of a million terms.
+    // Until the answer is made: it may be 60 MB, of a file of a million terms.
     let _turn = state.cas.walk_turn(tenant).await?;
     let windows = state.cas.chunk_windows(&claims, file, &changes).await?;
     let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();

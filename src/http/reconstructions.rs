@@ -42,8 +42,10 @@ pub(super) async fn v2(
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    // Before: they are refused for a xorb that has moved since, and it may while the plan waits for its turn.
+    let urls = Urls::new(&state, base, tenant);
     let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let (urls, item_count) = (Urls::new(&state, base, tenant), item_count(&found));
+    let item_count = item_count(&found);
     let answer = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -62,8 +64,10 @@ pub(super) async fn v1(
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    // Before: they are refused for a xorb that has moved since, and it may while the plan waits for its turn.
+    let urls = Urls::new(&state, base, tenant);
     let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let (urls, item_count) = (Urls::new(&state, base, tenant), item_count(&found));
+    let item_count = item_count(&found);
     let answer = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -174,8 +178,9 @@ async fn batch(
         let detail = format!("One query may name {MAX_BATCH_COUNT} files; ask for the others in another one.");
         return Err(Problem::new(Code::InvalidRequest, detail));
     }
-    let found = state.cas.reconstruct_all(claims, &files).await?;
+    // Before, as of a single file.
     let urls = Urls::new(state, base, tenant);
+    let found = state.cas.reconstruct_all(claims, &files).await?;
     let item_count = found.files.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&found.xorbs);
     let answer = move || BatchJson {
         files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),

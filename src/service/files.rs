@@ -30,13 +30,13 @@ const MAX_DETAILED_LEN: u64 = 1 << 30;
 /// have a thousand million.
 const MAX_DETAILED_COUNT: u64 = 256 << 10;
 
-/// Terms of all files of a batch, at most: they are planned in memory, at some 200 bytes each. One file of 100 GiB has
+/// Terms of all files of a batch, at most: they are planned in memory, with their answer at some KiB each. One file of 100 GiB has
 /// some thousand; what is larger is asked for by itself, in ranges.
 const MAX_BATCH_TERM_COUNT: usize = 100_000;
 
 /// Xorbs whose layouts are in memory at once, for each plan: 8 MiB of common ones, and up to 64 where chunks are small. What
 /// stock clients ask for at once is 256 MB of a file, of some ten xorbs.
-const PLANNED_XORB_COUNT: usize = 1024;
+pub(super) const PLANNED_XORB_COUNT: usize = 1024;
 
 /// Every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
@@ -167,6 +167,7 @@ impl Cas {
 
     /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in memory.
     async fn plan(&self, file: FileHash, mut planner: Planner) -> Result<Planned, ReconstructError> {
+        let term_count = planner.term_count();
         while let Some(run) = planner.next_run() {
             let layouts = self.layouts(run.xorbs()).await?;
             let item_count = planner.item_count(&run);
@@ -177,7 +178,7 @@ impl Cas {
             let inconsistent = |source| ReconstructError::Inconsistent { file, source };
             planner = self.compute(item_count, plan).await.map_err(inconsistent)?;
         }
-        Ok(planner.finish())
+        Ok(self.compute(term_count, move || planner.finish()).await)
     }
 
     /// The answer to a client that asks whether a chunk is there: a shard with the xorb that has it, blinded with a

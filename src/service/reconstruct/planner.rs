@@ -105,10 +105,17 @@ impl Planner {
         self.runs.pop_front()
     }
 
-    /// How much there is to do for a run: terms, or their chunks where their lengths are told, trimmed or not.
+    /// How many terms there are.
+    #[must_use]
+    pub fn term_count(&self) -> usize {
+        self.files.iter().map(|file| file.terms.len()).sum()
+    }
+
+    /// How much there is to do for a run: xorbs, and terms, or their chunks where their lengths are told, trimmed or not.
     #[must_use]
     pub fn item_count(&self, run: &Run) -> usize {
-        if self.detail.is_some() { run.chunk_count } else { run.term_count }
+        let part_count = if self.detail.is_some() { run.chunk_count } else { run.term_count };
+        run.xorbs.len().saturating_add(part_count)
     }
 
     /// Plans a run. `layouts` is asked for each of its xorbs.

@@ -54,8 +54,12 @@ impl Store {
     }
 
     fn plan(&self, selection: &Selection<'_>) -> Result<Plan, Inconsistency> {
-        let BatchPlan { files, xorbs } = self.planned(&[*selection], None)?.plan;
-        Ok(Plan { file: files.into_iter().next().unwrap(), xorbs })
+        let Planned { plan: BatchPlan { files, xorbs }, chunk_raw_lens: lens } =
+            self.planned(&[*selection], Some(u64::MAX))?;
+        let file = files.into_iter().next().unwrap();
+        let expected = file.terms.iter().map(|term| chunk_raw_lens(&self.layouts[&term.xorb], term.chunks).unwrap());
+        assert_eq!(lens.unwrap(), expected.collect::<Vec<_>>());
+        Ok(Plan { file, xorbs })
     }
 
     fn batch(&self, selections: &[Selection<'_>]) -> BatchPlan {

@@ -20,6 +20,7 @@ use crate::runtime::clock::Timestamp;
 use crate::runtime::fair::Tenant;
 use crate::service::Detail;
 use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::files::PLANNED_XORB_COUNT;
 
 /// Raw length of every chunk.
 const CHUNK_LEN: u32 = 64 << 10;
@@ -141,13 +142,12 @@ async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
     assert_eq!(lens(0, 1, Detail::Terms).await, None);
 }
 
-/// Its layouts are in memory a thousand at a time.
 #[tokio::test]
 async fn a_file_of_more_xorbs_than_are_planned_at_once_has_a_plan_with_each_of_them_once() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let mut rng = StdRng::seed_from_u64(4);
-    let mut xorbs: Vec<NewXorb> = (0..1100).map(|_| xorb_of(&mut rng, 2)).collect();
+    let mut xorbs: Vec<NewXorb> = (0..PLANNED_XORB_COUNT + 10).map(|_| xorb_of(&mut rng, 2)).collect();
     for xorb in &xorbs {
         publish(&setup, xorb).await;
     }

@@ -40,7 +40,8 @@ impl From<StoreError> for WindowsError {
 
 impl Cas {
     /// What a client needs that wants to change these bytes of a file. The ranges may come in any order, overlap, and go
-    /// past the end. Whoever asks has a [turn](Self::walk_turn): of a file of a million terms some 30 MB are in memory, and twice as many when they are written down.
+    /// past the end. Whoever asks takes a [turn](Self::walk_turn) before and keeps it until the answer is written down: of a
+    /// file of a million terms that is some 30 MB, and twice as many as text.
     ///
     /// # Errors
     ///

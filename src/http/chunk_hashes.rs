@@ -18,6 +18,7 @@ use super::tenant::Sharer;
 use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
 use crate::format::{ByteRange, FileHash, RangeHash};
+use crate::service::AnswerRoom;
 
 /// The header with the bytes that will change. Not `Range`: that would be the part of this answer.
 const HEADER: &str = "x-range-dirty";
@@ -32,11 +33,11 @@ pub(super) async fn find(
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
     // Until the answer is made: it may be 60 MB, of a file of a million terms.
-    let _turn = state.cas.walk_turn(tenant).await?;
-    let windows = state.cas.chunk_windows(&claims, file, &changes).await?;
+    let turn = state.cas.walk_turn(tenant).await?;
+    let windows = state.cas.chunk_windows(&turn, &claims, file, &changes).await?;
     let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();
     let item_count = node_count + windows.gap_verification.len();
-    Ok(json(&state, item_count, || ChunkHashesJson::from(windows)).await)
+    json(&state, item_count, AnswerRoom::default(), || ChunkHashesJson::from(windows)).await
 }
 
 fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {

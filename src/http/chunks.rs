@@ -1,14 +1,14 @@
 //! The question whether a chunk is there already (spec 5.7), and the sink for telemetry (spec 5.8).
 
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
+use axum::response::Response;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
+use super::render::kept;
 use crate::format::ChunkHash;
 
 /// `GET /v1/chunks/{prefix}/{hash}`: a shard that says where the chunk is. Any doubt is a 404: clients take a shard that
@@ -17,13 +17,15 @@ pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
     HashPath(chunk): HashPath<ChunkHash>,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Response, Problem> {
     let not_found = || Problem::new(Code::NotFound, "This chunk is not known.");
     let answer = state.cas.dedup_answer(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "a chunk could not be looked up");
     });
     let shard = answer.ok().flatten().ok_or_else(not_found)?;
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))], shard))
+    let room = state.cas.dedup_room(shard.len()).await;
+    let room = room.inspect_err(|_| tracing::debug!("no room for an answer about a chunk")).map_err(|_| not_found())?;
+    kept(&state, room, shard, "application/octet-stream").await
 }
 
 /// `POST /v1/telemetry`: counted like every request, and dropped.

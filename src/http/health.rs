@@ -34,6 +34,7 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
     state.metrics.reads_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
+    state.metrics.answers_bytes.set(state.cas.answers_len().cast_signed());
     // Not worth a refusal where the system does not tell.
     if let Ok(count) = state.looks.run(open_count).await {
         state.metrics.descriptors_open.set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Uri};
 use ipnet::IpNet;
 
 use super::AppState;
-use super::error::Problem;
+use super::error::{Code, Problem};
 
 /// Who sent a request: the other end of its connection. Put there by the server, beside the headers.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +81,28 @@ fn first<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 #[derive(Debug)]
 pub(super) struct BaseUrl(pub(super) String);
 
+/// Bytes of what a client says that it is, at most: a name has 253, and an answer may have it a hundred thousand times. Whatever the
+/// configuration says is the operator's.
+const MAX_BASE_LEN: usize = 320;
+
+impl BaseUrl {
+    fn of_length(base: String) -> Result<Self, Problem> {
+        if base.len() > MAX_BASE_LEN {
+            let detail =
+                format!("The Host header, with what proxies add, makes a URL of more than {MAX_BASE_LEN} bytes.");
+            return Err(Problem::new(Code::InvalidRequest, detail));
+        }
+        Ok(Self(base))
+    }
+}
+
 impl FromRequestParts<AppState> for BaseUrl {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
         let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.ip());
-        Ok(Self(state.address.of(peer, &parts.headers, &parts.uri)))
+        let base = state.address.of(peer, &parts.headers, &parts.uri);
+        if state.address.url.is_some() { Ok(Self(base)) } else { Self::of_length(base) }
     }
 }
 
@@ -120,6 +136,13 @@ mod tests {
         check(&address, "::ffff:10.1.2.3", FORWARDED, "https://models.example/cas");
         check(&address, "11.1.2.3", FORWARDED, "http://inside:8080");
         check(&super::tests::address(None, &[]), "127.0.0.1", FORWARDED, "http://inside:8080");
+    }
+
+    #[test]
+    fn a_base_of_more_than_320_bytes_is_refused_since_every_url_of_an_answer_has_it() {
+        let base = |len: usize| BaseUrl::of_length("a".repeat(len));
+        assert_eq!(base(320).unwrap().0.len(), 320);
+        assert_eq!(base(321).unwrap_err().code(), Code::InvalidRequest);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The routes that say what a file is made of (spec 5.1 to 5.3, 5.5).
 
 use std::collections::{BTreeMap, HashSet};
+use std::mem;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -23,8 +24,8 @@ use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
 use crate::format::{ByteRange, FileHash, ParseHashError};
 use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
-use crate::service::reconstruct::{PlannedTerm, XorbPlan};
-use crate::service::{Detail, Reconstruction};
+use crate::service::reconstruct::{BatchPlan, PlannedTerm, XorbPlan};
+use crate::service::{BatchReconstruction, Detail, Reconstruction};
 
 /// Files of one query, at most.
 const MAX_BATCH_COUNT: usize = 1000;
@@ -42,16 +43,16 @@ pub(super) async fn v2(
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // Before: they are refused for a xorb that has moved since, and it may while the plan waits for its turn.
     let urls = Urls::new(&state, base, tenant);
-    let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
+    let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
+    let room = mem::take(&mut found.room);
     let item_count = item_count(&found);
     let answer = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(&urls, xorb))).collect(),
     };
-    Ok(json(&state, item_count, answer).await)
+    json(&state, item_count, room, answer).await
 }
 
 /// `GET /v1/reconstructions/{file}`.
@@ -64,16 +65,16 @@ pub(super) async fn v1(
     Query(query): Query<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // Before: they are refused for a xorb that has moved since, and it may while the plan waits for its turn.
     let urls = Urls::new(&state, base, tenant);
-    let found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
+    let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
+    let room = mem::take(&mut found.room);
     let item_count = item_count(&found);
     let answer = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         fetch_info: fetch_info(&urls, &found.plan.xorbs),
     };
-    Ok(json(&state, item_count, answer).await)
+    json(&state, item_count, room, answer).await
 }
 
 /// `GET /v1/reconstructions?file_id=…&file_id=…`.
@@ -178,15 +179,15 @@ async fn batch(
         let detail = format!("One query may name {MAX_BATCH_COUNT} files; ask for the others in another one.");
         return Err(Problem::new(Code::InvalidRequest, detail));
     }
-    // Before, as of a single file.
     let urls = Urls::new(state, base, tenant);
-    let found = state.cas.reconstruct_all(claims, &files).await?;
-    let item_count = found.files.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&found.xorbs);
+    let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, room } =
+        state.cas.reconstruct_all(claims, &files).await?;
+    let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
     let answer = move || BatchJson {
-        files: files.iter().zip(&found.files).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
-        fetch_info: fetch_info(&urls, &found.xorbs),
+        files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
+        fetch_info: fetch_info(&urls, &xorbs),
     };
-    Ok(json(state, item_count, answer).await)
+    json(state, item_count, room, answer).await
 }
 
 /// What an answer is made of: terms, lengths of chunks, and parts of xorbs.

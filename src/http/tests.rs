@@ -1,15 +1,22 @@
 //! The service behind the routes, on a socket of its own.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::to_bytes;
+use axum::http::header::CONTENT_TYPE;
+use futures_util::StreamExt;
+use http_body::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::render::json;
 use super::server::{ConnectionLimits, Site, serve};
-use super::{AppState, Auth, KeySource, Keys, Pace, PublicAddress, Shared, router};
+use super::{AppState, Auth, Code, KeySource, Keys, Pace, PublicAddress, Shared, router};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::compression::Policy;
@@ -20,7 +27,7 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::fair::Tenant;
 use crate::runtime::metrics::Metrics;
 use crate::service::access::KeyRing;
-use crate::service::{Budget, Cas, Shares};
+use crate::service::{AnswerRoom, Budget, Cas, Shares};
 
 #[derive(Debug)]
 struct NoOthers;
@@ -34,20 +41,18 @@ impl KeySource for NoOthers {
 /// Uploads that are under way before anybody's body is read in turns.
 const FIRST_COUNT: i64 = 8;
 
-#[tokio::test]
-async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_turn() {
-    let folder = tempfile::tempdir().unwrap();
+/// A server without tokens, with one turn for pieces of bodies and no store but memory.
+async fn state(folder: &Path) -> AppState {
     let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock));
-    let index = Arc::new(SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap());
+    let index = Arc::new(SqliteIndex::open(&folder.join("index.sqlite")).await.unwrap());
     let budget = Budget { upload_count: 32, verify_worker_count: 1, layout_cache_len: 1 << 20 };
     let (blobs, records) = (Arc::new(MemoryBlobStore::new()), Arc::new(MemoryRecordStore::new()));
     let cas = Cas::new(blobs, records, index, Arc::clone(&clock) as _, Arc::clone(&metrics), budget)
         .sharing(Shares { upload_len: 1 << 30, read_count: 1, publish_count: 1 }, budget);
-    let pace = Pace { idle: Duration::from_secs(60), min_bytes_per_sec: 1 };
-    let state = AppState::from(Shared {
-        cas: cas.clone(),
-        metrics: Arc::clone(&metrics),
-        pace,
+    AppState::from(Shared {
+        cas,
+        metrics,
+        pace: Pace { idle: Duration::from_secs(60), min_bytes_per_sec: 1 },
         deadline: Duration::from_secs(60),
         auth: Auth::Off,
         looks: Pool::new(1),
@@ -56,9 +61,14 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
         grants: false,
         audit: None,
-    });
+    })
+}
+
+/// Where it listens, and its work until it is told to stop.
+async fn served(state: AppState, stop: &CancellationToken) -> (SocketAddr, impl Future) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let (metrics, pace) = (Arc::clone(&state.metrics), state.pace);
     let site = Site { router: router(state), prefix: "".into(), tls: None };
     let limits = ConnectionLimits {
         max_count: 64,
@@ -67,8 +77,16 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
         send_pace: pace,
         drain: Duration::ZERO,
     };
+    (address, serve(listener, site, metrics, limits, stop.clone().cancelled_owned()))
+}
+
+#[tokio::test]
+async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path()).await;
+    let (cas, metrics) = (state.cas.clone(), Arc::clone(&state.metrics));
     let stop = CancellationToken::new();
-    let serving = serve(listener, site, Arc::clone(&metrics), limits, stop.clone().cancelled_owned());
+    let (address, serving) = served(state, &stop).await;
 
     let uploading = async {
         let mut builder = XorbBuilder::new(Policy::None);
@@ -104,6 +122,75 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
     };
     let both = async { tokio::join!(serving, uploading) };
     timeout(Duration::from_secs(60), both).await.expect("what waits is told");
+}
+
+#[tokio::test]
+async fn a_long_answer_has_room_until_its_last_byte_is_gone_and_without_room_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path()).await;
+    let short = || json(&state, 1, AnswerRoom::default(), || "a");
+    let long = || json(&state, 1, AnswerRoom::default(), || "a".repeat(8 << 20));
+    let kept = long().await.unwrap();
+    assert_eq!(kept.headers()[CONTENT_TYPE], "application/json");
+    assert_eq!(kept.body().size_hint().exact(), Some((8 << 20) + 2));
+    let is_full = async || state.cas.answer_room(1 << 30).await.is_err();
+    assert!(is_full().await);
+    let mut pieces = kept.into_body().into_data_stream();
+    let piece = pieces.next().await.unwrap().unwrap();
+    assert!(pieces.next().await.is_none());
+    drop(pieces);
+    assert!(is_full().await, "a part of it is on its way");
+    drop(piece.slice(7..9));
+    drop(piece);
+    let others = state.cas.answer_room(1 << 30).await.unwrap();
+    assert_eq!(long().await.unwrap_err().code(), Code::TooManyRequests);
+    assert_eq!(to_bytes(short().await.unwrap().into_body(), 10).await.unwrap(), "\"a\"");
+    drop(others);
+    assert!(long().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_keeps_the_room_of_its_answer_until_it_takes_it_or_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path()).await;
+    let (cas, stop) = (state.cas.clone(), CancellationToken::new());
+    let (address, serving) = served(state, &stop).await;
+    let asking = async {
+        let mut builder = XorbBuilder::new(Policy::None);
+        for index in 0..8192_u32 {
+            builder.push(&index.to_le_bytes()).unwrap();
+        }
+        let xorb = builder.finish().unwrap();
+        let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len());
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("POST /xorbs/{hash} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n");
+        stream.write_all(&[head.as_bytes(), xorb.bytes()].concat()).await.unwrap();
+        assert_eq!(status(&mut stream).await, "HTTP/1.1 201");
+        let ask = async || {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(64 << 10).unwrap();
+            let mut stream = socket.connect(address).await.unwrap();
+            let head = format!("GET /xorbs/{hash}/chunks HTTP/1.1\r\nhost: zorb\r\nconnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream
+        };
+        // More than the kernel takes for a client that takes nothing.
+        let mut one = ask().await;
+        assert_eq!(status(&mut one).await, "HTTP/1.1 200");
+        let text_len = cas.answers_len();
+        assert!(text_len > 1 << 20, "{text_len}");
+        let two = ask().await;
+        until(|| cas.answers_len() == 2 * text_len).await;
+        drop(two);
+        until(|| cas.answers_len() == text_len).await;
+        let mut rest = Vec::new();
+        one.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.ends_with(b"}]}"));
+        until(|| cas.answers_len() == 0).await;
+        stop.cancel();
+    };
+    let both = async { tokio::join!(serving, asking) };
+    timeout(Duration::from_secs(60), both).await.expect("the room comes and goes");
 }
 
 /// Waits until something is so that nobody tells.

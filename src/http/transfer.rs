@@ -36,7 +36,8 @@ pub(super) struct Urls {
 }
 
 impl Urls {
-    /// URLs that begin with this, for downloads of this one's share.
+    /// URLs that begin with this, for downloads of this one's share. To be called before the answer is planned: URLs are
+    /// refused for a xorb that has moved since, and it may while the plan waits for its turn.
     pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
         Self { base, ring: state.keys.current(), expires_unix_secs, tenant }

@@ -1,23 +1,24 @@
 //! What repositories have, and may have.
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::render::json;
 use crate::service::access::RepoScope;
-use crate::service::{Holding, Limits, MeteredRepo, Usage, UsageError};
+use crate::service::{AnswerRoom, Holding, Limits, MeteredRepo, Usage, UsageError};
 
 /// `GET /v1/usage?repo=NAME`, or `?after=NAME&limit=N` for pages.
 pub(super) async fn usage(
     State(state): State<AppState>,
     Caller(claims): Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<UsagePageJson>, Problem> {
+) -> Result<Response, Problem> {
     let garbled = |what: &str| Problem::new(Code::InvalidRequest, what.to_owned());
     let Query(pairs) = query.map_err(|_| garbled("The query string is garbled."))?;
     let (mut repo, mut after, mut count): (Option<RepoScope>, _, u32) = (None, None, u32::MAX);
@@ -45,7 +46,7 @@ pub(super) async fn usage(
     })?;
     let repos: Vec<_> = page.entries.into_iter().map(RepoUsageJson::from).collect();
     let next = repos.last().filter(|_| page.is_full).map(|last| last.repo.clone());
-    Ok(Json(UsagePageJson { repos, next }))
+    json(&state, repos.len(), AnswerRoom::default(), || UsagePageJson { repos, next }).await
 }
 
 /// Answer of `GET /v1/usage`; `next` is what to give as `after` for the next page.

@@ -20,7 +20,7 @@ use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
 use crate::service::access::Claims;
-use crate::service::{StoredXorb, Upload, Uploaded};
+use crate::service::{AnswerRoom, StoredXorb, Upload, Uploaded};
 
 /// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
 pub(super) async fn upload(
@@ -82,7 +82,7 @@ pub(super) async fn list_chunks(
         raw_len: xorb.layout().raw_len(),
         chunks: chunks.into_iter().map(Into::into).collect(),
     };
-    Ok(json(&state, chunk_count, answer).await)
+    json(&state, chunk_count, AnswerRoom::default(), answer).await
 }
 
 /// The xorb, if this caller may see it. That somebody may not is not told apart from that there is none.

@@ -15,6 +15,7 @@ mod limits;
 mod line;
 mod room;
 mod tenant;
+mod turn;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,7 @@ pub use self::limits::{Busy, Limits};
 use self::line::{Line, Waiter};
 use self::room::{LOOK_PERIOD, Presence};
 pub use self::tenant::Tenant;
+pub use self::turn::{Paused, Turn};
 use super::task::TaskGroup;
 
 /// A counted number of units, shared out in turn. Cloning it is cheap and gives the same gate.
@@ -57,39 +59,6 @@ struct State {
     is_watched: bool,
     /// Counts requests that waited.
     number: u64,
-}
-
-/// Units that are given back when this is dropped.
-#[derive(Debug)]
-#[must_use = "the turn is over when this is dropped"]
-pub struct Turn {
-    shared: Arc<Shared>,
-    tenant: Tenant,
-    /// 0 where there is nothing to give back.
-    weight: u32,
-}
-
-/// A turn that was given back for a while, since what it was for has to wait for something else.
-#[derive(Debug)]
-#[must_use = "it has no units, and gets them again when it is resumed"]
-pub struct Paused {
-    gate: FairGate,
-    tenant: Tenant,
-    weight: u32,
-}
-
-impl Turn {
-    /// Gives the units back.
-    pub fn pause(self) -> Paused {
-        Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }
-    }
-}
-
-impl Paused {
-    /// The same turn again, at the end of its tenant's line, however long that takes.
-    pub async fn resume(self) -> Turn {
-        self.gate.wait(self.tenant, self.weight).await
-    }
 }
 
 impl FairGate {
@@ -128,7 +97,7 @@ impl FairGate {
     /// There was none in that time, or too many requests of this tenant wait already.
     pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
         let asked = self.ask(tenant, weight, true);
-        self.await_turn(tenant, asked?).await
+        self.await_turn((tenant, weight), asked?).await
     }
 
     /// The same for who has begun: however many wait. To be used where those are bounded by something else.
@@ -138,7 +107,7 @@ impl FairGate {
     /// There was none in the time that the limits allow.
     pub async fn go_on(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
         let asked = self.ask(tenant, weight, false);
-        self.await_turn(tenant, asked?).await
+        self.await_turn((tenant, weight), asked?).await
     }
 
     /// A turn of so many units, however long that takes.
@@ -162,12 +131,12 @@ impl FairGate {
         (state.taken, state.lines.values().map(Line::waiting_count).sum())
     }
 
-    async fn await_turn(&self, tenant: Tenant, asked: Asked) -> Result<Turn, Busy> {
+    async fn await_turn(&self, (tenant, weight): (Tenant, u32), asked: Asked) -> Result<Turn, Busy> {
         match asked {
             Asked::Turn(turn) => Ok(turn),
             Asked::Queued(queued) => match timeout(self.shared.limits.patience, queued.turn()).await {
                 Ok(turn) => Ok(turn),
-                Err(_) => Err(self.shared.busy(tenant)),
+                Err(_) => Err(self.shared.busy(tenant, weight)),
             },
         }
     }
@@ -183,8 +152,9 @@ impl FairGate {
         }
         let line = state.lines.entry(tenant).or_default();
         if is_entering && line.entering_count() >= self.shared.limits.waiting_count {
+            state.forget(tenant);
             drop(state);
-            return Err(self.shared.busy(tenant));
+            return Err(self.shared.busy(tenant, weight));
         }
         let (sender, receiver) = oneshot::channel();
         let is_first = line.waiting_count() == 0;
@@ -340,16 +310,16 @@ impl Shared {
         has_put_off
     }
 
-    /// The refusal for this tenant, with the reason.
-    fn busy(&self, tenant: Tenant) -> Busy {
+    /// The refusal of so many units for this tenant, with the reason.
+    fn busy(&self, tenant: Tenant, weight: u32) -> Busy {
         let state = self.state();
         let sharer_count = u32::try_from(state.lines.len().max(1)).unwrap_or(u32::MAX);
         let line = state.lines.get(&tenant);
         let taken = line.map_or(0, |line| line.taken);
-        let is_crowd = line.is_some_and(|line| line.entering_count() >= self.limits.waiting_count);
-        Busy {
-            is_above_share: is_crowd || taken > self.limits.capacity / sharer_count || taken >= self.limits.per_tenant,
-        }
+        let is_crowd = line.is_some_and(|line| line.entering_count() >= self.limits.waiting_count.max(1));
+        let is_above = taken > self.limits.capacity / sharer_count
+            || !self.is_within_limit(&state, tenant, weight.min(self.limits.capacity));
+        Busy { is_above_share: is_crowd || is_above }
     }
 }
 
@@ -366,16 +336,6 @@ impl State {
     fn forget(&mut self, tenant: Tenant) {
         if self.lines.get(&tenant).is_some_and(|line| line.taken == 0 && line.waiting_count() == 0) {
             self.lines.remove(&tenant);
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        if self.weight > 0 {
-            let mut state = self.shared.state();
-            state.give_back(self.tenant, self.weight);
-            self.shared.serve(&mut state);
         }
     }
 }

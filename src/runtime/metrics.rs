@@ -35,6 +35,8 @@ pub struct Metrics {
     pub slow_readers: Counter,
     /// Pieces that wait for their turn, as of the last scrape.
     pub reads_waiting: Gauge,
+    /// Memory that is set aside for long answers, as of the last scrape.
+    pub answers_bytes: Gauge,
     /// File descriptors that are open, as of the last scrape.
     pub descriptors_open: Gauge,
     /// File descriptors that may be open.
@@ -116,6 +118,7 @@ impl Metrics {
             connections_refused: Counter::default(),
             slow_readers: Counter::default(),
             reads_waiting: Gauge::default(),
+            answers_bytes: Gauge::default(),
             descriptors_open: Gauge::default(),
             descriptors_max: Gauge::default(),
             received_bytes: Counter::default(),
@@ -172,6 +175,8 @@ impl Metrics {
             "Pieces of answers and of uploads that wait for their turn",
             self.reads_waiting.clone(),
         );
+        let help = "Memory set aside for long answers and plans";
+        registry.register_with_unit("answers", help, Unit::Bytes, self.answers_bytes.clone());
         registry.register("descriptors_open", "File descriptors that are open", self.descriptors_open.clone());
         registry.register("descriptors_max", "File descriptors that may be open", self.descriptors_max.clone());
         registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());

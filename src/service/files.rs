@@ -9,6 +9,7 @@ use tokio::task::coop::consume_budget;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
+use super::answers::AnswerRoom;
 use super::download::StoredXorb;
 use super::error::StoreError;
 use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, place_terms, select};
@@ -42,7 +43,7 @@ pub(super) const PLANNED_XORB_COUNT: usize = 1024;
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
 /// What to fetch for a range of a file.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reconstruction {
     /// Bytes of the file.
     pub file_len: u64,
@@ -50,6 +51,17 @@ pub struct Reconstruction {
     pub plan: Plan,
     /// For each term the raw lengths of its chunks, if they were asked for.
     pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
+    /// For the plan, and for a text of it while that is made.
+    pub room: AnswerRoom,
+}
+
+/// What to fetch for several whole files.
+#[derive(Debug)]
+pub struct BatchReconstruction {
+    /// The terms and where their chunks are.
+    pub plan: BatchPlan,
+    /// As of a single file.
+    pub room: AnswerRoom,
 }
 
 /// How much of a reconstruction is wanted.
@@ -123,17 +135,19 @@ impl Cas {
     ) -> Result<Reconstruction, ReconstructError> {
         let row = self.file_row(claims, file, range.or(WHOLE)).await?;
         let (file_len, term_count) = (row.raw_len, row.terms.len());
+        let room = self.plan_room(term_count).await?;
         let find = move || {
             let terms = place(&row)?;
             let selection = select(&terms, file_len, range).map_err(|error| plan_error(file, error))?;
             let is_short = selection.wanted().map_or(0, ByteRange::byte_len) <= MAX_DETAILED_LEN;
             let chunk_limit = (detail == Detail::Chunks && is_short).then_some(MAX_DETAILED_COUNT);
-            Ok::<_, ReconstructError>(Planner::new(&[selection], PLANNED_XORB_COUNT, chunk_limit))
+            Ok::<_, ReconstructError>((Planner::new(&[selection], PLANNED_XORB_COUNT, chunk_limit), room))
         };
-        let planner = self.compute(term_count, find).await?;
-        let Planned { plan: BatchPlan { files, xorbs }, chunk_raw_lens } = self.plan(file, planner).await?;
+        let found = self.compute(term_count, find).await?;
+        let (planned, room) = self.plan(file, found).await?;
+        let Planned { plan: BatchPlan { files, xorbs }, chunk_raw_lens } = planned;
         let file = files.into_iter().next().expect("there is a plan for each file");
-        Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens })
+        Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens, room })
     }
 
     /// What to fetch for several whole files.
@@ -141,7 +155,11 @@ impl Cas {
     /// # Errors
     ///
     /// See [`ReconstructError`]; one file that is not there is enough.
-    pub async fn reconstruct_all(&self, claims: &Claims, files: &[FileHash]) -> Result<BatchPlan, ReconstructError> {
+    pub async fn reconstruct_all(
+        &self,
+        claims: &Claims,
+        files: &[FileHash],
+    ) -> Result<BatchReconstruction, ReconstructError> {
         let (mut rows, mut term_count) = (Vec::new(), 0_usize);
         for file in files {
             let row = self.file_row(claims, *file, WHOLE).await?;
@@ -151,6 +169,7 @@ impl Cas {
             }
             rows.push(row);
         }
+        let room = self.plan_room(term_count).await?;
         let first = files.first().copied().unwrap_or(FileHash::EMPTY);
         let find = move || {
             let terms = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
@@ -159,26 +178,32 @@ impl Cas {
             };
             let selections = rows.iter().zip(terms.iter().map(Vec::as_slice)).map(select);
             let selections = selections.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, ReconstructError>(Planner::new(&selections, PLANNED_XORB_COUNT, None))
+            Ok::<_, ReconstructError>((Planner::new(&selections, PLANNED_XORB_COUNT, None), room))
         };
-        let planner = self.compute(term_count, find).await?;
-        Ok(self.plan(first, planner).await?.plan)
+        let found = self.compute(term_count, find).await?;
+        let (planned, room) = self.plan(first, found).await?;
+        Ok(BatchReconstruction { plan: planned.plan, room })
     }
 
-    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in memory.
-    async fn plan(&self, file: FileHash, mut planner: Planner) -> Result<Planned, ReconstructError> {
+    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in memory. Its room goes along: what has
+    /// begun comes to its end, whoever leaves.
+    async fn plan(
+        &self,
+        file: FileHash,
+        (mut planner, mut room): (Planner, AnswerRoom),
+    ) -> Result<(Planned, AnswerRoom), ReconstructError> {
         let term_count = planner.term_count();
         while let Some(run) = planner.next_run() {
             let layouts = self.layouts(run.xorbs()).await?;
             let item_count = planner.item_count(&run);
             let plan = move || {
                 let planned = planner.plan(run, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()));
-                planned.map(|()| planner)
+                planned.map(|()| (planner, room))
             };
             let inconsistent = |source| ReconstructError::Inconsistent { file, source };
-            planner = self.compute(item_count, plan).await.map_err(inconsistent)?;
+            (planner, room) = self.compute(item_count, plan).await.map_err(inconsistent)?;
         }
-        Ok(self.compute(term_count, move || planner.finish()).await)
+        Ok(self.compute(term_count, move || (planner.finish(), room)).await)
     }
 
     /// The answer to a client that asks whether a chunk is there: a shard with the xorb that has it, blinded with a

@@ -4,6 +4,7 @@
 
 pub mod access;
 mod admission;
+mod answers;
 pub mod archive;
 mod claims;
 mod compute;
@@ -37,11 +38,13 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use self::admission::Admission;
+pub use self::answers::AnswerRoom;
+use self::answers::Answers;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::examine::Damage;
-pub use self::files::{Detail, ReconstructError, Reconstruction};
+pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
@@ -108,6 +111,8 @@ pub struct Parts {
     shard_room: FairGate,
     /// The same for small ones.
     small_shard_room: FairGate,
+    /// Long answers that may be in memory.
+    answers: Answers,
     /// Files of which all chunks may be gone through at once.
     walks: FairGate,
     /// What wakes whoever verifies claims.
@@ -166,6 +171,7 @@ impl Cas {
             lookups: shares::lookups(),
             shard_room: shares::shard_room(register::SHARD_ROOM_KIB),
             small_shard_room: shares::shard_room(register::SMALL_SHARD_ROOM_KIB),
+            answers: Answers::default(),
             walks: shares::walks(windows::WALK_COUNT),
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
             quotas: Arc::default(),

@@ -144,13 +144,14 @@ impl Cas {
     /// See [`RegisterError`].
     pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
         let tenant = claims.tenant();
+        let proves_possession = claims.repo != RepoScope::All;
         let read = move || {
             let parsed = parse(&shard)?;
             // What is kept of it has neither footer nor lookup tables, which nobody has proven.
             let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
             let terms = parsed.files.iter().flat_map(|file| &file.terms);
             let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
-            let single = first_chunks(terms);
+            let single = if proves_possession { first_chunks(terms) } else { HashSet::new() };
             Ok::<_, ParseError>((parsed, (named, single), Bytes::from(kept)))
         };
         let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await?;
@@ -175,9 +176,7 @@ impl Cas {
             registration.files.push(file);
             registration.dedup.extend(first);
         }
-        if claims.repo != RepoScope::All {
-            self.prove_possession(tenant, &registration.files, single, &domain(&claims.repo)).await?;
-        }
+        self.prove_possession(tenant, &registration.files, single, &domain(&claims.repo)).await?;
         self.enter(registration, &domain(&claims.repo), kept).await
     }
 

@@ -14,6 +14,7 @@ use super::reconstruct::Inconsistency;
 use crate::format::shard::Term;
 use crate::format::windows::{ChunkWindows, WindowBuilder};
 use crate::format::{ByteRange, FileHash, RangeHash};
+use crate::runtime::fair::Turn;
 
 /// Files that may be walked at once; further requests wait, so that memory is bounded by so many runs.
 pub(super) const WALK_COUNT: u32 = 4;
@@ -40,14 +41,15 @@ impl From<StoreError> for WindowsError {
 
 impl Cas {
     /// What a client needs that wants to change these bytes of a file. The ranges may come in any order, overlap, and go
-    /// past the end. Whoever asks takes a [turn](Self::walk_turn) before and keeps it until the answer is written down: of a
-    /// file of a million terms that is some 30 MB, and twice as many as text.
+    /// past the end. The [turn](Self::walk_turn) is kept until the answer is written down, too: of a file of a million terms
+    /// that is some 30 MB, and twice as many as text.
     ///
     /// # Errors
     ///
     /// See [`WindowsError`].
     pub async fn chunk_windows(
         &self,
+        _turn: &Turn,
         claims: &Claims,
         file: FileHash,
         changes: &[ByteRange],

@@ -19,8 +19,8 @@ pub struct Limits {
     pub capacity: u32,
     /// Units that one tenant may have at once, unless it asks for more in one go and has none.
     pub per_tenant: u32,
-    /// Requests of one tenant that may wait at once to begin. Of those that have begun there are as many as connections at
-    /// most.
+    /// Requests of one tenant that may wait at once to begin; with 0 whoever finds no room is refused at once. Of those that have
+    /// begun there are as many as connections at most.
     pub waiting_count: usize,
     /// How long one may wait.
     pub patience: Duration,

@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -91,6 +92,41 @@ async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_stil
     drop(held);
     drop(waiting);
     assert!(other.await.is_ok());
+}
+
+#[test]
+fn where_nobody_may_wait_who_finds_no_room_is_refused_at_once_and_forgotten() {
+    let limits = Limits { capacity: 8, per_tenant: 6, waiting_count: 0, patience: Duration::ZERO };
+    let gate = FairGate::new(limits);
+    let refused = |tenant, weight| gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap_err();
+    let most = now(&gate, FLOOD, 6);
+    assert_eq!(refused(FLOOD, u32::MAX), Busy { is_above_share: true });
+    assert_eq!(refused(OTHER, 3), Busy { is_above_share: false });
+    let rest = now(&gate, OTHER, 2);
+    assert_eq!(refused(THIRD, 1), Busy { is_above_share: false });
+    assert_eq!(gate.shared.state().lines.len(), 2, "who was refused is not there any more");
+    drop((most, rest));
+    assert!(gate.shared.state().lines.is_empty());
+    assert_eq!(now(&gate, THIRD, 9).weight, 8, "what is larger than the gate is all of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_shrinks_gives_back_what_it_has_no_use_for_and_keeps_one_unit_at_least() {
+    let gate = gate(8, 6);
+    let mut turn = now(&gate, FLOOD, 6);
+    turn.shrink(7);
+    assert_eq!((turn.weight(), gate.load()), (6, (6, 0)));
+    turn.shrink(2);
+    assert_eq!((turn.weight(), gate.load()), (2, (2, 0)));
+    let other = now(&gate, OTHER, 6);
+    let mut waiting = pin!(gate.enter(THIRD, 1));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    turn.shrink(0);
+    let third = waiting.now_or_never().expect("it is served").unwrap();
+    assert_eq!(gate.load(), (8, 0));
+    drop((turn, other, third));
+    assert_eq!(gate.load(), (0, 0));
+    assert!(gate.shared.state().lines.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

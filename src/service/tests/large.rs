@@ -17,10 +17,10 @@ use crate::format::xorb::LayoutBuilder;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use crate::index::{Index, NewXorb, Ticket};
 use crate::runtime::clock::Timestamp;
-use crate::runtime::fair::Tenant;
-use crate::service::Detail;
+use crate::runtime::fair::{Busy, Tenant};
 use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::files::PLANNED_XORB_COUNT;
+use crate::service::{Detail, ReconstructError, StoreError};
 
 /// Raw length of every chunk.
 const CHUNK_LEN: u32 = 64 << 10;
@@ -115,7 +115,8 @@ async fn a_file_of_ten_gib_is_registered_planned_and_prepared_for_an_edit_withou
     }
     assert!(term_count < 2 * XORB_COUNT, "{term_count}");
     let edit = [ByteRange::new(5 << 30, (5 << 30) + 1).unwrap()];
-    let windows = cas.chunk_windows(&EVERYBODY, file, &edit).await.unwrap();
+    let turn = cas.walk_turn(EVERYBODY.tenant()).await.unwrap();
+    let windows = cas.chunk_windows(&turn, &EVERYBODY, file, &edit).await.unwrap();
     assert_eq!((windows.total_chunks, windows.gap_verification.len()), (163_840, XORB_COUNT - 1));
     assert_eq!(blobs.call_count(), 0);
 }
@@ -164,20 +165,17 @@ async fn a_file_of_more_xorbs_than_are_planned_at_once_has_a_plan_with_each_of_t
     let planned: Vec<_> = found.plan.xorbs.iter().map(|xorb| xorb.xorb).collect();
     assert_eq!(planned, xorbs[..named].iter().map(|xorb| xorb.hash).collect::<Vec<_>>());
     assert_eq!(found.chunk_raw_lens, Some(vec![vec![CHUNK_LEN; 2]; xorbs.len()]));
-    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap();
+    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap().plan;
     assert_eq!((batch.files, batch.xorbs), (vec![found.plan.file], found.plan.xorbs));
 }
 
-#[tokio::test]
-async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_not_in_line_behind_it() {
-    let setup = Setup::new().await;
-    let cas = setup.process();
+/// Registers a file of 4096 terms, one for every chunk.
+async fn file_of_single_chunks(setup: &Setup) -> FileHash {
     let mut rng = StdRng::seed_from_u64(3);
     let xorbs: Vec<NewXorb> = (0..4).map(|_| xorb(&mut rng)).collect();
     for xorb in &xorbs {
-        publish(&setup, xorb).await;
+        publish(setup, xorb).await;
     }
-    // A term for every chunk.
     let (file, bytes) = shard(&xorbs);
     let mut parsed = parse(&bytes).unwrap();
     let chunks = || xorbs.iter().flat_map(|xorb| xorb.chunk_hashes.iter().zip(0..).map(|chunk| (xorb.hash, chunk)));
@@ -187,7 +185,15 @@ async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_
     };
     parsed.files[0].terms = chunks().map(term).collect();
     parsed.files[0].range_hashes = Some(chunks().map(|(_, (hash, _))| RangeHash::of(&[*hash])).collect());
-    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    setup.process().register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    file
+}
+
+#[tokio::test]
+async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_not_in_line_behind_it() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let file = file_of_single_chunks(&setup).await;
 
     // There is one turn for two workers, and it is taken.
     let (release, released) = mpsc::channel::<()>();
@@ -210,4 +216,81 @@ async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_
     drop(release);
     assert!(taken.await);
     assert_eq!(long.await.unwrap().plan.file.terms.len(), 4096);
+}
+
+#[tokio::test]
+async fn a_plan_of_thousands_of_terms_has_room_until_it_is_dropped_and_one_of_a_few_needs_none() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let file = file_of_single_chunks(&setup).await;
+    let whole = || cas.reconstruct(&EVERYBODY, file, None, Detail::Terms);
+    let mut others = Vec::new();
+    while let Ok(room) = cas.answer_room(4 << 20).await {
+        others.push(room);
+    }
+    assert_eq!(others.len(), 24, "three quarters of 128 MiB");
+    let refused = whole().await.unwrap_err();
+    assert!(matches!(refused, ReconstructError::Store(StoreError::Busy(_))), "{refused:?}");
+    let refused = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap_err();
+    assert!(matches!(refused, ReconstructError::Store(StoreError::Busy(_))), "{refused:?}");
+    let range = ByteRange::new(0, 256 * u64::from(CHUNK_LEN));
+    let short = cas.reconstruct(&EVERYBODY, file, range, Detail::Chunks).await.unwrap();
+    assert_eq!(short.plan.file.terms.len(), 256);
+    drop(others);
+
+    let taken = || cas.answers_len();
+    assert_eq!(taken(), 0);
+    let long = whole().await.unwrap();
+    assert_eq!(taken(), 4096 << 10);
+    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap();
+    assert_eq!(taken(), 8192 << 10);
+    drop(long);
+    drop(batch);
+    assert_eq!(taken(), 0);
+}
+
+#[tokio::test]
+async fn who_has_most_of_the_room_for_long_answers_is_refused_more_and_others_are_not() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let [greedy, other] = [Tenant::new(1), Tenant::new(2)];
+    let room = async |tenant: Tenant, mib: usize| tenant.doing(cas.answer_room(mib << 20)).await;
+    let _most = room(greedy, 700).await.unwrap();
+    let refused = room(greedy, 100).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: true })), "{refused:?}");
+    let _rest = room(other, 200).await.unwrap();
+    let refused = room(other, 200).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: false })), "{refused:?}");
+    // What is moderate has room of its own, and what is small needs none.
+    let _moderate = room(other, 4).await.unwrap();
+    let _small = cas.answer_room(256 << 10).await.unwrap();
+    assert_eq!(cas.answers_len(), 904 << 20);
+    // Who asks for chunks takes nothing from who reads, and the other way round.
+    let _chunks = greedy.doing(cas.dedup_room(90 << 20)).await.unwrap();
+    assert!(greedy.doing(cas.dedup_room(30 << 20)).await.is_err());
+    let _moderate = room(greedy, 4).await.unwrap();
+    assert_eq!(cas.answers_len(), 998 << 20);
+}
+
+#[tokio::test]
+async fn a_text_keeps_what_it_needs_of_the_room_of_its_plan_and_gets_more_where_it_is_longer() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let text = async |made_in: usize, len: usize| {
+        let room = cas.answer_room(made_in).await.unwrap();
+        let room = cas.text_room(room, len).await.unwrap();
+        let taken = cas.answers_len();
+        drop(room);
+        assert_eq!(cas.answers_len(), 0);
+        taken
+    };
+    assert_eq!(text(100 << 20, 20 << 20).await, 20 << 20);
+    assert_eq!(text(100 << 20, 1 << 20).await, 1 << 20);
+    assert_eq!(text(100 << 20, 1).await, 0);
+    assert_eq!(text(0, 1).await, 0);
+    assert_eq!(text(0, 1 << 20).await, 1 << 20);
+    assert_eq!(text(3 << 20, 5 << 20).await, 5 << 20);
+    // Where nobody else could have got what the plan has.
+    let plan = cas.answer_room(1 << 30).await.unwrap();
+    let _text = cas.text_room(plan, 8 << 20).await.unwrap();
 }

@@ -1,0 +1,65 @@
+//! What a gate gives out.
+
+use std::sync::Arc;
+
+use super::{FairGate, Shared, Tenant};
+
+/// Units that are given back when this is dropped.
+#[derive(Debug)]
+#[must_use = "the turn is over when this is dropped"]
+pub struct Turn {
+    pub(super) shared: Arc<Shared>,
+    pub(super) tenant: Tenant,
+    /// 0 where there is nothing to give back.
+    pub(super) weight: u32,
+}
+
+/// A turn that was given back for a while, since what it was for has to wait for something else.
+#[derive(Debug)]
+#[must_use = "it has no units, and gets them again when it is resumed"]
+pub struct Paused {
+    pub(super) gate: FairGate,
+    pub(super) tenant: Tenant,
+    pub(super) weight: u32,
+}
+
+impl Turn {
+    /// Units of it.
+    #[must_use]
+    pub const fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// Gives back all but so many units, at least one.
+    pub fn shrink(&mut self, weight: u32) {
+        let surplus = self.weight.saturating_sub(weight.max(1));
+        if surplus > 0 {
+            let mut state = self.shared.state();
+            state.give_back(self.tenant, surplus);
+            self.weight -= surplus;
+            self.shared.serve(&mut state);
+        }
+    }
+
+    /// Gives the units back.
+    pub fn pause(self) -> Paused {
+        Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }
+    }
+}
+
+impl Paused {
+    /// The same turn again, at the end of its tenant's line, however long that takes.
+    pub async fn resume(self) -> Turn {
+        self.gate.wait(self.tenant, self.weight).await
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.weight > 0 {
+            let mut state = self.shared.state();
+            state.give_back(self.tenant, self.weight);
+            self.shared.serve(&mut state);
+        }
+    }
+}

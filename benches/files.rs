@@ -120,7 +120,11 @@ impl Store {
         eprintln!("{name}, window by window to the end: {windows} plans, {per_window:.2} ms each");
         let begin = Instant::now();
         let edit = [ByteRange::new(file_len / 2, file_len / 2 + 1).unwrap()];
-        self.runtime.block_on(self.cas.chunk_windows(&EVERYBODY, file, &edit)).unwrap();
+        let wanted = async {
+            let turn = self.cas.walk_turn(EVERYBODY.tenant()).await.unwrap();
+            self.cas.chunk_windows(&turn, &EVERYBODY, file, &edit).await.unwrap()
+        };
+        self.runtime.block_on(wanted);
         eprintln!("{name}, what an edit in the middle must know: {:.2} s", begin.elapsed().as_secs_f64());
     }
 }

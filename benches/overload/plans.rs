@@ -46,6 +46,8 @@ fn one_round(binary: &str) {
     let [reads, plans] = [quiet.reads(MAX_COUNT, PHASE), short_plans(&server, &short)];
     let (is_over, plan_count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let [reads_beside, plans_beside] = thread::scope(|scope| {
+        // Also when something here fails: the scope waits for the others.
+        let _over = Over(&is_over);
         for _ in 0..CLIENT_COUNT {
             scope.spawn(|| {
                 let mut connection = open(&server.address);
@@ -58,9 +60,7 @@ fn one_round(binary: &str) {
         // All of them have asked by then, though not all may have had an answer.
         quiet.reads(MAX_COUNT, PHASE / 3);
         plan_count.store(0, Ordering::Relaxed);
-        let beside = [quiet.reads(MAX_COUNT, PHASE), short_plans(&server, &short)];
-        is_over.store(true, Ordering::Relaxed);
-        beside
+        [quiet.reads(MAX_COUNT, PHASE), short_plans(&server, &short)]
     });
     println!(
         "{binary}: {} long plans in {} s, peak memory {} MiB",
@@ -77,6 +77,15 @@ fn one_round(binary: &str) {
     for (what, times) in lines {
         let at = |part| percentile(times, part) * 1e3;
         println!("  {what:30}  median {:7.3} ms  p90 {:7.3} ms  p99 {:7.3} ms", at(0.5), at(0.9), at(0.99));
+    }
+}
+
+/// Ends the clients when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -115,7 +115,7 @@ impl Server {
         std::thread::sleep(Duration::from_secs(1));
     }
 
-    /// The table of docs/operations.md for these settings.
+    /// The table of docs/operations.md for these settings, without long answers, for which nobody asks beside uploads and reads.
     #[expect(clippy::unused_self, reason = "it is the server's")]
     pub(crate) fn memory_bound(&self) -> u64 {
         MAX_CONNECTIONS * (717 << 10) + MAX_UPLOADS * (1 << 20) + (976 << 20)

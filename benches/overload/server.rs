@@ -118,7 +118,7 @@ impl Server {
     /// The table of docs/operations.md for these settings, without long answers, for which nobody asks beside uploads and reads.
     #[expect(clippy::unused_self, reason = "it is the server's")]
     pub(crate) fn memory_bound(&self) -> u64 {
-        MAX_CONNECTIONS * (717 << 10) + MAX_UPLOADS * (1 << 20) + (976 << 20)
+        MAX_CONNECTIONS * (717 << 10) + MAX_UPLOADS * (1 << 20) + (1076 << 20)
     }
 
     #[expect(clippy::unused_self, reason = "it is the server's")]

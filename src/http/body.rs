@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
+use http_body::Body as HttpBody;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::outlet::Arriving;
@@ -28,8 +29,11 @@ pub(super) struct PacedBody {
     wait: Option<Wait>,
     /// Who sends it and to whom, until its first piece is asked for: only then it counts among those that arrive.
     undecided: Option<(Recipient, Cas)>,
-    /// Where it is read in turns.
+    /// How it is read, from its first piece on, where that was to be decided.
     arriving: Option<Arriving>,
+    /// The last piece, while the memory that pieces are read into is to become less: hyper goes on with the memory that there is as
+    /// long as nobody has any of it.
+    kept: Option<Bytes>,
 }
 
 /// The client is being waited for.
@@ -52,11 +56,12 @@ impl PacedBody {
             wait: None,
             undecided: None,
             arriving: None,
+            kept: None,
         }
     }
 
-    /// The same, read in turns if many arrive when it begins to.
-    pub(super) fn in_turns(body: Body, state: &AppState, sender: Recipient) -> Self {
+    /// The same, read in turns if many arrive when it begins to, and amply if not.
+    pub(super) fn of_upload(body: Body, state: &AppState, sender: Recipient) -> Self {
         Self { undecided: Some((sender, state.cas.clone())), ..Self::new(body, state) }
     }
 
@@ -94,8 +99,10 @@ impl Stream for PacedBody {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some((sender, cas)) = self.undecided.take() {
-            self.arriving = sender.receive_in_turns(&cas);
+            self.arriving = Some(sender.receive(&cas));
         }
+        let left = HttpBody::size_hint(&self.body).exact();
+        let is_tapering = self.arriving.as_ref().is_some_and(|arriving| arriving.expect(left));
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
                 let lost = self.lost().saturating_sub(wait.lost);
@@ -103,6 +110,7 @@ impl Stream for PacedBody {
             }
             return Poll::Ready(piece.map(|piece| {
                 let piece = piece.map_err(|error| BodyError::Aborted(error.into_inner()))?;
+                self.kept = is_tapering.then(|| piece.clone());
                 self.received_len += piece.len() as u64;
                 self.metrics.received_bytes.inc_by(piece.len() as u64);
                 Ok(piece)
@@ -127,15 +135,24 @@ impl Stream for PacedBody {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::http::{Request, Response};
     use futures_util::FutureExt;
     use futures_util::stream::pending;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use hyper::body::Incoming;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::time::advance;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::http::outlet::{Outlet, Watched};
+    use crate::http::server::configured;
     use crate::runtime::fair::{FairGate, Tenant};
 
     const STALL: Duration = Duration::from_secs(10);
@@ -151,6 +168,7 @@ mod tests {
             wait: None,
             undecided: None,
             arriving,
+            kept: None,
         }
     }
 
@@ -161,7 +179,7 @@ mod tests {
         let (outlet, gate) = (Arc::new(Outlet::default()), FairGate::patient(1));
         let (pace, stopping) = (Pace { idle: STALL, min_bytes_per_sec: 1 }, CancellationToken::new());
         let mut socket = Watched::new(listener.accept().await.unwrap().0, Arc::clone(&outlet), pace, stopping);
-        let mut body = silent(Some(outlet.receive_in_turns(gate.later(Tenant::new(1), 1))));
+        let mut body = silent(Some(outlet.receive(Some(gate.later(Tenant::new(1), 1)))));
         let mut blamed = silent(None);
         let other = gate.wait(Tenant::new(2), 1).await;
         client.write_all(b"abc").await.unwrap();
@@ -178,5 +196,69 @@ mod tests {
         let begin = Instant::now();
         assert!(matches!(body.next().await, Some(Err(BodyError::Stalled))));
         assert!((STALL / 2..STALL + STALL / 100).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    }
+
+    /// A socket, and how many bytes the last read of it could have taken, and the longest one.
+    struct Offered(Watched<TcpStream>, Arc<[AtomicUsize; 2]>);
+
+    impl AsyncRead for Offered {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.1[0].store(buf.remaining(), Ordering::Relaxed);
+            self.1[1].fetch_max(buf.remaining(), Ordering::Relaxed);
+            Pin::new(&mut self.0).poll_read(context, buf)
+        }
+    }
+
+    impl AsyncWrite for Offered {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(context)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(context)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_on_which_a_body_was_read_amply_has_little_memory_when_it_waits_for_the_next_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+        let (socket, stopping) = (listener.accept().await.unwrap().0, CancellationToken::new());
+        let offered = Arc::<[AtomicUsize; 2]>::default();
+        let socket = Offered(Watched::new(socket, Arc::clone(&outlet), pace, stopping), Arc::clone(&offered));
+        let service = service_fn(|request: Request<Incoming>| {
+            let mut body = silent(Some(Arc::clone(&outlet).receive(None)));
+            body.body = Body::new(request.into_body()).into_data_stream();
+            async move {
+                while body.next().await.transpose().unwrap().is_some() {}
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            }
+        });
+        let asking = async {
+            for _ in 0..2 {
+                client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 8388608\r\n\r\n").await.unwrap();
+                client.write_all(&vec![0; 8 << 20]).await.unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"\r\n\r\n") {
+                    answer.push(client.read_u8().await.unwrap());
+                }
+                assert!(answer.starts_with(b"HTTP/1.1 200 OK"));
+                let [last, longest] = &*offered;
+                assert!(longest.load(Ordering::Relaxed) >= 512 << 10);
+                assert!(last.load(Ordering::Relaxed) <= 128 << 10, "{last:?}");
+            }
+            drop(client);
+        };
+        let (served, ()) = tokio::join!(configured(STALL).serve_connection(TokioIo::new(socket), service), asking);
+        served.unwrap();
     }
 }

@@ -104,7 +104,7 @@ pub(super) async fn send(
     let grant = grant.map_err(forbidden)?;
     let declared_len = http_body::Body::size_hint(&body).exact();
     sender.tenant = grant.tenant();
-    let body = PacedBody::in_turns(body, &state, sender);
+    let body = PacedBody::of_upload(body, &state, sender);
     state.cas.upload_granted(GrantedUpload { grant, xorb, declared_len, body }).await?;
     Ok(StatusCode::OK)
 }

@@ -15,6 +15,7 @@
 mod arrival;
 mod piece;
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use futures_util::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -33,10 +35,20 @@ use self::piece::PieceTurn;
 use super::Pace;
 use crate::runtime::fair::{Paused, Turn};
 
+/// Bytes from which on a connection gets no other piece until those before are out. Less, like the heads of the parts of an answer with
+/// many ranges, goes out together.
+const MAX_UNSENT_LEN: u64 = 64 << 10;
+
 /// What the handlers of a connection and its socket tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Outlet {
     turn: PieceTurn,
+    /// Whether there is a connection.
+    is_watched: AtomicBool,
+    /// Bytes that the connection was given and that are not out yet, as far as is known.
+    unsent_len: AtomicU64,
+    /// Who waits until they are.
+    sent: AtomicWaker,
     arrival: Arrival,
     /// Requests whose head has arrived.
     request_count: AtomicU64,
@@ -50,18 +62,34 @@ impl Outlet {
         self.request_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps the turn of a piece until that is out.
-    pub(super) fn hold(&self, turn: Turn) {
+    /// Keeps the turn of a piece of so many bytes until that is out.
+    pub(super) fn hold(&self, turn: Turn, len: usize) {
+        if self.is_watched.load(Ordering::Relaxed) {
+            self.unsent_len.fetch_add(len as u64, Ordering::Relaxed);
+        }
         self.turn.hold(turn);
     }
 
-    /// Ends the turn of the piece before.
-    pub(super) fn release(&self) {
+    /// Everything is out: ends the turn.
+    fn release(&self) {
+        self.turn.release();
+        self.unsent_len.store(0, Ordering::Relaxed);
+        self.sent.wake();
+    }
+
+    /// Waits until the connection may be given something again, unless there is none, and ends the turn of the piece before.
+    pub(super) async fn sent(&self) {
+        poll_fn(|context| {
+            self.sent.register(context.waker());
+            let is_full = self.unsent_len.load(Ordering::Relaxed) >= MAX_UNSENT_LEN;
+            if is_full { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
         self.turn.release();
     }
 
-    /// Reads what arrives in turns like this one, as long as the result lives.
-    pub(super) fn receive_in_turns(self: Arc<Self>, turn: Paused) -> Arriving {
+    /// Reads what arrives in turns like this one, or, without one, as much at once as the result is told to, as long as that lives.
+    pub(super) fn receive(self: Arc<Self>, turn: Option<Paused>) -> Arriving {
         Arriving::new(self, turn)
     }
 
@@ -119,6 +147,7 @@ struct Wait {
 
 impl<S: Socket> Watched<S> {
     pub(super) fn new(socket: S, outlet: Arc<Outlet>, pace: Pace, stopping: CancellationToken) -> Self {
+        outlet.is_watched.store(true, Ordering::Relaxed);
         Self { socket, outlet, pace, stopping, answer: Answer::default(), wait: None }
     }
 
@@ -188,7 +217,8 @@ impl<S: Socket> AsyncRead for Watched<S> {
             return Poll::Ready(Ok(()));
         }
         ready!(self.outlet.arrival.poll_begin(&self.socket, context))?;
-        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        let max_len = self.outlet.arrival.max_len();
+        let read = Pin::new(&mut (&mut self.socket).take(max_len)).poll_read(context, buffer);
         self.outlet.arrival.end();
         read
     }

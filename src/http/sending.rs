@@ -50,10 +50,9 @@ impl FromRequestParts<AppState> for Recipient {
 }
 
 impl Recipient {
-    /// Whoever sends a body is told of it when it is read in turns, which it is where many arrive.
-    pub(super) fn receive_in_turns(self, cas: &Cas) -> Option<Arriving> {
-        let turn = cas.arrival_turn(self.tenant)?;
-        Some(self.outlet.receive_in_turns(turn))
+    /// Receives a body, in turns where many arrive.
+    pub(super) fn receive(self, cas: &Cas) -> Arriving {
+        self.outlet.receive(cas.arrival_turn(self.tenant))
     }
 }
 
@@ -103,8 +102,8 @@ struct Flow {
 
 impl Flow {
     async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
-        // Who asks for more has sent what there was.
-        self.recipient.outlet.release();
+        // Of who takes nothing there is one piece, though the connection would have room for another one.
+        self.recipient.outlet.sent().await;
         if self.left == 0 {
             return None;
         }
@@ -112,7 +111,7 @@ impl Flow {
             Ok((piece, turn)) => {
                 self.left = self.left.saturating_sub(piece.len() as u64);
                 self.metrics.sent_bytes.inc_by(piece.len() as u64);
-                self.recipient.outlet.hold(turn);
+                self.recipient.outlet.hold(turn, piece.len());
                 Some(Ok(piece))
             }
             Err(None) => None,

@@ -31,9 +31,13 @@ use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
-/// Bytes that a connection reads ahead, at most; also the longest request head. hyper's own 400 KiB, times some
-/// hundred uploads, would be most of the server's memory.
-const READ_BUFFER_LEN: usize = 64 << 10;
+/// Bytes of a request's head, and of what follows a chunked body, at most. nginx takes 32 KiB. While it arrives there may be twice as
+/// many.
+const MAX_HEAD_LEN: usize = 64 << 10;
+
+/// Bytes that hyper makes room for, at most. Which connections may read so many is up to [`outlet`](super::outlet): if all did, it
+/// would be most of the server's memory.
+const MAX_READ_LEN: usize = 512 << 10;
 
 /// Bytes of answers that the kernel takes for a client who does not: one piece, beside what is on its way. Without this it
 /// takes up to 4 MiB for each, and where a thousand do so the kernel's memory for all sockets is short: it throws away
@@ -87,6 +91,15 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// What every connection is served by. A head may take so long.
+pub(super) fn configured(idle: Duration) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // A client may say that it sends no more, and still wait for its answer.
+    http.half_close(true).timer(TokioTimer::new()).header_read_timeout(idle);
+    http.max_header_size(MAX_HEAD_LEN).max_buf_size(MAX_READ_LEN);
+    http
+}
+
 /// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time allowed, and returns.
 pub async fn serve(
     listener: TcpListener,
@@ -95,10 +108,7 @@ pub async fn serve(
     limits: ConnectionLimits,
     stop: impl Future<Output = ()> + Send,
 ) {
-    let mut http = http1::Builder::new();
-    // A client may say that it sends no more, and still wait for its answer.
-    http.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(READ_BUFFER_LEN);
-    let http = Arc::new(http);
+    let http = Arc::new(configured(limits.idle));
     let (slots, tasks, graceful) =
         (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
     let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));

@@ -99,7 +99,7 @@ async fn receive(
     body: Body,
 ) -> Result<Uploaded, Problem> {
     let (declared_len, tenant) = (http_body::Body::size_hint(&body).exact(), sender.tenant);
-    let body = PacedBody::in_turns(body, state, sender);
+    let body = PacedBody::of_upload(body, state, sender);
     Ok(state.cas.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 

@@ -30,8 +30,9 @@ const LOOKUP_COUNT_PER_TENANT: u32 = 6;
 /// times 1.4 to 1.5.
 const READ_PERIOD: Duration = Duration::from_millis(2);
 
-/// Uploads under way, itself included, up to which what arrives of one is read at once. So many reads are a tenth of a millisecond
-/// or two, which nobody notices; a turn for each is a twentieth of what it costs to take an upload.
+/// Uploads under way, itself included, up to which what arrives of one is read at once. So many reads of 64 KiB are a tenth of a
+/// millisecond or two, and of half a MiB a whole one, but then seldom; a turn for each is a twentieth of what it costs to take an
+/// upload.
 const UPLOADS_WITHOUT_TURNS: u64 = 8;
 
 /// What tenants share, as far as settings decide.

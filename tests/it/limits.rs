@@ -266,6 +266,22 @@ async fn a_request_of_more_than_100_header_fields_is_refused_and_one_of_100_is_a
 }
 
 #[tokio::test]
+async fn a_head_of_63_kib_is_answered_and_one_that_goes_on_after_64_is_refused_whatever_its_pieces() {
+    let server = TestServer::start();
+    let begin = "GET /healthz HTTP/1.1\r\nhost: zorb\r\nx: ";
+    for (len, end, status) in [(63 << 10, "\r\n\r\n", 200), (64 << 10, "", 431)] {
+        for piece_len in [1000, len] {
+            let mut connection = Raw::connect(&server).await;
+            let head = format!("{begin}{}{end}", "1".repeat(len - begin.len() - end.len()));
+            for piece in head.as_bytes().chunks(piece_len) {
+                connection.send(piece).await;
+            }
+            assert_eq!(connection.status().await, Some(status), "{len} bytes in pieces of {piece_len}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     let (server, mut rng) = (Start::default().with("send_timeout_secs", 1).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, MIB_64 - 5000));

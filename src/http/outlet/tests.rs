@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::task::yield_now;
 use tokio::time::{advance, sleep};
 
+use super::arrival::{AMPLE_READ_LEN, READ_LEN, TAPER_LEN};
 use super::*;
 use crate::runtime::fair::{FairGate, Tenant};
 
@@ -98,12 +99,12 @@ async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_eve
 async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
     let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
     let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await);
+    outlet.hold(gate.wait(tenant, 1).await, 100);
     socket.write_all(&[0; 100]).await.unwrap();
     assert_eq!(gate.load(), (1, 0), "it fits, and may be only the beginning");
     socket.flush().await.unwrap();
     assert_eq!(gate.load(), (0, 0));
-    outlet.hold(gate.wait(tenant, 1).await);
+    outlet.hold(gate.wait(tenant, 1).await, 100);
     let mut stuck = Box::pin(socket.write_all(&[0; 100]));
     assert!((&mut stuck).now_or_never().is_none());
     assert_eq!(gate.load(), (0, 0), "the client is waited for without a turn");
@@ -115,7 +116,7 @@ async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
 async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_not_the_clients_fault() {
     let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
     let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await);
+    outlet.hold(gate.wait(tenant, 1).await, 100);
     let mut sending = Box::pin(async {
         socket.write_all(&[0; 250]).await?;
         socket.flush().await
@@ -144,7 +145,7 @@ async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_
 async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_something() {
     let gate = FairGate::patient(1);
     let (mut socket, outlet, mut client) = tcp_pair().await;
-    outlet.hold(gate.wait(Tenant::new(1), 1).await);
+    outlet.hold(gate.wait(Tenant::new(1), 1).await, 100);
     let bytes = vec![0; 1 << 20];
     while socket.write(&bytes).now_or_never().is_some() {}
     for _ in 0..10 {
@@ -166,7 +167,7 @@ async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_some
 async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line() {
     let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
     let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await);
+    outlet.hold(gate.wait(tenant, 1).await, 100);
     assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
     let other = gate.wait(Tenant::new(2), 1).await;
     client.read_exact(&mut [0; 100]).await.unwrap();
@@ -203,7 +204,7 @@ async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_a
     let mut bytes = [0; 4];
     // A fresh socket counts as ready until it was tried.
     assert!(socket.read(&mut bytes).now_or_never().is_none());
-    let arriving = Arc::clone(&outlet).receive_in_turns(gate.later(tenant, 1));
+    let arriving = Arc::clone(&outlet).receive(Some(gate.later(tenant, 1)));
     for _ in 0..3 {
         assert!(socket.read(&mut bytes).now_or_never().is_none());
         assert_eq!(gate.load(), (0, 0), "nothing has arrived");
@@ -239,11 +240,72 @@ async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_a
     drop(other);
 }
 
+/// Lets what is there be read; returns how much of it was read at once.
+async fn read_len(socket: &mut Watched<DuplexStream>) -> u64 {
+    socket.read(&mut vec![0; 1 << 20]).await.unwrap() as u64
+}
+
+#[tokio::test]
+async fn only_of_a_body_that_is_read_amply_and_is_far_from_its_end_is_more_read_than_a_little_at_once() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (socket, mut client) = duplex(2 << 20);
+    let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new());
+    client.write_all(&vec![0; 2 << 20]).await.unwrap();
+    assert_eq!(read_len(&mut socket).await, READ_LEN, "a head, or whatever comes");
+    let arriving = Arc::clone(&outlet).receive(None);
+    assert_eq!(read_len(&mut socket).await, READ_LEN, "nobody has said how much is to come");
+    for left in [None, Some(TAPER_LEN - 1)] {
+        assert!(arriving.expect(left));
+        assert_eq!(read_len(&mut socket).await, READ_LEN, "{left:?}");
+    }
+    assert!(!arriving.expect(Some(TAPER_LEN)));
+    assert_eq!(read_len(&mut socket).await, AMPLE_READ_LEN);
+    drop(arriving);
+    assert_eq!(read_len(&mut socket).await, READ_LEN, "the next head");
+    let in_turns = Arc::clone(&outlet).receive(Some(gate.later(tenant, 1)));
+    assert!(!in_turns.expect(Some(u64::MAX)));
+    assert_eq!(read_len(&mut socket).await, READ_LEN);
+}
+
+#[tokio::test]
+async fn the_next_piece_waits_until_a_long_one_before_is_out_and_not_where_there_is_no_connection() {
+    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let alone = Outlet::default();
+    for _ in 0..2 {
+        alone.hold(gate.wait(tenant, 1).await, 64 << 10);
+        assert!(alone.sent().now_or_never().is_some());
+        assert_eq!(gate.load(), (0, 0));
+    }
+
+    let (mut socket, outlet, mut client) = pair(1);
+    assert!(outlet.sent().now_or_never().is_some(), "nothing was given");
+    outlet.hold(gate.wait(tenant, 1).await, (64 << 10) - 1);
+    assert!(outlet.sent().now_or_never().is_some(), "it goes out with the next one");
+    assert_eq!(gate.load(), (0, 0));
+    outlet.hold(gate.wait(tenant, 1).await, 1);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waiting = Box::pin(outlet.sent());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    socket.write_all(&[0; 100]).await.unwrap();
+    assert_eq!((woken.0.load(Ordering::Relaxed), gate.load()), (false, (1, 0)));
+    socket.flush().await.unwrap();
+    assert_eq!((woken.0.load(Ordering::Relaxed), gate.load()), (true, (0, 0)));
+    assert!(waiting.now_or_never().is_some());
+
+    outlet.hold(gate.wait(tenant, 1).await, 64 << 10);
+    assert!(outlet.sent().now_or_never().is_none());
+    drop(socket);
+    assert!(outlet.sent().now_or_never().is_some(), "there is nobody left to send it to");
+    client.read_exact(&mut [0; 100]).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
     let gate = FairGate::patient(1);
     let (mut socket, outlet, mut client) = tcp_pair().await;
-    let arriving = outlet.receive_in_turns(gate.later(Tenant::new(1), 1));
+    let arriving = outlet.receive(Some(gate.later(Tenant::new(1), 1)));
     let other = gate.wait(Tenant::new(2), 1).await;
     client.write_all(b"abc").await.unwrap();
     socket.socket().readable().await.unwrap();

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
 /// Pieces below this are copied together. A piece keeps the whole buffer alive that it was received into (64 KiB at
-/// most), so a client that sends single bytes would otherwise hold a buffer for each of them.
+/// most, of few uploads 512), so a client that sends single bytes would otherwise hold a buffer for each of them.
 const SMALL_LEN: usize = 32 << 10;
 
 /// Pieces of a body, in order, that take little more memory than they have bytes.

@@ -145,7 +145,7 @@ mod tests {
     use hyper::body::Incoming;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
-    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::time::advance;
     use tokio_util::sync::CancellationToken;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     /// A socket, and how many bytes the last read of it could have taken, and the longest one.
-    struct Offered(Watched<TcpStream>, Arc<[AtomicUsize; 2]>);
+    struct Offered(Watched<DuplexStream>, Arc<[AtomicUsize; 2]>);
 
     impl AsyncRead for Offered {
         fn poll_read(
@@ -229,10 +229,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_on_which_a_body_was_read_amply_has_little_memory_when_it_waits_for_the_next_request() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, mut client) = duplex(1 << 20);
         let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
-        let (socket, stopping) = (listener.accept().await.unwrap().0, CancellationToken::new());
+        let stopping = CancellationToken::new();
         let offered = Arc::<[AtomicUsize; 2]>::default();
         let socket = Offered(Watched::new(socket, Arc::clone(&outlet), pace, stopping), Arc::clone(&offered));
         let service = service_fn(|request: Request<Incoming>| {

@@ -37,7 +37,7 @@ use crate::runtime::fair::{Paused, Turn};
 
 /// Bytes from which on a connection gets no other piece until those before are out. Less, like the heads of the parts of an answer with
 /// many ranges, goes out together.
-const MAX_UNSENT_LEN: u64 = 64 << 10;
+const MAX_AHEAD_LEN: u64 = 64 << 10;
 
 /// What the handlers of a connection and its socket tell each other.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Outlet {
     pub(super) async fn sent(&self) {
         poll_fn(|context| {
             self.sent.register(context.waker());
-            let is_full = self.unsent_len.load(Ordering::Relaxed) >= MAX_UNSENT_LEN;
+            let is_full = self.unsent_len.load(Ordering::Relaxed) >= MAX_AHEAD_LEN;
             if is_full { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;

@@ -6,6 +6,10 @@
     clippy::unwrap_used,
     reason = "the doors are for the program; a test spoils files on purpose, says its seed, and fails where it panics"
 )]
+#![cfg_attr(
+    not(feature = "full-tests"),
+    expect(dead_code, unused_imports, reason = "what is here for the long tests alone is judged with them")
+)]
 
 mod audit;
 mod auth;
@@ -15,20 +19,25 @@ mod cli;
 mod compact;
 mod conditions;
 mod corrupt;
+#[cfg(feature = "full-tests")]
 mod crash;
+#[cfg(feature = "full-tests")]
 mod crash_files;
+#[cfg(feature = "full-tests")]
 mod crash_gc;
 mod dashboard;
 mod download;
 mod errors;
 mod files;
 mod fsck;
+#[cfg(feature = "full-tests")]
 mod full_disk;
 mod gc;
 mod grants;
 mod interrupted;
 mod limits;
 mod memory;
+#[cfg(feature = "full-tests")]
 mod official;
 mod operations;
 mod outages;
@@ -40,6 +49,7 @@ mod security;
 mod sha256;
 mod shutdown;
 mod smoke;
+mod spec;
 mod startup;
 mod support;
 mod tidy;

@@ -9,6 +9,7 @@ mod corrupt;
 mod dedup;
 mod differential;
 mod parsing;
+#[cfg(feature = "reference-data")]
 mod reference;
 mod support;
 mod writing;

@@ -12,6 +12,7 @@ mod compression;
 mod hashes;
 mod lz4_frame;
 mod range;
+#[cfg(feature = "reference-data")]
 mod reference_files;
 mod samples;
 

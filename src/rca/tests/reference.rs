@@ -10,15 +10,7 @@ use super::support::Blob;
 
 /// The folder with `vectors.json`.
 pub(super) fn dir() -> PathBuf {
-    let root = std::env::var_os("ZORB_REFERENCE_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/reference"), PathBuf::from);
-    let dir = root.join("rca");
-    assert!(
-        dir.join("vectors.json").is_file(),
-        "no vectors.json in {}: set ZORB_REFERENCE_DIR to the folder that holds rca/vectors.json",
-        dir.display()
-    );
-    dir
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rca")
 }
 
 pub(super) fn manifest() -> Value {

@@ -37,9 +37,7 @@ pub(super) fn names(folder: &Folder, archive: &str) -> Vec<String> {
 
 /// The folder with the recorded archives.
 pub(super) fn recorded() -> PathBuf {
-    let root = std::env::var_os("ZORB_REFERENCE_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/reference"), PathBuf::from);
-    root.join("rca")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rca")
 }
 
 /// Makes an archive `a` of blobs with these names and contents, or extends it; each is a session of its own.

@@ -6,7 +6,7 @@ use super::{Folder, Ran, listing, recorded};
 
 fn load(file: &str) -> Vec<u8> {
     let path = recorded().join(file);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; set ZORB_REFERENCE_DIR", path.display()))
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn manifest() -> Value {

@@ -560,6 +560,7 @@ async fn terms_that_were_written_down_and_not_switched_cost_nothing_when_their_x
 
 /// A store with two mostly dead xorbs, and three files of them; of a compaction the `n`-th operation fails. Whatever it is,
 /// files read as before, and another run finishes.
+#[cfg(feature = "full-tests")]
 async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presence) -> bool {
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -615,6 +616,7 @@ async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presenc
     failed.is_some()
 }
 
+#[cfg(feature = "full-tests")]
 #[tokio::test]
 async fn a_compaction_whose_nth_operation_fails_loses_nothing_and_the_next_one_goes_on() {
     for presence in [Presence::Alone, Presence::Shared] {

@@ -185,6 +185,7 @@ async fn beside_a_server_only_what_is_safe_is_repaired_and_no_row_of_an_upload_i
     check_mended(&broken, "after that").await;
 }
 
+#[cfg(feature = "full-tests")]
 #[tokio::test]
 async fn a_repair_whose_nth_operation_fails_loses_nothing_and_the_next_one_finishes_it() {
     for moment in [Moment::Before, Moment::After] {

@@ -12,6 +12,10 @@ mod granted;
 mod health;
 mod large;
 mod late;
+#[cfg_attr(
+    not(feature = "full-tests"),
+    expect(dead_code, unused_imports, reason = "the long runs, and breaking the guards, are in the full lane")
+)]
 mod model;
 mod quota;
 mod records;

@@ -1,6 +1,8 @@
 //! Backups and restores, as the real binary beside the real server.
 
+#[cfg(feature = "full-tests")]
 mod kills;
+#[cfg(feature = "full-tests")]
 mod live;
 mod refusals;
 mod restored;

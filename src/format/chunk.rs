@@ -57,6 +57,14 @@ pub enum HeaderError {
         /// The length that is declared.
         len: u32,
     },
+    /// The payload is longer than the chunk. Valid, but no writer makes one, and uploads of one are refused.
+    #[error("compressed length {payload_len} exceeds the raw length {raw_len}")]
+    Expanded {
+        /// The payload length that is declared.
+        payload_len: u32,
+        /// The raw length that is declared.
+        raw_len: u32,
+    },
     /// The chunk has no bytes.
     #[error("raw length is 0")]
     RawEmpty,
@@ -141,7 +149,7 @@ impl HeaderError {
     pub const fn field_offset(self) -> u32 {
         match self {
             Self::Version { .. } => 0,
-            Self::PayloadEmpty | Self::PayloadTooLong { .. } => 1,
+            Self::PayloadEmpty | Self::PayloadTooLong { .. } | Self::Expanded { .. } => 1,
             Self::Scheme { .. } => 4,
             Self::RawEmpty | Self::RawTooLong { .. } | Self::StoredLen { .. } => 5,
         }

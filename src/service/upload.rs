@@ -290,7 +290,7 @@ impl Ingest {
         Self {
             cas: cas.clone(),
             tenant: expected.tenant,
-            verifier: Verifier::new(expected.max_len),
+            verifier: Verifier::for_upload(expected.max_len),
             crc64: Crc64::new(),
             body: expected.granted.map(|_| (0, Crc64::new())),
             draft: DraftSlot::new(cas.verify_pool.clone()),

@@ -1,5 +1,7 @@
 //! What a xorb is made of (spec 4.4, 4.5).
 
+use std::collections::HashSet;
+
 use super::error::{Kind, ParseError};
 use super::file_info::{write_bookend, write_record};
 use super::{BOOKEND, RECORD_LEN};
@@ -68,9 +70,20 @@ const fn check_count(count: u32) -> Result<(), Kind> {
     }
 }
 
+/// What becomes of a xorb that is listed a second time. Clients list each once; what comes again costs the memory and the
+/// proof of up to 8192 chunks and tells nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubled {
+    /// The shard is refused.
+    Refused,
+    /// It is read like any, and then dropped.
+    Dropped,
+}
+
 /// Reads the xorb section up to and with its bookend.
-pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<CasInfo>, ParseError> {
+pub(super) fn parse_section(reader: &mut Reader<'_>, doubled: Doubled) -> Result<Vec<CasInfo>, ParseError> {
     let mut xorbs = Vec::new();
+    let mut seen = HashSet::new();
     loop {
         let start = reader.offset();
         let mut header = reader.sub(RECORD_LEN)?;
@@ -84,10 +97,16 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<CasInfo>, Par
         // The length on disk: always 0 from today's clients, and never true from others (spec 9, row 15).
         let _serialized_len = header.u32()?;
         check_count(chunk_count).map_err(|kind| kind.at(start))?;
+        let is_new = seen.insert(hash);
+        if !is_new && doubled == Doubled::Refused {
+            return Err(Kind::DuplicateXorb.at(start));
+        }
         let chunks = parse_chunks(reader, chunk_count)?;
         let xorb = CasInfo { hash: XorbHash::from_bytes(hash), chunks, raw_len };
         xorb.check(start)?;
-        xorbs.push(xorb);
+        if is_new {
+            xorbs.push(xorb);
+        }
     }
 }
 
@@ -108,8 +127,12 @@ fn parse_chunks(reader: &mut Reader<'_>, count: u32) -> Result<Vec<CasChunk>, Pa
 
 /// Writes the xorb section with its bookend, chunk hashes blinded with `key`. What the parser would refuse is an error.
 pub(super) fn write_section(out: &mut Vec<u8>, xorbs: &[CasInfo], key: &HmacKey) -> Result<(), ParseError> {
+    let mut seen = HashSet::new();
     for xorb in xorbs {
         let offset = out.len() as u64;
+        if !seen.insert(xorb.hash) {
+            return Err(Kind::DuplicateXorb.at(offset));
+        }
         if *xorb.hash.as_bytes() == BOOKEND {
             return Err(Kind::BookendHash.at(offset));
         }

@@ -126,6 +126,12 @@ pub enum Kind {
         /// Raw bytes that it states.
         raw_len: u32,
     },
+    /// A file has no terms, and is not the empty one.
+    #[error("a file without terms has the hash of the empty file, not another one")]
+    TermsAbsent,
+    /// A xorb is listed a second time.
+    #[error("a xorb stands in the shard twice")]
+    DuplicateXorb,
     /// A xorb has no chunk.
     #[error("a xorb without chunks")]
     XorbEmpty,
@@ -208,6 +214,8 @@ impl Kind {
             Self::TooManyTermChunks => "shard_too_many_term_chunks",
             Self::TermChunks { .. } => "shard_term_chunks",
             Self::TermLen { .. } => "shard_term_len",
+            Self::TermsAbsent => "shard_terms_absent",
+            Self::DuplicateXorb => "shard_duplicate_xorb",
             Self::XorbEmpty => "shard_xorb_empty",
             Self::XorbChunkCount { .. } => "shard_xorb_chunk_count",
             Self::XorbTooLarge { .. } => "shard_xorb_too_large",

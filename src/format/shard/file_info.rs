@@ -83,14 +83,20 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
         if *verified.get_or_insert(has_range_hashes) != has_range_hashes {
             return Err(Kind::MixedVerification.at(start));
         }
+        let hash = FileHash::from_bytes(hash);
+        check_count(hash, term_count).map_err(|kind| kind.at(start))?;
         let terms = parse_terms(reader, term_count, &mut left)?;
         let range_hashes = if has_range_hashes { Some(parse_range_hashes(reader, term_count)?) } else { None };
         let sha256 = if flags & WITH_SHA256 == 0 { None } else { Some(parse_sha256(reader)?) };
-        let hash = FileHash::from_bytes(hash);
         if seen.insert(hash) {
             files.push(FileInfo { hash, terms, range_hashes, sha256 });
         }
     }
+}
+
+/// Whether a file can have that many terms. What has none and is not empty would only cost memory: it is proven by nothing.
+fn check_count(hash: FileHash, term_count: u32) -> Result<(), Kind> {
+    if term_count == 0 && hash != FileHash::EMPTY { Err(Kind::TermsAbsent) } else { Ok(()) }
 }
 
 /// The records of a block, taken at once: the shard has that many bytes, or nothing was allocated.
@@ -159,6 +165,7 @@ fn write_file(out: &mut Vec<u8>, file: &FileInfo) -> Result<(), ParseError> {
         return Err(counts.at(out.len() as u64));
     }
     let count = u32::try_from(file.terms.len()).map_err(|_| counts.at(out.len() as u64))?;
+    check_count(file.hash, count).map_err(|kind| kind.at(out.len() as u64))?;
     let range_hash_flag = if file.range_hashes.is_some() { WITH_RANGE_HASHES } else { 0 };
     let sha256_flag = if file.sha256.is_some() { WITH_SHA256 } else { 0 };
     write_record(out, file.hash.as_bytes(), [range_hash_flag | sha256_flag, count, 0, 0]);

@@ -31,7 +31,7 @@ mod write;
 pub use cas_info::{CasChunk, CasInfo};
 pub use error::{Class, Kind, ParseError, WriteError};
 pub use file_info::{FileInfo, Term};
-pub use parse::{DedupShard, parse, parse_dedup_answer};
+pub use parse::{DedupShard, parse, parse_dedup_answer, parse_stored};
 pub use sha256::Sha256;
 pub use write::{DedupAnswer, write_dedup_answer, write_upload};
 
@@ -52,6 +52,6 @@ const BOOKEND: [u8; 32] = [0xff; 32];
 pub struct Shard {
     /// The files, in the order of the shard, each hash once.
     pub files: Vec<FileInfo>,
-    /// The xorbs, in the order of the shard. The same hash may stand here twice.
+    /// The xorbs, in the order of the shard, each hash once.
     pub xorbs: Vec<CasInfo>,
 }

@@ -1,5 +1,6 @@
 //! Reading shards: those that a client uploads, and those that answer a client's question for a chunk.
 
+use super::cas_info::Doubled;
 use super::error::{Kind, ParseError};
 use super::header::{self, FooterMode};
 use super::{CasInfo, RECORD_LEN, Shard, cas_info, file_info, footer};
@@ -11,20 +12,36 @@ use crate::format::reader::Reader;
 /// The one budget for all of it is the length of `bytes`: what a record announces is taken from that before anything is
 /// allocated for it (spec 4.10), and the values returned are a small multiple of it.
 ///
-/// Lookup tables and a footer may follow the second section where the header announces them; they are skipped. Flags
-/// and reserved fields that have no meaning are ignored, but for unknown flags of a file: those could announce records.
+/// Where the header announces a footer, everything behind the second section is skipped and not judged: lookup tables and
+/// a footer, or nothing at all, as from hf_xet 1.1.6 to 1.1.10 and 1.2.0 (spec 4.8). Flags and reserved fields that have no
+/// meaning are ignored, but for unknown flags of a file: those could announce records.
 ///
 /// # Errors
 ///
-/// The bytes are not a well-formed shard of version 2, or there are fewer or more of them than it has.
+/// The bytes are not a well-formed shard of version 2, or there are fewer of them than it has, or more and no footer is
+/// announced.
 pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
+    parse_with(bytes, Doubled::Refused)
+}
+
+/// The same for a shard that was taken before: one that lists a xorb twice was taken once, and counts as if it listed it
+/// once.
+///
+/// # Errors
+///
+/// Those of [`parse`], but for that.
+pub fn parse_stored(bytes: &[u8]) -> Result<Shard, ParseError> {
+    parse_with(bytes, Doubled::Dropped)
+}
+
+fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
     let mut reader = Reader::new(bytes);
     let footer = header::parse(&mut reader)?;
     let files = file_info::parse_section(&mut reader)?;
-    let xorbs = cas_info::parse_section(&mut reader)?;
+    let xorbs = cas_info::parse_section(&mut reader, doubled)?;
     match footer {
         FooterMode::Absent => reader.finish()?,
-        FooterMode::Present => drop(footer::parse(reader)?),
+        FooterMode::Present => {}
     }
     Ok(Shard { files, xorbs })
 }
@@ -58,7 +75,7 @@ pub fn parse_dedup_answer(bytes: &[u8]) -> Result<DedupShard, ParseError> {
         return Err(Kind::FooterAbsent.at(RECORD_LEN.saturating_sub(8)));
     }
     file_info::parse_section(&mut reader)?;
-    let xorbs = cas_info::parse_section(&mut reader)?;
+    let xorbs = cas_info::parse_section(&mut reader, Doubled::Dropped)?;
     let footer::Told { key, created_unix_secs, key_expires_unix_secs } = footer::parse(reader)?;
     Ok(DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs })
 }

@@ -3,7 +3,7 @@
 use super::error::WriteError;
 use super::footer::{self, Footer};
 use super::header::{self, FooterMode};
-use super::{CasInfo, Shard, cas_info, file_info};
+use super::{CasInfo, FileInfo, RECORD_LEN, Shard, cas_info, file_info};
 use crate::format::HmacKey;
 
 /// The shard as a client uploads it: without lookup tables and footer (spec 4.8).
@@ -14,11 +14,24 @@ use crate::format::HmacKey;
 ///
 /// The value is one that `parse` could not have returned; the error says which record it would refuse or drop.
 pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(upload_len(shard));
     header::write(&mut out, FooterMode::Absent);
     file_info::write_section(&mut out, &shard.files)?;
     cas_info::write_section(&mut out, &shard.xorbs, &HmacKey::NONE)?;
     Ok(out)
+}
+
+/// Bytes of the shard as it is uploaded: a buffer that grows to it would take up to three times as many meanwhile.
+fn upload_len(shard: &Shard) -> usize {
+    let records_of = |file: &FileInfo| {
+        let range_hashes = file.range_hashes.as_ref().map_or(0, Vec::len);
+        file.terms.len().saturating_add(range_hashes).saturating_add(1 + usize::from(file.sha256.is_some()))
+    };
+    let files = shard.files.iter().map(records_of).fold(0, usize::saturating_add);
+    let xorbs = shard.xorbs.iter().map(|xorb| xorb.chunks.len().saturating_add(1)).fold(0, usize::saturating_add);
+    // The header and two bookends beside them.
+    let record_count = files.saturating_add(xorbs).saturating_add(3);
+    usize::try_from(RECORD_LEN).unwrap_or(usize::MAX).saturating_mul(record_count)
 }
 
 /// What a client gets that asked for a chunk (spec 4.9).

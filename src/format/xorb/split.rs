@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::error::{XorbError, XorbErrorKind};
 use super::footer;
-use crate::format::chunk::ChunkHeader;
+use crate::format::chunk::{ChunkHeader, HeaderError};
 #[cfg(doc)]
 use crate::format::limits::MAX_CHUNK_PAYLOAD_LEN;
 use crate::format::limits::{MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
@@ -37,6 +37,8 @@ const HEADER_LEN: usize = 8;
 /// ```
 pub struct Splitter {
     max_len: u64,
+    /// Whether a payload may be longer than its chunk.
+    takes_expanded: bool,
     /// The frame that is being put together, or the one that was handed out last.
     buffer: Vec<u8>,
     /// Whether `buffer` was handed out and is free.
@@ -91,7 +93,25 @@ impl Splitter {
     /// A splitter for a body of `max_len` bytes at most.
     #[must_use]
     pub const fn new(max_len: u64) -> Self {
-        Self { max_len, buffer: Vec::new(), is_given: false, offset: 0, index: 0, raw_len: 0, footer: None }
+        Self {
+            max_len,
+            takes_expanded: true,
+            buffer: Vec::new(),
+            is_given: false,
+            offset: 0,
+            index: 0,
+            raw_len: 0,
+            footer: None,
+        }
+    }
+
+    /// The same for the body of an upload: a payload that is longer than its chunk is refused. Every writer stores such a
+    /// chunk uncompressed, and one that did not would have everybody pay for it who refers to the xorb later.
+    #[must_use]
+    pub const fn for_upload(max_len: u64) -> Self {
+        let mut splitter = Self::new(max_len);
+        splitter.takes_expanded = false;
+        splitter
     }
 
     /// The next frame of the body; `input` is moved past what was taken of it.
@@ -215,6 +235,11 @@ impl Splitter {
         let error = |offset, kind| XorbError { offset, chunk: Some(index), kind };
         let header = ChunkHeader::parse(bytes)
             .map_err(|kind| error(offset.saturating_add(kind.field_offset().into()), XorbErrorKind::Header(kind)))?;
+        let ChunkHeader { payload_len, raw_len, .. } = header;
+        if !self.takes_expanded && payload_len > raw_len {
+            let kind = HeaderError::Expanded { payload_len, raw_len };
+            return Err(error(offset.saturating_add(kind.field_offset().into()), XorbErrorKind::Header(kind)));
+        }
         if index >= MAX_XORB_CHUNK_COUNT {
             return Err(error(offset, XorbErrorKind::TooManyChunks));
         }

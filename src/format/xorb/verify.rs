@@ -120,14 +120,17 @@ impl Verifier {
     /// A verifier for a body of `max_len` bytes at most, footer included.
     #[must_use]
     pub fn new(max_len: u64) -> Self {
-        Self {
-            max_len,
-            splitter: Splitter::new(max_len),
-            decoder: Decoder::new(),
-            seen: Seen::default(),
-            footer: None,
-            failed: None,
-        }
+        Self::over(max_len, Splitter::new(max_len))
+    }
+
+    /// The same for the body of an upload, see [`Splitter::for_upload`].
+    #[must_use]
+    pub fn for_upload(max_len: u64) -> Self {
+        Self::over(max_len, Splitter::for_upload(max_len))
+    }
+
+    fn over(max_len: u64, splitter: Splitter) -> Self {
+        Self { max_len, splitter, decoder: Decoder::new(), seen: Seen::default(), footer: None, failed: None }
     }
 
     /// The next frame, header and payload, verified; `piece` is moved past what was taken of it.

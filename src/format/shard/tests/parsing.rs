@@ -1,7 +1,7 @@
 //! What is taken, and what each refusal says.
 
 use super::support::{bookend, check_refused, footer, header, record, sample, shard_of, term, xorb};
-use crate::format::shard::{CasChunk, Class, FileInfo, Kind, Shard, Term, parse, write_upload};
+use crate::format::shard::{CasChunk, Class, FileInfo, Kind, Shard, Term, parse, parse_stored, write_upload};
 use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash};
 
 const VERIFIED: u32 = 1 << 31;
@@ -57,7 +57,7 @@ fn a_file_without_sha256_and_without_range_hashes_is_taken() {
 fn a_sha256_stands_in_a_shard_with_each_group_of_eight_bytes_reversed() {
     let mut ext = record(0, [0; 4]);
     ext[..8].copy_from_slice(&[0x14, 0xca, 0xa5, 0x6b, 0x0e, 0x99, 0x07, 0x13]);
-    let bytes = shard_of(&[record(1, [WITH_SHA256, 0, 0, 0]), ext], &[]);
+    let bytes = shard_of(&[record(0, [WITH_SHA256, 0, 0, 0]), ext], &[]);
     let sha256 = check_taken(&bytes).files[0].sha256.unwrap();
     assert!(sha256.to_string().starts_with("1307990e6ba5ca140000"), "{sha256}");
     assert_eq!(sha256.to_string().parse(), Ok(sha256));
@@ -78,19 +78,41 @@ fn a_file_that_comes_twice_is_checked_the_second_time_too() {
     let bad_term = [record(1, [0, 1, 0, 0]), record(2, [0, 10, 1, 1])].concat();
     let kind = Kind::TermChunks { start: 1, end: 1 };
     check_refused(&shard_of(&[file.clone(), bad_term], &[]), FIRST + 3 * 48, kind);
-    let verified = [record(1, [VERIFIED, 0, 0, 0])].concat();
+    let verified = [record(1, [VERIFIED, 1, 0, 0])].concat();
     check_refused(&shard_of(&[file, verified], &[]), FIRST + 2 * 48, Kind::MixedVerification);
 }
 
 #[test]
-fn the_same_xorb_may_be_listed_twice_and_both_are_kept() {
-    let shard = Shard { files: vec![], xorbs: vec![xorb(1, &[5]), xorb(1, &[6])] };
-    assert_eq!(check_taken(&write_upload(&shard).unwrap()), shard);
+fn doubled_xorb_block_is_refused_while_parsing() {
+    let once = write_upload(&Shard { files: vec![], xorbs: vec![xorb(1, &[5]), xorb(2, &[6])] }).unwrap();
+    let [first, second] = [96..192, 192..288].map(|block: std::ops::Range<usize>| once[block].to_vec());
+    check_taken(&shard_of(&[], &[first.clone(), second.clone()]));
+    let twice = shard_of(&[], &[first.clone(), second.clone(), first.clone()]);
+    check_refused(&twice, 288, Kind::DuplicateXorb);
+    // Before its chunks are read.
+    check_refused(&twice[..336], 288, Kind::DuplicateXorb);
+    // Records of versions that took it count it once.
+    assert_eq!(parse_stored(&twice), parse(&once));
+    let error = write_upload(&Shard { files: vec![], xorbs: vec![xorb(1, &[5]), xorb(1, &[6])] }).unwrap_err();
+    assert_eq!((error.offset, error.kind), (192, Kind::DuplicateXorb));
+}
+
+#[test]
+fn file_without_terms_is_the_empty_file_or_is_refused() {
+    for flags in [0, VERIFIED, WITH_SHA256, VERIFIED | WITH_SHA256] {
+        let bytes = |hash| shard_of(&[record(hash, [flags, 0, 0, 0]), record(7, [0; 4])], &[]);
+        check_refused(&bytes(1), FIRST, Kind::TermsAbsent);
+        assert_eq!(parse(&bytes(0)).is_ok(), flags & WITH_SHA256 != 0, "the record behind it is a sha256 or a file");
+    }
+    let mut shard = sample();
+    shard.files[0].terms.clear();
+    shard.files[0].range_hashes = Some(Vec::new());
+    assert_eq!(write_upload(&shard).unwrap_err().kind, Kind::TermsAbsent);
 }
 
 #[test]
 fn range_hashes_in_some_files_only_are_refused_whichever_comes_first() {
-    let (with, without) = (record(1, [VERIFIED, 0, 0, 0]), record(2, [0; 4]));
+    let (with, without) = (record(0, [VERIFIED, 0, 0, 0]), record(0, [0; 4]));
     check_refused(&shard_of(&[with.clone(), without.clone()], &[]), FIRST + 48, Kind::MixedVerification);
     check_refused(&shard_of(&[without, with], &[]), FIRST + 48, Kind::MixedVerification);
 }
@@ -107,19 +129,21 @@ fn lookup_tables_and_footer_are_skipped_when_the_header_announces_them() {
 }
 
 #[test]
-fn an_announced_footer_that_is_cut_off_or_elsewhere_is_refused() {
+fn announced_footer_with_nothing_left_is_no_footer() {
+    // As hf_xet 1.1.6 to 1.1.10 and 1.2.0 send it.
     let mut bytes = write_upload(&sample()).unwrap();
     bytes[40] = 200;
-    let end = bytes.len() as u64;
-    check_refused(&bytes, end, Kind::Truncated { wanted: 200, left: 0 });
-    let short = [&bytes[..], &[0; 199]].concat();
-    check_refused(&short, end, Kind::Truncated { wanted: 200, left: 199 });
-    let no_version = [&bytes[..], &[0; 200]].concat();
-    check_refused(&no_version, end, Kind::FooterVersion { found: 0 });
-    let elsewhere = [&bytes[..], &footer(7)].concat();
-    check_refused(&elsewhere, end + 192, Kind::FooterOffset { found: 7 });
-    let trailing = [&bytes[..], &footer(bytes.len()), &[0]].concat();
-    assert!(parse(&trailing).is_err());
+    assert_eq!(check_taken(&bytes), sample());
+}
+
+#[test]
+fn what_follows_where_a_footer_is_announced_is_not_judged() {
+    let mut bytes = write_upload(&sample()).unwrap();
+    bytes[40] = 200;
+    let whole = [&[0xaa; 60][..], &footer(bytes.len() + 60)].concat();
+    for tail in [&[0; 1][..], &[0; 199], &[0; 200], &footer(7), &whole[..100], &[&whole[..], &[0]].concat()] {
+        assert_eq!(check_taken(&[&bytes[..], tail].concat()), sample(), "{} bytes", tail.len());
+    }
 }
 
 #[test]
@@ -319,6 +343,8 @@ fn classes_and_names_are_stable_and_no_name_is_used_twice() {
         (Kind::MixedVerification, Class::Malformed, "shard_mixed_verification"),
         (Kind::TermChunks { start: 1, end: 1 }, Class::Malformed, "shard_term_chunks"),
         (Kind::TermLen { count: 1, raw_len: 0 }, Class::Malformed, "shard_term_len"),
+        (Kind::TermsAbsent, Class::Malformed, "shard_terms_absent"),
+        (Kind::DuplicateXorb, Class::Malformed, "shard_duplicate_xorb"),
         (Kind::XorbEmpty, Class::Malformed, "shard_xorb_empty"),
         (Kind::XorbChunkCount { count: 8193 }, Class::Limit, "shard_xorb_chunk_count"),
         (Kind::XorbTooLarge { raw_len: 1 }, Class::Limit, "shard_xorb_too_large"),

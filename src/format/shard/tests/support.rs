@@ -102,7 +102,7 @@ fn random_xorb(rng: &mut StdRng) -> CasInfo {
 }
 
 fn random_file(rng: &mut StdRng, verified: bool) -> FileInfo {
-    let terms: Vec<Term> = (0..rng.random_range(0..6))
+    let terms: Vec<Term> = (0..rng.random_range(1..6))
         .map(|_| {
             let start = rng.random_range(0..8191);
             let end = rng.random_range(start + 1..=8192);

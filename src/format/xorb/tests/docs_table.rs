@@ -41,7 +41,7 @@ impl Case {
 
     /// What an upload of this body to the path of `claimed` is answered, and at which offset.
     fn answer(&self, claimed: XorbHash) -> (&'static str, Option<u64>) {
-        let mut verifier = Verifier::new(self.max_len);
+        let mut verifier = Verifier::for_upload(self.max_len);
         let mut rest = self.body.as_slice();
         let result = loop {
             match verifier.next_frame(&mut rest) {
@@ -218,6 +218,8 @@ impl Sample {
         if record.end < self.xorb.bytes().len() {
             push("header-payload-more", "end of the frame", record.end, &|header| header.payload_len += 1);
         }
+        let expanded = |header: &mut ChunkHeader| header.payload_len = header.raw_len + 1;
+        push("header-payload-expanded", "field", record.start + 1, &expanded);
         push("header-scheme-to-stored", "raw length", record.start + 5, &|header| header.scheme = Scheme::None);
         push("header-scheme-regrouped", "–", 0, &|header| header.scheme = other);
         let block = record.start + 8 + 7;
@@ -315,7 +317,7 @@ fn body_of(payload: &[u8], raw_len: usize) -> Vec<u8> {
 
 /// Ways in which an LZ4 frame can be wrong, each the only chunk of a xorb.
 fn frame_cases() -> Vec<(Case, XorbHash)> {
-    let raw = b"abcdefgh_abcdefgh_abcdefgh_abcdefgh_abcdefgh";
+    let raw = b"abcdefgh_abcdefgh_abcdefgh_abcdefgh_abcdefgh_abcdefgh_abcdefgh_abcdefgh";
     let claimed = build(Policy::None, &[raw.to_vec()]).xorb().hash();
     let mut cases = Vec::new();
     let mut push = |name, words, offset: usize, payload: &[u8]| {

@@ -330,6 +330,8 @@ def connection(arguments):
 
 
 def client_push(hf_xet, arguments):
+    if not hasattr(hf_xet, "XetSession"):
+        return old_push(hf_xet, arguments)
     commit = hf_xet.XetSession().new_upload_commit(**connection(arguments))
     handles = {path: commit.start_upload_file(path, sha256=hf_xet.COMPUTE_SHA256) for path in arguments["paths"]}
     commit.wait_to_finish()
@@ -338,11 +340,35 @@ def client_push(hf_xet, arguments):
 
 
 def client_pull(hf_xet, arguments):
+    if not hasattr(hf_xet, "XetSession"):
+        return old_pull(hf_xet, arguments)
     group = hf_xet.XetSession().new_file_download_group(**connection(arguments))
     for path, (file_hash, size) in arguments["pushed"].items():
         target = os.path.join(arguments["target"], os.path.basename(path))
         group.start_download_file(hf_xet.XetFileInfo(file_hash, size), target)
     group.wait_to_finish()
+
+
+def old_connection(arguments):
+    """Endpoint, token, refresher and progress, as releases before 1.5 take them."""
+    return arguments["endpoint"], (arguments["token"], int(time.time()) + 3600), None, None
+
+
+def old_push(hf_xet, arguments):
+    paths, connection = arguments["paths"], old_connection(arguments)
+    infos = hf_xet.upload_files(paths, *connection, "model")
+    # The name of the length changed with 1.1.0.
+    return {
+        path: [info.hash, info.file_size if hasattr(info, "file_size") else info.filesize]
+        for path, info in zip(paths, infos)
+    }
+
+
+def old_pull(hf_xet, arguments):
+    made = getattr(hf_xet, "PyXetDownloadInfo", hf_xet.PyPointerFile)
+    target = lambda path: os.path.join(arguments["target"], os.path.basename(path))
+    files = [made(target(path), file_hash, size) for path, (file_hash, size) in arguments["pushed"].items()]
+    hf_xet.download_files(files, *old_connection(arguments))
 
 
 def client_parts(hf_xet, arguments):

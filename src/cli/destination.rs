@@ -8,8 +8,10 @@ use anyhow::{Context, bail};
 
 use super::Usage;
 use super::output::{OutputError, write_stdout};
+use super::partial::{Partial, partial_id};
 use crate::client::Sink;
-use crate::runtime::durable::TempFile;
+use crate::format::{ChunkHash, FileHash};
+use crate::runtime::durable::{PartialFile, TempFile};
 
 /// A place for data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,10 +73,36 @@ impl Destination {
         }
     }
 
+    /// The same for all of this file: what an interrupted run leaves of it is there for the next one.
+    pub(super) fn resumable(&self, file: FileHash) -> anyhow::Result<Stream> {
+        let Self::File(path) = self else { return self.stream() };
+        let Some(name) = path.file_name() else { return self.stream() };
+        let id = partial_id(file, &name.to_string_lossy());
+        match PartialFile::open_beside(path, &id).with_context(|| cannot_write(path))? {
+            Some(partial) => Ok(Stream::Partial(Partial::new(partial))),
+            // Another process is receiving it, or the name is taken.
+            None => self.stream(),
+        }
+    }
+
+    /// What was left of this file is of no use.
+    pub(super) fn discard(&self, file: FileHash) {
+        if let Ok(Stream::Partial(partial)) = self.resumable(file) {
+            partial.discard();
+        }
+    }
+
     /// The streamed data is complete and right: shows what was hidden.
     pub(super) fn finish(&self, stream: Stream) -> anyhow::Result<()> {
         match stream {
             Stream::Draft(draft) => self.publish(draft),
+            Stream::Partial(partial) => match self {
+                Self::File(path) => {
+                    let name = path.file_name().unwrap_or_default();
+                    partial.publish(name).with_context(|| cannot_write(path))
+                }
+                Self::Stdout | Self::Device(_) => unreachable!("only files are received in several runs"),
+            },
             Stream::Stdout | Stream::Device(_) => Ok(()),
         }
     }
@@ -118,6 +146,7 @@ impl Sink for Draft {
 /// Data that is written once from front to back.
 pub(super) enum Stream {
     Draft(Draft),
+    Partial(Partial),
     Stdout,
     Device(File),
 }
@@ -126,6 +155,7 @@ impl Sink for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Draft(draft) => draft.write(bytes),
+            Self::Partial(partial) => partial.write(bytes),
             Self::Stdout => write_stdout(|stdout| stdout.write_all(bytes)).map_err(|error| match error {
                 OutputError::Closed => io::ErrorKind::BrokenPipe.into(),
                 OutputError::Write(error) => error,
@@ -137,7 +167,22 @@ impl Sink for Stream {
     fn restart(&mut self) -> io::Result<()> {
         match self {
             Self::Draft(draft) => draft.restart(),
+            Self::Partial(partial) => partial.restart(),
             Self::Stdout | Self::Device(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "the data was shown")),
+        }
+    }
+
+    fn written(&mut self, chunks: &[(ChunkHash, u64)]) -> io::Result<()> {
+        match self {
+            Self::Partial(partial) => partial.written(chunks),
+            Self::Draft(_) | Self::Stdout | Self::Device(_) => Ok(()),
+        }
+    }
+
+    fn resume(&mut self) -> io::Result<Vec<(ChunkHash, u64)>> {
+        match self {
+            Self::Partial(partial) => partial.resume(),
+            Self::Draft(_) | Self::Stdout | Self::Device(_) => Ok(Vec::new()),
         }
     }
 }

@@ -2,20 +2,22 @@
 
 mod assemble;
 mod backup;
+mod bar;
 mod collector;
 mod descriptors;
 mod destination;
 mod fsck;
 mod gc;
-mod get;
 mod healthcheck;
 mod index;
 mod keys;
 mod ls;
+mod manifest;
+mod named;
 mod output;
+mod partial;
 mod pull;
 mod push;
-mod put;
 mod rca;
 mod reload;
 mod remote;
@@ -40,7 +42,7 @@ use self::output::{OutputError, complain, write_stdout};
 /// A self-hosted content-addressed store for the Xet protocol.
 ///
 /// Exit codes of every command: 0 it did what was asked; 1 it failed, or what it looked at is damaged, and stderr says
-/// why; 2 the command line makes no sense. `fsck` alone also says 2 where it could not check.
+/// why; 2 the command line makes no sense; 130 after Ctrl-C. `fsck` alone also says 2 where it could not check.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 pub struct Cli {
@@ -57,13 +59,11 @@ enum Command {
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
     Usage(usage::UsageArgs),
-    /// Make, look into and check xorb files
+    /// Make, look into, check, send and fetch xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
     #[command(subcommand)]
     Token(token::TokenCommand),
-    Put(put::PutArgs),
-    Get(get::GetArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Fsck(fsck::FsckArgs),
@@ -95,8 +95,6 @@ impl Cli {
             Command::Usage(args) => usage::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
-            Command::Put(args) => put::run(args),
-            Command::Get(args) => get::run(args),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
             Command::Fsck(args) => fsck::run(args),
@@ -113,6 +111,8 @@ impl Cli {
                 complain(format_args!("{error:#}"));
                 if error.is::<Usage>() || error.is::<fsck::CannotCheck>() {
                     ExitCode::from(2)
+                } else if error.downcast_ref().is_some_and(Stopped::is_interrupted) {
+                    ExitCode::from(130)
                 } else {
                     ExitCode::FAILURE
                 }
@@ -131,6 +131,22 @@ fn completions(shell: Shell) -> anyhow::Result<()> {
 #[derive(Clone, Copy, Debug, Error)]
 #[error("{0}; see --help")]
 struct Usage(&'static str);
+
+/// A signal came before the end.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("stopped by {signal}{}", if *can_continue { "; run it again to continue" } else { "" })]
+struct Stopped {
+    signal: &'static str,
+    /// Whether the same command goes on with what this one has done.
+    can_continue: bool,
+}
+
+impl Stopped {
+    /// Whether it was Ctrl-C: shells and scripts tell that by 130, which is 128 and the number of SIGINT.
+    fn is_interrupted(&self) -> bool {
+        self.signal == "SIGINT"
+    }
+}
 
 #[cfg(test)]
 mod tests {

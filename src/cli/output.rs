@@ -12,6 +12,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use thiserror::Error;
 
+use super::bar::{self, FileCount};
+use crate::client::is_shown;
+
 /// Who reads the output.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct OutputArgs {
@@ -71,7 +74,7 @@ impl Output {
             self.bars.suspend(|| to_stderr(text));
             return Ok(());
         }
-        self.print(&format!("{text}\n"))
+        self.print(&format!("{}\n", Tame(text)))
     }
 
     /// A line for people that is no result: where stdout has one line per result, the sum goes to stderr.
@@ -87,7 +90,7 @@ impl Output {
             return Ok(());
         }
         let text = serde_json::to_string(value).expect("our records have text keys and finite numbers");
-        self.print(&format!("{text}\n"))
+        self.print(&format!("{}\n", escape_json(&text)))
     }
 
     /// A remark on the way, for people.
@@ -103,10 +106,17 @@ impl Output {
     }
 
     /// A bar that shows bytes; hidden unless somebody is looking.
-    pub(super) fn bar(&self, len: u64, message: impl Into<String>) -> ProgressBar {
-        let style = "{msg:24!} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
-        let style = ProgressStyle::with_template(style).expect("the template is constant and valid");
-        let bar = self.bars.add(ProgressBar::new(len)).with_style(style).with_message(message.into());
+    pub(super) fn bar(&self, len: u64, name: impl AsRef<str>) -> ProgressBar {
+        self.styled(len, bar::style(name.as_ref(), None))
+    }
+
+    /// The same with the number of files that are done.
+    pub(super) fn counted_bar(&self, len: u64, name: &str, files: &FileCount) -> ProgressBar {
+        self.styled(len, bar::style(name, Some(files.clone())))
+    }
+
+    fn styled(&self, len: u64, style: ProgressStyle) -> ProgressBar {
+        let bar = self.bars.add(ProgressBar::new(len)).with_style(style);
         if !self.bars.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(250));
         }
@@ -134,7 +144,7 @@ pub(super) fn complain(text: impl Display) {
 
 #[expect(clippy::print_stderr, reason = "this is the door")]
 fn to_stderr(text: impl Display) {
-    eprintln!("{text}");
+    eprintln!("{}", Tame(text));
 }
 
 /// A name as people may be shown it: one line, and nothing that a terminal obeys.
@@ -144,9 +154,7 @@ pub(super) struct Plain<'a>(pub(super) &'a str);
 impl Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            // The separators break lines, the others turn the text around behind them.
-            let is_format = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-            if c.is_control() || is_format || c == '\\' {
+            if !is_shown(c) || c == '\\' {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 write!(f, "{c}")?;
@@ -154,6 +162,38 @@ impl Display for Plain<'_> {
         }
         Ok(())
     }
+}
+
+/// Text of whatever origin as it goes to a terminal: with lines and tabs, and nothing else that a terminal obeys. The last
+/// line of defence: what is known to be foreign is [`Plain`] before.
+struct Tame<T>(T);
+
+impl<T: Display> Display for Tame<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.to_string().chars() {
+            if is_shown(c) || matches!(c, '\n' | '\t') {
+                write!(f, "{c}")?;
+            } else {
+                write!(f, "{}", c.escape_default())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The same JSON without what a terminal obeys: such characters can only be in its texts, where they may be escaped.
+fn escape_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_shown(c) {
+            text.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                text.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -167,5 +207,15 @@ mod tests {
         assert_eq!(shown("a\nb\x1b[2J\u{9b}c"), "a\\nb\\u{1b}[2J\\u{9b}c");
         assert_eq!(shown("gpj\u{202e}exe"), "gpj\\u{202e}exe");
         assert_ne!(shown("\\n"), shown("\n"));
+    }
+
+    #[test]
+    fn the_door_lets_nothing_through_that_a_terminal_obeys() {
+        assert_eq!(Tame("a\tb\nc\\d").to_string(), "a\tb\nc\\d");
+        assert_eq!(Tame("\u{1b}[2J\u{9b}\u{202e}\u{61c}").to_string(), "\\u{1b}[2J\\u{9b}\\u{202e}\\u{61c}");
+        let text = "\u{1b}\u{9b}\u{202e}\u{e0041}\n";
+        let json = escape_json(&serde_json::to_string(text).unwrap());
+        assert_eq!(json, r#""\u001b\u009b\u202e\udb40\udc41\n""#);
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 }

@@ -1,34 +1,48 @@
-//! `zorb pull`: a file, or some bytes of it, from a server.
+//! `zorb pull`: files, or some bytes of one, from a server.
+
+mod many;
+mod shown;
+mod tree;
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
+use rustix::fs::Mode;
 use serde::Serialize;
 
+use self::many::{Wanted, pull_all};
 use super::Usage;
 use super::destination::Destination;
+use super::manifest::{self, ManifestFile};
+use super::named::{NamedFile, resolve};
 use super::output::{Output, OutputArgs, OutputError};
-use super::remote::{self, RemoteArgs, Shown};
+use super::remote::{self, Quiet, RemoteArgs, Shown};
 use super::units::Size;
 use crate::client::{Pull, PullError, Pulled};
 use crate::format::{ByteRange, ByteRangeSpec, FileHash};
 use crate::runtime::blocking::Pool;
 
-/// Fetch a file, or some bytes of it, from a server.
+/// Fetch files, or some bytes of one, from a server.
 ///
 /// Every chunk is decompressed and hashed here, and all of them together have to give FILEHASH: neither the server nor
-/// anybody in between has to be trusted. The file appears under its name when that is proven, never before; what had the
+/// anybody in between has to be trusted. A file appears under its name when that is proven, never before; what had the
 /// name is replaced then. Data for stdout is written as it comes: only the exit code says at the end whether it was right.
+///
+/// A pull that is interrupted can be repeated: chunks that came are kept beside the file, and hashed again. Of many files,
+/// those that are there already with the right contents are left as they are.
 ///
 /// For a part of a file the server's summary of what surrounds it takes the place of the rest. A server that has none
 /// cannot prove a part; then stderr says so.
 #[derive(Debug, Args)]
 pub(super) struct PullArgs {
-    /// Which file: the hash that `zorb push` has printed
-    #[arg(value_name = "FILEHASH")]
-    file: FileHash,
+    /// Which files: hashes that `zorb push` has printed, or beginnings of them that only one file has
+    #[arg(value_name = "FILEHASH", required_unless_present = "manifest", conflicts_with = "manifest")]
+    files: Vec<NamedFile>,
+    /// All files that this manifest names, into the directory of -o; `zorb push --manifest` writes one
+    #[arg(long, value_name = "FILE", conflicts_with = "range")]
+    manifest: Option<PathBuf>,
     /// Only these bytes: A-B for [A,B), A- from A on, -N the last N, or just A
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ByteRangeSpec>,
@@ -37,7 +51,8 @@ pub(super) struct PullArgs {
     /// Parts of the file that are fetched at once, up to 64 MiB each
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// Where to write; `-` is stdout, which is also the default unless it is a terminal
+    /// Where to write: a directory for several files, which get their hashes as names; `-` is stdout, which is also the
+    /// default for one file unless it is a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     target: Option<PathBuf>,
     #[command(flatten)]
@@ -52,44 +67,102 @@ struct Record {
     start: u64,
     end: u64,
     proven: bool,
+    resumed_len: u64,
 }
 
 pub(super) fn run(args: PullArgs) -> anyhow::Result<()> {
+    match (&args.manifest, &args.files[..]) {
+        (Some(manifest), _) => {
+            let wanted = |file: ManifestFile| {
+                let ManifestFile { path, hash, size, mode } = file;
+                Wanted { path, hash, len: Some(size), mode }
+            };
+            let wanted = manifest::read(manifest)?.into_iter().map(wanted).collect();
+            run_many(args, "a manifest needs -o DIRECTORY", wanted)
+        }
+        (None, [file]) => {
+            let file = file.clone();
+            run_one(args, file)
+        }
+        (None, _) if args.range.is_some() => bail!(Usage("--range is for one file")),
+        (None, _) => run_many(args, "several files need -o DIRECTORY", Vec::new()),
+    }
+}
+
+/// Several files into a directory: these, or those that were typed.
+fn run_many(args: PullArgs, need: &'static str, mut wanted: Vec<Wanted>) -> anyhow::Result<()> {
+    let directory = args.target.filter(|path| path != Path::new("-")).ok_or(Usage(need))?;
+    let output = Output::new(args.output);
+    let server = args.remote.server()?;
+    // Nothing else runs yet that could make a file meanwhile.
+    let umask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(umask);
+    remote::run_resumable(async {
+        if !args.files.is_empty() {
+            let files = resolve(&server, &args.files, &Quiet::watch(&output)).await?;
+            wanted =
+                files.into_iter().map(|hash| Wanted { path: hash.to_string(), hash, len: None, mode: 0o666 }).collect();
+        }
+        Box::pin(pull_all(&server, (&directory, umask.bits()), wanted, args.jobs.into(), &output)).await
+    })
+}
+
+fn run_one(args: PullArgs, file: NamedFile) -> anyhow::Result<()> {
     let destination = Destination::new(args.target.as_deref())?;
     if args.output.is_json() && destination.is_stdout() {
         bail!(Usage("with --json stdout carries JSON; give -o FILE for the data"));
     }
     let output = Output::new(args.output).beside_data(destination.is_stdout());
     let server = args.remote.server()?;
-    let pull = Pull { file: args.file, range: args.range, job_count: args.jobs.into() };
-    let Pulled { bytes, is_proven } = remote::run(async {
-        let watch = Shown::new(&output, args.file.to_string().chars().take(16).collect());
+    let range = args.range;
+    let job_count = args.jobs.into();
+    let work = async {
+        let file = match file {
+            NamedFile::Hash(file) => file,
+            prefix => resolve(&server, &[prefix], &Quiet::watch(&output)).await?.first().copied().context("no file")?,
+        };
+        let pull = Pull { file, range, job_count };
+        let watch = Shown::new(&output, file.to_string().chars().take(16).collect());
         let pool = Pool::new(std::thread::available_parallelism().map_or(1, usize::from).max(2));
-        let pulled = Box::pin(server.pull(&pull, destination.stream()?, &pool, watch)).await;
+        let stream = if range.is_none() { destination.resumable(file)? } else { destination.stream()? };
+        let pulled = Box::pin(server.pull(&pull, stream, &pool, watch)).await;
         let (pulled, stream) = pulled.map_err(|error| match error {
             PullError::Write(error) if error.kind() == ErrorKind::BrokenPipe => OutputError::Closed.into(),
-            error => anyhow::Error::from(error),
+            error => {
+                if range.is_none() && !error.is_about_transfer() {
+                    destination.discard(file);
+                }
+                anyhow::Error::from(error)
+            }
         })?;
         destination.finish(stream)?;
-        Ok(pulled)
-    })?;
+        Ok((file, pulled))
+    };
+    let can_continue = range.is_none() && matches!(destination, Destination::File(_));
+    let (file, pulled) = if can_continue { remote::run_resumable(work) } else { remote::run(work) }?;
+    report(&output, &destination, (file, range), pulled)
+}
+
+fn report(
+    output: &Output,
+    destination: &Destination,
+    (file, range): (FileHash, Option<ByteRangeSpec>),
+    pulled: Pulled,
+) -> anyhow::Result<()> {
+    let Pulled { bytes, resumed_len, is_proven } = pulled;
     let (start, end) = bytes.map_or((0, 0), |bytes| (bytes.start(), bytes.end()));
     if !is_proven {
         output.remark("the server gives no means to prove a part of a file; only lengths were checked");
     }
-    output.record(&Record {
-        hash: args.file.to_string(),
-        path: destination.to_string(),
-        start,
-        end,
-        proven: is_proven,
-    })?;
+    let hash = file.to_string();
+    output.record(&Record { hash, path: destination.to_string(), start, end, proven: is_proven, resumed_len })?;
     let verdict = if is_proven { "verified" } else { "not verified" };
-    let part = match (args.range, bytes) {
+    let part = match (range, bytes) {
         (Some(_), Some(bytes)) => format!("bytes {bytes}, "),
         _ => String::new(),
     };
+    let resumed = if resumed_len > 0 { format!("; {} were there", Size(resumed_len)) } else { String::new() };
     let size = Size(bytes.map_or(0, ByteRange::byte_len));
-    output.line(format_args!("{}  {part}{size} to {destination}, {verdict}", args.file))?;
+    output.line(format_args!("{file}  {part}{size} to {destination}, {verdict}{resumed}"))?;
     Ok(())
 }

@@ -7,16 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use self::walk::{Found, walk};
+use super::Usage;
+use super::bar::FileCount;
+use super::destination::Destination;
+use super::manifest::ManifestFile;
 use super::output::{Output, OutputArgs, Plain};
 use super::remote::{self, RemoteArgs};
 use super::units::{Count, Share, Size, Wait};
-use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Unread};
+use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Sink, Unread};
 use crate::format::compression::Policy;
 use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
@@ -45,6 +49,9 @@ pub(super) struct PushArgs {
     /// Folder where it is noted what was sent [default: zorb in $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+    /// Also write a manifest of the one directory that is pushed: a line of JSON per file, with path, hash, size and mode
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
     /// Note nothing, and do not look for what an interrupted push has noted
     #[arg(long, conflicts_with = "cache_dir")]
     no_resume: bool,
@@ -65,7 +72,11 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let server = args.remote.server()?;
     // Looked at first: a name that is wrong is found before the work begins.
-    let Found { paths, len, skipped_count } = walk(&args.paths)?;
+    let Found { paths, modes, len, skipped_count } = walk(&args.paths)?;
+    let listed = match &args.manifest {
+        Some(manifest) => Some((Destination::new(Some(manifest))?, names(&args.paths, &paths)?)),
+        None => None,
+    };
     if skipped_count > 0 {
         output.remark(format_args!("left out {skipped_count} in the folders, which are links or special files"));
     }
@@ -74,12 +85,45 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
         _ => None,
     };
     let push = Push { paths, policy: Policy::Predict, job_count: args.jobs.into(), resume };
-    let pushed = remote::run(async {
-        let watch = Shown::watch(&output, len);
+    let pushed = remote::run_resumable(async {
+        let watch = Shown::watch(&output, len, push.paths.len() as u64);
         let pool = Pool::new(std::thread::available_parallelism().map_or(1, usize::from));
         Ok(Box::pin(server.push(&push, &pool, watch)).await?)
     })?;
-    report(&output, &push.paths, &pushed)
+    report(&output, &push.paths, &pushed)?;
+    match listed {
+        Some((manifest, names)) => write_manifest(&manifest, names, &modes, &pushed),
+        None => Ok(()),
+    }
+}
+
+/// The names of files in a manifest of the one directory that was typed.
+fn names(typed: &[PathBuf], paths: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let [directory] = typed else { bail!(Usage("--manifest is for one directory")) };
+    if !directory.is_dir() {
+        bail!(Usage("--manifest is for a directory"));
+    }
+    let name = |path: &PathBuf| {
+        let below = path.strip_prefix(directory).ok().and_then(Path::to_str);
+        let text = path.to_string_lossy();
+        below.map(str::to_owned).with_context(|| format!("{} is not UTF-8, as a manifest has to be", Plain(&text)))
+    };
+    paths.iter().map(name).collect()
+}
+
+/// Writes the manifest of a push in which every file was pushed.
+fn write_manifest(manifest: &Destination, names: Vec<String>, modes: &[u32], pushed: &Pushed) -> anyhow::Result<()> {
+    let mut draft = manifest.draft()?;
+    for ((path, mode), file) in names.into_iter().zip(modes).zip(&pushed.files) {
+        let Ok(file) = file else { continue };
+        let line = ManifestFile { path, hash: file.hash, size: file.len, mode: *mode }.line();
+        draft.write(line.as_bytes()).with_context(|| cannot_write_to(manifest))?;
+    }
+    manifest.publish(draft)
+}
+
+fn cannot_write_to(manifest: &Destination) -> String {
+    format!("cannot write {manifest}")
 }
 
 /// Where caches belong on this system (XDG Base Directory Specification).
@@ -145,19 +189,25 @@ fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) 
 struct Shown {
     reading: ProgressBar,
     sending: ProgressBar,
+    files: FileCount,
     output: Output,
 }
 
 impl Shown {
-    fn watch(output: &Output, len: u64) -> Arc<dyn PushWatch> {
-        let (reading, sending) = (output.bar(len, "reading"), output.bar(0, "sending what is new"));
-        Arc::new(Self { reading, sending, output: output.clone() })
+    fn watch(output: &Output, len: u64, count: u64) -> Arc<dyn PushWatch> {
+        let files = FileCount::of(count);
+        let (reading, sending) = (output.counted_bar(len, "reading", &files), output.bar(0, "sending"));
+        Arc::new(Self { reading, sending, files, output: output.clone() })
     }
 }
 
 impl PushWatch for Shown {
     fn read(&self, len: u64) {
         self.reading.inc(len);
+    }
+
+    fn file_read(&self) {
+        self.files.inc();
     }
 
     fn to_send(&self, len: u64) {
@@ -179,6 +229,7 @@ impl PushWatch for Shown {
     fn starting_over(&self, error: &PushError) {
         self.output.remark(format_args!("{}; starting over without what it seemed to have", chain(error)));
         self.reading.set_position(0);
+        self.files.reset();
     }
 
     fn not_resumable(&self, error: &io::Error) {

@@ -8,23 +8,26 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
 use tokio::runtime::Builder;
 
-use super::output::Output;
+use super::Stopped;
+use super::output::{Output, Plain};
 use super::units::Wait;
 use crate::client::{Authorities, RequestError, RetryPolicy, Server, ServerUrl, Token, Watch};
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::telemetry::chain;
 
+/// Where `zorb serve` listens unless it is told otherwise.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
+
 /// Which server, and how patiently.
 #[derive(Debug, Args)]
 pub(super) struct RemoteArgs {
-    /// Address of the server
-    #[arg(long, env = "ZORB_SERVER", value_name = "URL")]
-    server: ServerUrl,
+    #[command(flatten)]
+    address: AddressArgs,
     #[command(flatten)]
     trust: TrustArgs,
     /// Token to show to the server, and to nobody else
@@ -41,7 +44,7 @@ pub(super) struct RemoteArgs {
 impl RemoteArgs {
     pub(super) fn server(self) -> anyhow::Result<Server> {
         let authorities = self.trust.authorities()?;
-        let server = Server::trusting(self.server, RetryPolicy { count: self.retries }, authorities)?;
+        let server = self.address.server(RetryPolicy { count: self.retries }, authorities)?;
         let token = match (self.token, self.token_file) {
             (_, Some(path)) => Some(read_token(&path)?),
             (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is of no use")?),
@@ -50,6 +53,27 @@ impl RemoteArgs {
         Ok(match token {
             Some(token) => server.with_token(token),
             None => server,
+        })
+    }
+}
+
+/// Where the server is.
+#[derive(Debug, Args)]
+pub(super) struct AddressArgs {
+    /// Address of the server [default: http://127.0.0.1:8080]
+    #[arg(long, env = "ZORB_SERVER", value_name = "URL")]
+    server: Option<ServerUrl>,
+}
+
+impl AddressArgs {
+    pub(super) fn server(self, retry: RetryPolicy, authorities: Authorities) -> anyhow::Result<Server> {
+        let is_default = self.server.is_none();
+        let url = self.server.map_or_else(|| DEFAULT_SERVER.parse(), Ok)?;
+        let server = Server::trusting(url, retry, authorities)?;
+        Ok(if is_default {
+            server.with_hint(" (the default; name another one in ZORB_SERVER or with --server)")
+        } else {
+            server
         })
     }
 }
@@ -99,13 +123,22 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
 
 /// Runs a command that talks to a server. A signal drops it where it stands, so that its temporary files are removed.
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    drive(work, false)
+}
+
+/// The same for a command that keeps what it has done, and goes on with that when it is run again.
+pub(super) fn run_resumable<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    drive(work, true)
+}
+
+fn drive<T>(work: impl Future<Output = anyhow::Result<T>>, can_continue: bool) -> anyhow::Result<T> {
     // Its work is waiting, so one thread drives it; what blocks goes to a pool.
     let runtime = Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
         let mut stop = StopSignal::listen().context("cannot listen to signals")?;
         tokio::select! {
             result = work => result,
-            signal = stop.received() => bail!("stopped by {signal}"),
+            signal = stop.received() => Err(Stopped { signal, can_continue }.into()),
         }
     })
 }
@@ -120,7 +153,7 @@ pub(super) struct Shown {
 
 impl Shown {
     pub(super) fn new(output: &Output, what: String) -> Arc<Self> {
-        Arc::new(Self { bar: output.bar(0, what.clone()), what, output: output.clone() })
+        Arc::new(Self { bar: output.bar(0, &what), what, output: output.clone() })
     }
 }
 
@@ -154,7 +187,7 @@ impl Watch for Shown {
     }
 
     fn retrying(&self, error: &RequestError, delay: Duration) {
-        self.output.remark(format_args!("{}: {}; trying again in {}", self.what, chain(error), Wait(delay)));
+        self.output.remark(format_args!("{}: {}; trying again in {}", Plain(&self.what), chain(error), Wait(delay)));
     }
 }
 

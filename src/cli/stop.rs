@@ -4,9 +4,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tokio::runtime::Builder;
 
+use super::Stopped;
 use crate::runtime::blocking::Pool;
 use crate::runtime::shutdown::StopSignal;
 
@@ -67,7 +68,7 @@ where
         match running.await {
             // It was too late to stop.
             Ok(done) => Ok(done),
-            Err(_) => bail!("stopped by {signal}"),
+            Err(_) => Err(Stopped { signal, can_continue: false }.into()),
         }
     })
 }

@@ -58,7 +58,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(output: &Output, what: impl Into<String>) -> Arc<Self> {
+    pub(super) fn new(output: &Output, what: impl AsRef<str>) -> Arc<Self> {
         Arc::new(Self { bar: output.bar(0, what), output: output.clone() })
     }
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use thiserror::Error;
 
+use super::text::is_shown;
+use super::tls;
+
 /// Characters of a server's sentence that are passed on, at most.
 const MAX_DETAIL_COUNT: usize = 500;
 
@@ -14,10 +17,12 @@ const MAX_DETAIL_COUNT: usize = 500;
 #[derive(Debug, Error)]
 pub enum RequestError {
     /// There is no connection, or it broke before an answer came.
-    #[error("cannot reach {url}")]
+    #[error("cannot reach {url}{hint}")]
     Unreachable {
         /// The server.
         url: String,
+        /// What to do about a server that was not chosen; empty otherwise.
+        hint: &'static str,
         /// What the network said.
         source: Cause,
     },
@@ -35,6 +40,16 @@ pub enum RequestError {
         /// The server.
         url: String,
         /// For how long.
+        limit: Duration,
+    },
+    /// A response of text took too long as a whole, although something moved all the time.
+    #[error("{url} sends its response too slowly: {len} bytes in {} seconds", limit.as_secs())]
+    Slow {
+        /// The server.
+        url: String,
+        /// Bytes that came.
+        len: u64,
+        /// The time that they took.
         limit: Duration,
     },
     /// The server says no.
@@ -74,6 +89,8 @@ pub struct Refusal {
     pub detail: Option<String>,
     /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
+    /// By which the server's log names the request.
+    pub request_id: Option<String>,
 }
 
 /// What a server says that fails in the middle of an answer.
@@ -85,6 +102,8 @@ pub struct Failure {
     pub detail: String,
     /// Whether it says that trying again may help.
     pub is_retryable: bool,
+    /// By which the server's log names the request.
+    pub request_id: Option<String>,
 }
 
 impl RequestError {
@@ -97,7 +116,7 @@ impl RequestError {
             Self::Unreachable { .. } | Self::BrokenOff { .. } | Self::Silent { .. } => true,
             Self::Refused { refusal, .. } => matches!(refusal.status, 408 | 429 | 500 | 502..=504 | 520..=599),
             Self::Failed { failure, .. } => failure.is_retryable,
-            Self::Strange { .. } => false,
+            Self::Strange { .. } | Self::Slow { .. } => false,
         }
     }
 
@@ -126,7 +145,13 @@ impl Refusal {
     pub(super) fn parse(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |name: &str| problem.get(name).and_then(serde_json::Value::as_str).map(printable);
-        Self { status: status.as_u16(), code: text("code"), detail: text("detail"), retry_after }
+        Self { status: status.as_u16(), code: text("code"), detail: text("detail"), retry_after, request_id: None }
+    }
+
+    /// The same with the id by which the server's log names the request.
+    pub(super) fn with_request_id(mut self, id: Option<&str>) -> Self {
+        self.request_id = id.map(printable);
+        self
     }
 }
 
@@ -134,35 +159,52 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.status)?;
         match (&self.code, &self.detail) {
-            (Some(code), Some(detail)) => write!(f, " {code}: {detail}"),
-            (None, Some(text)) | (Some(text), None) => write!(f, ": {text}"),
+            (Some(code), Some(detail)) => write!(f, " {code}: {detail}")?,
+            (None, Some(text)) | (Some(text), None) => write!(f, ": {text}")?,
             (None, None) => {
                 let status = StatusCode::from_u16(self.status).ok();
-                write!(f, " {}", status.and_then(|status| status.canonical_reason()).unwrap_or_default())
+                write!(f, " {}", status.and_then(|status| status.canonical_reason()).unwrap_or_default())?;
             }
         }
+        // A failure of the server is for its operator, whose log has the id.
+        let id = self.request_id.as_deref().filter(|_| self.status >= 500);
+        write_id(f, id)
     }
 }
 
 impl Failure {
     /// What the server says, as it may go to a terminal.
     pub(super) fn new(code: Option<&str>, detail: &str, is_retryable: bool) -> Self {
-        Self { code: code.map(printable), detail: printable(detail), is_retryable }
+        Self { code: code.map(printable), detail: printable(detail), is_retryable, request_id: None }
+    }
+
+    /// The same with the id by which the server's log names the request.
+    pub(super) fn with_request_id(mut self, id: Option<&str>) -> Self {
+        self.request_id = id.map(printable);
+        self
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.code {
-            Some(code) => write!(f, "{code}: {}", self.detail),
-            None => f.write_str(&self.detail),
+            Some(code) => write!(f, "{code}: {}", self.detail)?,
+            None => f.write_str(&self.detail)?,
         }
+        write_id(f, self.request_id.as_deref())
     }
 }
 
-/// Text of a server as it may go to a terminal: without control characters, and not endless.
+fn write_id(f: &mut fmt::Formatter<'_>, id: Option<&str>) -> fmt::Result {
+    match id {
+        Some(id) => write!(f, " (request id {id})"),
+        None => Ok(()),
+    }
+}
+
+/// Text of a server as it may go to a terminal: without what a terminal obeys, and not endless.
 fn printable(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_DETAIL_COUNT).collect()
+    text.chars().filter(|character| is_shown(*character)).take(MAX_DETAIL_COUNT).collect()
 }
 
 /// An error of the network. It prints what happened at the bottom, without the layers above that say it again.
@@ -182,7 +224,11 @@ impl fmt::Display for Cause {
         while let Some(source) = innermost.source() {
             innermost = source;
         }
-        fmt::Display::fmt(innermost, f)
+        fmt::Display::fmt(innermost, f)?;
+        match tls::remedy(&self.0) {
+            Some(remedy) => write!(f, ": {remedy}"),
+            None => Ok(()),
+        }
     }
 }
 

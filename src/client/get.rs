@@ -51,6 +51,25 @@ pub trait Sink: Send + 'static {
     ///
     /// They cannot be forgotten.
     fn restart(&mut self) -> io::Result<()>;
+
+    /// Hears that the bytes which were written last were these chunks of a whole file, with their hashes and lengths.
+    ///
+    /// # Errors
+    ///
+    /// That cannot be kept.
+    fn written(&mut self, _chunks: &[(ChunkHash, u64)]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The chunks of the file, from its first one on, whose bytes an earlier run has left here, hashed again. What is
+    /// written goes on behind them.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    fn resume(&mut self) -> io::Result<Vec<(ChunkHash, u64)>> {
+        Ok(Vec::new())
+    }
 }
 
 /// What is wanted of a xorb.

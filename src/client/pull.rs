@@ -5,27 +5,27 @@
 //! several at once and ahead of what is written, in windows of the file, so that memory is bounded whatever its length.
 //! A part of a file is proven in the same way, with summaries from the server for the rest of it.
 
+mod batch;
 mod decode;
+mod error;
 mod fetch;
+mod length;
 mod plan;
 mod proof;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 
-use reqwest::header::CONTENT_LENGTH;
-use thiserror::Error;
-
+pub use self::batch::{FileSink, MAX_BATCH_COUNT};
 use self::decode::{Decoded, Hasher, Writer, decode, slices};
+pub use self::error::PullError;
 use self::fetch::Fetcher;
-use self::plan::{Plan, plan};
+use self::length::file_len;
+use self::plan::{Asked, Plan, plan};
 use self::proof::surroundings;
-use super::activity::Activity;
 use super::error::RequestError;
 use super::get::Sink;
-use super::retry::Retries;
 use super::server::{Server, Watch};
 use crate::format::merkle::Aggregator;
 use crate::format::merkle::subtree::SubtreeBuilder;
@@ -38,6 +38,9 @@ const WINDOW_LEN: u64 = 256 << 20;
 
 /// Slices that are decompressed before they are written: 16 MiB each at most.
 const DECODING_COUNT: usize = 3;
+
+/// What is wrong with a plan that cannot be joined to what is there.
+const UNALIGNED: &str = "it plans from the middle of a chunk where one begins";
 
 /// What is wanted of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,80 +58,10 @@ pub struct Pull {
 pub struct Pulled {
     /// Which bytes of the file; `None` for those of the empty file.
     pub bytes: Option<ByteRange>,
+    /// Bytes of them that an earlier run had left.
+    pub resumed_len: u64,
     /// Whether the file's hash proves them. If not, the server gave no means for that.
     pub is_proven: bool,
-}
-
-/// Why nothing was got. Whatever the sink has taken is to be thrown away.
-#[derive(Debug, Error)]
-pub enum PullError {
-    /// There is no such file.
-    #[error("the server has no file {file}, or does not show it to whoever asks")]
-    NotFound {
-        /// Which file.
-        file: FileHash,
-    },
-    /// There are no such bytes.
-    #[error("file {file} has {len} bytes; the range {range} goes past them")]
-    PastEnd {
-        /// Which file.
-        file: FileHash,
-        /// Its bytes.
-        len: u64,
-        /// What was asked for.
-        range: ByteRangeSpec,
-    },
-    /// The server did not give it.
-    #[error("cannot get file {file}")]
-    Request {
-        /// Which file.
-        file: FileHash,
-        /// What happened.
-        source: Box<RequestError>,
-    },
-    /// The bytes are no chunks.
-    #[error("what the server sends of xorb {xorb} is damaged")]
-    Damaged {
-        /// Which xorb.
-        xorb: XorbHash,
-        /// What is wrong, and where.
-        source: XorbError,
-    },
-    /// The chunks are longer or shorter than the server says.
-    #[error("the server sends {actual} bytes of xorb {xorb} where its plan has {expected}")]
-    WrongLen {
-        /// Which xorb.
-        xorb: XorbHash,
-        /// Bytes in the plan.
-        expected: u64,
-        /// Bytes that came.
-        actual: u64,
-    },
-    /// The bytes are another file.
-    #[error("what the server sends is not the file {file} but {actual}")]
-    WrongFile {
-        /// Which file was asked for.
-        file: FileHash,
-        /// Which one came.
-        actual: FileHash,
-    },
-    /// The bytes are not these bytes of the file, or the summary of the rest is false.
-    #[error("what the server sends does not prove to be bytes {bytes} of file {file}")]
-    WrongPart {
-        /// Which file.
-        file: FileHash,
-        /// Which bytes were asked for.
-        bytes: ByteRange,
-    },
-    /// The bytes cannot be kept.
-    #[error("cannot write what was received")]
-    Write(#[source] io::Error),
-}
-
-impl PullError {
-    fn request(file: FileHash, error: RequestError) -> Self {
-        Self::Request { file, source: Box::new(error) }
-    }
 }
 
 impl Server {
@@ -150,7 +83,7 @@ impl Server {
     ) -> Result<(Pulled, S), PullError> {
         let transfer = Transfer { server: self, pull: *pull, pool, watch };
         match pull.range {
-            None if pull.file == FileHash::EMPTY => Ok((Pulled { bytes: None, is_proven: true }, sink)),
+            None if pull.file == FileHash::EMPTY => Ok((Pulled { bytes: None, resumed_len: 0, is_proven: true }, sink)),
             None => transfer.whole(sink).await,
             Some(range) => transfer.part(range, sink).await,
         }
@@ -168,40 +101,67 @@ struct Transfer<'a> {
 impl Transfer<'_> {
     async fn whole<S: Sink>(&self, sink: S) -> Result<(Pulled, S), PullError> {
         let file = self.pull.file;
-        let len = self.file_len().await?;
+        let len = file_len(self.server, file, &self.watch).await?;
         self.watch.total(len);
-        let mut writer = Writer::new(sink, Hasher::File(Aggregator::new()), 0, u64::MAX);
-        let mut offset = 0;
-        // Whatever the server says about the length, the hash tells whether it was all.
-        while let Some(window) = ByteRange::new(offset, len.min(offset.saturating_add(WINDOW_LEN))) {
-            let plan = self.plan(window).await?;
-            if plan.skipped_len != 0 {
-                return Err(self.strange("it plans from the middle of a chunk where one begins"));
-            }
-            offset += plan.raw_len();
-            writer = self.take(window, &plan, writer).await?;
+        let empty = || Hasher::File(Aggregator::new());
+        let writer = Writer::new(sink, empty(), 0, u64::MAX);
+        let writer = self.pool.run(move || writer.resume()).await?;
+        let mut resumed_len = writer.written_len();
+        let mut got = self.windows(resumed_len, len, writer).await?;
+        if resumed_len > 0 && !got.as_ref().is_ok_and(|writer| is_file(writer, file)) {
+            // What was there is of no use, although it is what its notes say.
+            let writer = got.unwrap_or_else(|writer| writer);
+            let writer = self.pool.run(move || writer.restart(empty())).await?;
+            resumed_len = 0;
+            got = self.windows(0, len, writer).await?;
         }
+        let writer = got.map_err(|_| self.strange(UNALIGNED))?;
         match writer.finish() {
             (sink, Hasher::File(aggregator), written_len) => {
                 let actual = aggregator.file_hash();
                 if actual != file {
                     return Err(PullError::WrongFile { file, actual });
                 }
-                Ok((Pulled { bytes: ByteRange::new(0, written_len), is_proven: true }, sink))
+                Ok((Pulled { bytes: ByteRange::new(0, written_len), resumed_len, is_proven: true }, sink))
             }
             _ => unreachable!("a whole file is hashed as one"),
         }
     }
 
+    /// Takes a file from this byte on to its end. The writer comes back as an error, untouched, where no chunk begins there,
+    /// or the file has no such byte.
+    async fn windows<S: Sink>(
+        &self,
+        begin: u64,
+        len: u64,
+        mut writer: Writer<S>,
+    ) -> Result<Result<Writer<S>, Writer<S>>, PullError> {
+        if begin > len {
+            return Ok(Err(writer));
+        }
+        self.watch.position(begin);
+        let mut offset = begin;
+        // Whatever the server says about the length, the hash tells whether it was all.
+        while let Some(window) = ByteRange::new(offset, len.min(offset.saturating_add(WINDOW_LEN))) {
+            let plan = self.plan(window).await?;
+            if plan.skipped_len != 0 {
+                return if offset == begin { Ok(Err(writer)) } else { Err(self.strange(UNALIGNED)) };
+            }
+            offset += plan.raw_len();
+            writer = self.take(window, &plan, writer).await?;
+        }
+        Ok(Ok(writer))
+    }
+
     async fn part<S: Sink>(&self, range: ByteRangeSpec, sink: S) -> Result<(Pulled, S), PullError> {
         let file = self.pull.file;
-        let len = if file == FileHash::EMPTY { 0 } else { self.file_len().await? };
+        let len = if file == FileHash::EMPTY { 0 } else { file_len(self.server, file, &self.watch).await? };
         let bytes = range.resolve(len).ok_or(PullError::PastEnd { file, len, range })?;
         self.watch.total(bytes.byte_len());
         let Some(around) = surroundings(self.server, file, len, bytes, &self.watch).await? else {
             let writer = Writer::new(sink, Hasher::Nothing, 0, bytes.byte_len());
             let (sink, _, _) = self.range(bytes, writer).await?.finish();
-            return Ok((Pulled { bytes: Some(bytes), is_proven: false }, sink));
+            return Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: false }, sink));
         };
         let hasher = Hasher::Part(SubtreeBuilder::new(around.window.start() == 0));
         let writer = self.range(bytes, Writer::new(sink, hasher, 0, bytes.byte_len())).await?;
@@ -219,7 +179,7 @@ impl Transfer<'_> {
         if window.and_then(|window| around.file_hash(&window)) != Some(file) {
             return Err(PullError::WrongPart { file, bytes });
         }
-        Ok((Pulled { bytes: Some(bytes), is_proven: true }, sink))
+        Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: true }, sink))
     }
 
     /// Takes the hashes of the chunks in these bytes: from the lists of their xorbs, where the server shows them, since
@@ -266,7 +226,7 @@ impl Transfer<'_> {
             if offset == bytes.start() {
                 writer.skip(plan.skipped_len);
             } else if plan.skipped_len != 0 {
-                return Err(self.strange("it plans from the middle of a chunk where one begins"));
+                return Err(self.strange(UNALIGNED));
             }
             offset += plan.raw_len() - plan.skipped_len;
             writer = self.take(window, &plan, writer).await?;
@@ -287,12 +247,16 @@ impl Transfer<'_> {
     /// Fetches what a plan says and writes it.
     async fn take<S: Sink>(&self, window: ByteRange, plan: &Plan, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let (file, job_count) = (self.pull.file, self.pull.job_count);
-        let mut fetcher = Fetcher::new(self.server, file, window, plan, job_count, &self.watch);
+        let mut fetcher = Fetcher::new(self.server, Asked::Range(file, window), plan, job_count, &self.watch);
         let mut writer = writer;
         let mut decoding = VecDeque::new();
         for term in &plan.terms {
             let part = plan.parts.get(term.part).expect("terms name parts of their plan");
             let mut check = TermCheck { xorb: part.xorb, expected: term.raw_len, is_last: false };
+            // What is decompressed need not wait for what has to be fetched, and stays if that never comes.
+            while !decoding.is_empty() && !fetcher.has(term.part) {
+                writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
+            }
             let bytes = fetcher.part(term.part).await?;
             for chunks in slices(term.chunks) {
                 check.is_last = chunks.end() == term.chunks.end();
@@ -328,29 +292,14 @@ impl Transfer<'_> {
         Ok(writer)
     }
 
-    /// Length of the file, as the server says it.
-    async fn file_len(&self) -> Result<u64, PullError> {
-        let file = self.pull.file;
-        let mut retries = Retries::new(self.server.retry, Arc::clone(&self.watch));
-        loop {
-            let request = self.server.head_request(&format!("v1/files/{file}"));
-            let error = match self.server.send(request, &Activity::new()).await {
-                Ok(response) => {
-                    let len = response.headers().get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
-                    return len.ok_or_else(|| self.strange("it does not say how long the file is"));
-                }
-                Err(error) => error,
-            };
-            if matches!(&error, RequestError::Refused { refusal, .. } if refusal.status == 404) {
-                return Err(PullError::NotFound { file });
-            }
-            retries.after(error).await.map_err(|error| PullError::request(file, error))?;
-        }
-    }
-
     fn strange(&self, what: &'static str) -> PullError {
         PullError::request(self.pull.file, self.server.strange(what))
     }
+}
+
+/// Whether this is the file that was asked for.
+fn is_file<S: Sink>(writer: &Writer<S>, file: FileHash) -> bool {
+    matches!(writer.hasher(), Hasher::File(aggregator) if aggregator.clone().file_hash() == file)
 }
 
 /// A slice that is being decompressed.

@@ -10,6 +10,7 @@
 mod ask;
 mod assemble;
 mod known;
+mod quota;
 mod register;
 mod resume;
 mod scan;
@@ -50,6 +51,8 @@ pub struct Push {
 pub trait PushWatch: fmt::Debug + Send + Sync + 'static {
     /// So many bytes of files were read.
     fn read(&self, len: u64);
+    /// One more file was read to its end, or cannot be read.
+    fn file_read(&self);
     /// So many bytes more are to be sent.
     fn to_send(&self, len: u64);
     /// So many bytes were sent.
@@ -113,6 +116,21 @@ pub enum PushError {
     /// The server could not be asked what it has.
     #[error("cannot ask for chunks")]
     Ask(#[source] RequestError),
+    /// The server could not be asked for the quotas.
+    #[error("cannot ask for the quota")]
+    Quota(#[source] RequestError),
+    /// The files do not fit into a quota; nothing was sent.
+    #[error("the quota of {name} leaves {left} {what}, and this push needs {needed}; nothing was sent")]
+    OverQuota {
+        /// The repository, or all of its owner's.
+        name: String,
+        /// What there is not enough of.
+        what: &'static str,
+        /// How much is left of it.
+        left: u64,
+        /// How much is needed.
+        needed: u64,
+    },
     /// A xorb was not taken.
     #[error("cannot send xorb {xorb}")]
     Send {
@@ -140,8 +158,10 @@ impl PushError {
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
-            Self::Ask(source) | Self::Send { source, .. } | Self::Register(source) => source.code(),
-            Self::Shard(_) | Self::TooFragmented { .. } => None,
+            Self::Ask(source) | Self::Quota(source) | Self::Send { source, .. } | Self::Register(source) => {
+                source.code()
+            }
+            Self::OverQuota { .. } | Self::Shard(_) | Self::TooFragmented { .. } => None,
         }
     }
 

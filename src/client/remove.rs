@@ -8,6 +8,7 @@ use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
 use super::server::{Server, Watch};
+use super::text::is_shown;
 use crate::format::FileHash;
 
 /// What a server has removed.
@@ -46,7 +47,10 @@ impl Server {
             };
             match removed {
                 // All of it goes to a terminal.
-                Ok(removed) if removed.claims_removed.iter().any(|repo| repo.chars().any(char::is_control)) => {
+                Ok(removed) if removed.file.parse() != Ok(file) => {
+                    return Err(self.strange("it has removed another file than it was asked to"));
+                }
+                Ok(removed) if !removed.claims_removed.iter().flat_map(|repo| repo.chars()).all(is_shown) => {
                     return Err(self.strange("a repository has a name that is none"));
                 }
                 Ok(removed) => return Ok(removed),

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy as RedirectPolicy;
-use reqwest::{Certificate, Client, RequestBuilder, Response, Url};
+use reqwest::{Client, RequestBuilder, Response, Url};
+use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::activity::Activity;
 use super::error::{Cause, Failure, Refusal, RequestError};
 use super::retry::{Retries, RetryPolicy};
+use super::tls;
 use super::token::Token;
 use crate::runtime::clock::{Clock, SystemClock};
 
@@ -24,6 +26,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest silence of a server, within an answer or before it.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time for a response of text as a whole, beside what its length takes at [`MIN_TEXT_RATE`]: a server that sends a byte now
+/// and then would otherwise hold a command for days.
+const TEXT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes per second of a response of text, at least: a modem of 1998 has nearly as many.
+const MIN_TEXT_RATE: u64 = 4 << 10;
 
 /// Bytes of an answer that is not a xorb, at most: a list of 8192 chunks has about 2 MiB.
 const MAX_TEXT_LEN: usize = 8 << 20;
@@ -34,7 +43,7 @@ pub struct ServerUrl(Url);
 
 /// Who is believed when a server says who it is: whomever this machine believes, or these alone.
 #[derive(Clone, Debug, Default)]
-pub struct Authorities(Option<Arc<[Certificate]>>);
+pub struct Authorities(Option<Arc<[CertificateDer<'static>]>>);
 
 /// A text has no certificates of authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -48,10 +57,7 @@ impl Authorities {
     ///
     /// There is none, or one of them is damaged.
     pub fn parse(pem: &[u8]) -> Result<Self, ParseAuthoritiesError> {
-        match Certificate::from_pem_bundle(pem) {
-            Ok(certificates) if !certificates.is_empty() => Ok(Self(Some(certificates.into()))),
-            _ => Err(ParseAuthoritiesError),
-        }
+        tls::parse(pem).map(|certificates| Self(Some(certificates.into()))).ok_or(ParseAuthoritiesError)
     }
 }
 
@@ -89,6 +95,8 @@ pub struct Server {
     /// For data behind `https` where the server itself is plain.
     tls: Arc<OnceLock<Client>>,
     authorities: Authorities,
+    /// What to say of a server that cannot be reached.
+    hint: &'static str,
     pub(super) retry: RetryPolicy,
 }
 
@@ -110,14 +118,22 @@ impl Server {
     ///
     /// As for [`Server::new`].
     pub fn trusting(url: ServerUrl, retry: RetryPolicy, authorities: Authorities) -> Result<Self, RequestError> {
-        let http = build(url.is_plain(), url.is_loopback(), &authorities).map_err(|error| url.unreachable(error))?;
-        Ok(Self { http, url, token: None, tls: Arc::default(), authorities, retry })
+        let http =
+            build(url.is_plain(), url.is_loopback(), &authorities).map_err(|error| url.unreachable("", error))?;
+        Ok(Self { http, url, token: None, tls: Arc::default(), authorities, hint: "", retry })
     }
 
     /// The same server, to whom this token is shown.
     #[must_use]
     pub fn with_token(mut self, token: Token) -> Self {
         self.token = Some(token);
+        self
+    }
+
+    /// The same server, of which this is said, behind its address, when it cannot be reached.
+    #[must_use]
+    pub fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = hint;
         self
     }
 
@@ -162,7 +178,7 @@ impl Server {
             "https" => match self.tls.get() {
                 Some(http) => http,
                 None => {
-                    let http = build(false, false, &self.authorities).map_err(|error| self.url.unreachable(error))?;
+                    let http = build(false, false, &self.authorities).map_err(|error| self.unreachable(error))?;
                     self.tls.get_or_init(|| http)
                 }
             },
@@ -181,16 +197,17 @@ impl Server {
     /// Sends a request; an answer other than success is an error. Whoever sends a body keeps touching `activity`.
     pub(super) async fn send(&self, request: RequestBuilder, activity: &Activity) -> Result<Response, RequestError> {
         let response = tokio::select! {
-            sent = request.send() => sent.map_err(|error| self.url.unreachable(error))?,
+            sent = request.send() => sent.map_err(|error| self.unreachable(error))?,
             () = activity.silence(READ_TIMEOUT) => return Err(self.silent()),
         };
         if response.status().is_success() {
             return Ok(response);
         }
         let (status, wait) = (response.status(), retry_after(response.headers()));
+        let id = request_id(&response);
         // A refusal is one even when its reasons do not arrive.
         let body = self.body(response, MAX_TEXT_LEN).await.unwrap_or_default();
-        let refusal = Refusal::parse(status, &body, wait);
+        let refusal = Refusal::parse(status, &body, wait).with_request_id(id.as_deref());
         Err(RequestError::Refused { url: self.url.to_string(), refusal })
     }
 
@@ -241,8 +258,12 @@ impl Server {
         RequestError::Strange { url: self.url.to_string(), what }
     }
 
-    pub(super) fn failed(&self, detail: &str, code: Option<&str>, is_retryable: bool) -> RequestError {
-        RequestError::Failed { url: self.url.to_string(), failure: Failure::new(code, detail, is_retryable) }
+    pub(super) fn failed(&self, failure: Failure) -> RequestError {
+        RequestError::Failed { url: self.url.to_string(), failure }
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> RequestError {
+        self.url.unreachable(self.hint, error)
     }
 
     fn silent(&self) -> RequestError {
@@ -252,14 +273,23 @@ impl Server {
     /// An answer as a whole, of at most so many bytes.
     pub(super) async fn body(&self, mut response: Response, max_len: usize) -> Result<Vec<u8>, RequestError> {
         let mut body = Vec::new();
-        while let Some(piece) = self.next_piece(&mut response).await? {
+        let begin = Instant::now();
+        loop {
+            let limit = TEXT_TIMEOUT + Duration::from_secs(body.len() as u64 / MIN_TEXT_RATE);
+            let slow = |_| RequestError::Slow { url: self.url.to_string(), len: body.len() as u64, limit };
+            let piece = timeout_at(begin + limit, self.next_piece(&mut response)).await.map_err(slow)??;
+            let Some(piece) = piece else { return Ok(body) };
             if body.len() + piece.len() > max_len {
                 return Err(self.strange("the answer is too long"));
             }
             body.extend_from_slice(&piece);
         }
-        Ok(body)
     }
+}
+
+/// By which the server's log names the request of this response.
+pub(super) fn request_id(response: &Response) -> Option<String> {
+    Some(response.headers().get("x-request-id")?.to_str().ok()?.to_owned())
 }
 
 fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwest::Result<Client> {
@@ -279,7 +309,11 @@ fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwes
     match &authorities.0 {
         // A small container may have no certificates at all, and plain HTTP needs none.
         _ if is_plain => builder().tls_certs_only([]).build(),
-        Some(certificates) => builder().tls_certs_only(certificates.iter().cloned()).build(),
+        Some(certificates) => match tls::config(certificates) {
+            Some(config) => builder().tls_backend_preconfigured(config).build(),
+            // None of them is an authority, so there is none to be believed.
+            None => builder().tls_certs_only([]).build(),
+        },
         None => builder().build(),
     }
 }
@@ -295,8 +329,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 impl ServerUrl {
-    fn unreachable(&self, error: reqwest::Error) -> RequestError {
-        RequestError::Unreachable { url: self.to_string(), source: Cause::new(error) }
+    fn unreachable(&self, hint: &'static str, error: reqwest::Error) -> RequestError {
+        RequestError::Unreachable { url: self.to_string(), hint, source: Cause::new(error) }
     }
 
     fn join(&self, path: &str) -> String {

@@ -8,6 +8,7 @@ use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
 use super::server::{Server, Watch};
+use super::text::is_shown;
 
 /// What a repository has.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -95,7 +96,7 @@ impl Server {
         let mut last = after;
         for RepoUsage { repo, owner, .. } in &page.repos {
             let names = [Some(repo), owner.as_ref().map(|owner| &owner.owner)];
-            let is_garbled = names.into_iter().flatten().any(|name| name.chars().any(char::is_control));
+            let is_garbled = names.into_iter().flatten().any(|name| !name.chars().all(is_shown));
             if is_garbled || last.is_some_and(|last| repo.as_str() <= last) {
                 return Err(self.strange("its list is damaged or not in order"));
             }

@@ -56,6 +56,22 @@ pub(super) struct PlanJson {
     pub(super) xorbs: HashMap<String, Vec<PartsJson>>,
 }
 
+/// Answer of `POST /v1/reconstructions` (spec 5.3).
+#[derive(Debug, Deserialize)]
+pub(super) struct BatchPlanJson {
+    pub(super) files: HashMap<String, Vec<TermJson>>,
+    pub(super) fetch_info: HashMap<String, Vec<FetchInfoJson>>,
+}
+
+/// A part of a xorb with a URL of its own.
+#[derive(Debug, Deserialize)]
+pub(super) struct FetchInfoJson {
+    pub(super) url: String,
+    pub(super) range: RangeJson,
+    /// The end belongs to the range.
+    pub(super) url_range: RangeJson,
+}
+
 /// A term of [`PlanJson`].
 #[derive(Debug, Deserialize)]
 pub(super) struct TermJson {

@@ -8,6 +8,7 @@
 //! All functions block.
 
 mod enclosure;
+mod partial;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, CWD, OFlags, RenameFlags, fadvise, fcntl_getfl, fcntl_setfl, renameat_with};
 
 pub(crate) use self::enclosure::Enclosure;
+pub(crate) use self::partial::PartialFile;
 
 /// What has to divide addresses, places and lengths of what is written past the page cache: the largest block of a disk in use.
 pub(crate) const DIRECT_ALIGNMENT: usize = 4096;

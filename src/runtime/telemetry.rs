@@ -1,6 +1,8 @@
 //! Logs: tracing events to stderr, as text for people or JSON lines for machines.
 
+use std::env;
 use std::error::Error as StdError;
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
 
@@ -35,10 +37,17 @@ pub fn install(format: LogFormat, filter: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter).map_err(LogError::Filter)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     match format {
-        LogFormat::Text => builder.with_ansi(stderr().is_terminal()).try_init(),
+        LogFormat::Text => {
+            builder.with_ansi(stderr().is_terminal() && !is_colorless(env::var_os("NO_COLOR"))).try_init()
+        }
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
     .map_err(|_| LogError::Installed)
+}
+
+/// Whether the variable `NO_COLOR` forbids colours: it does unless it is empty (no-color.org).
+fn is_colorless(no_color: Option<OsString>) -> bool {
+    no_color.is_some_and(|value| !value.is_empty())
 }
 
 /// An error and its causes, in one line. No `Display` of ours prints its own cause.
@@ -52,4 +61,16 @@ pub fn chain(error: &(dyn StdError + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_color_forbids_colours_unless_it_is_empty() {
+        assert!(!is_colorless(None));
+        assert!(!is_colorless(Some(OsString::new())));
+        assert!(is_colorless(Some("1".into())));
+    }
 }

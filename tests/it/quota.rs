@@ -246,7 +246,7 @@ async fn people_see_what_they_have_and_why_a_push_was_refused() {
         folder.write(name, name.repeat(1000).as_bytes());
     }
     folder.zorb(&["push", "a", "b", "--server", url, "--token", &writer]).ok_with_remarks();
-    let complaint = ["quota_exceeded", "acme/bert has 2 of 2 files, and this would add 1"];
+    let complaint = ["the quota of acme/bert leaves 0 files, and this push needs 1; nothing was sent"];
     folder.zorb(&["push", "c", "--server", url, "--token", &writer]).failed(1, &complaint);
     let text = folder.zorb(&["usage", "--server", url, "--token", &writer]).ok().text();
     let begin = "acme/bert  2 files of 2, 2.0 KiB, stored ";

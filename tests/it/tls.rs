@@ -247,3 +247,37 @@ async fn behind_tls_only_a_server_promises_tls_for_the_future() {
         assert_eq!(header(&plain.client().get(path).await), None, "{path}");
     }
 }
+
+/// Files of a certificate that vouches for itself, and its key, as `openssl req -x509` makes them: an authority.
+fn self_signed(folder: &std::path::Path, names: &[&str]) -> (std::path::PathBuf, std::path::PathBuf) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
+    let key = KeyPair::generate().unwrap();
+    let [cert_file, key_file] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
+    fs::write(&cert_file, params.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    fs::set_permissions(&key_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    (cert_file, key_file)
+}
+
+#[test]
+fn a_self_signed_certificate_is_believed_when_it_is_given() {
+    let (folder, others) = (tempfile::tempdir().unwrap(), Certificates::new());
+    let listed = |names: &[&str], authority: Option<&std::path::Path>| {
+        let (cert, key) = self_signed(folder.path(), names);
+        let [cert_setting, key_setting] = [&cert, &key].map(|path| path.to_str().unwrap().to_owned());
+        let server = Start::default().with("tls_cert", cert_setting).with("tls_key", key_setting).start();
+        let authority = authority.unwrap_or(&cert).to_str().unwrap();
+        let output = zorb(&server, None, &["ls", "--retries", "0", "--ca-file", authority]);
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(listed(&["localhost", "127.0.0.1"], None), (true, String::new()));
+    let (is_listed, text) = listed(&["other.example"], None);
+    assert!(!is_listed && text.contains("not valid for name \"127.0.0.1\""), "{text}");
+    let (is_listed, text) = listed(&[], None);
+    assert!(!is_listed && text.contains("lacks the extension subjectAltName"), "{text}");
+    let (is_listed, text) = listed(&["127.0.0.1"], Some(&others.authority()));
+    assert!(!is_listed && text.contains("certificate is an authority's; give this very certificate"), "{text}");
+}

@@ -1,6 +1,7 @@
 //! Which files a command line stands for.
 
-use std::fs;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -9,10 +10,20 @@ use anyhow::{Context, bail};
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) paths: Vec<PathBuf>,
+    /// The permission bits of each.
+    pub(super) modes: Vec<u32>,
     /// Bytes of all of them.
     pub(super) len: u64,
     /// Links and special files in folders.
     pub(super) skipped_count: u64,
+}
+
+impl Found {
+    fn push(&mut self, path: PathBuf, metadata: &Metadata) {
+        self.len += metadata.len();
+        self.paths.push(path);
+        self.modes.push(metadata.mode());
+    }
 }
 
 /// Follows what was typed: a link that is typed is followed, one that is found is not. What is no file and no folder is an
@@ -24,8 +35,7 @@ pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
         if metadata.is_dir() {
             walk_folder(path.clone(), &mut found)?;
         } else if metadata.is_file() {
-            found.len += metadata.len();
-            found.paths.push(path.clone());
+            found.push(path.clone(), &metadata);
         } else {
             bail!("{} is neither a file nor a folder", path.display());
         }
@@ -41,8 +51,7 @@ fn walk_folder(folder: PathBuf, found: &mut Found) -> anyhow::Result<()> {
         if metadata.is_dir() {
             stack.extend(list(&path)?);
         } else if metadata.is_file() {
-            found.len += metadata.len();
-            found.paths.push(path);
+            found.push(path, &metadata);
         } else {
             found.skipped_count += 1;
         }

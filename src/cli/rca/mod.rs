@@ -19,6 +19,7 @@ use clap::Subcommand;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+pub(super) use self::names::Place;
 use crate::rca::Error;
 
 /// Bytes of content that are read at once.

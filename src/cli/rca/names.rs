@@ -7,15 +7,15 @@ use thiserror::Error;
 
 /// Where a blob's file belongs, below the folder that things are extracted to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(in crate::cli) struct Place<'a> {
     /// From the outside in; none of them is empty, `.` or `..`.
-    pub(super) folders: Vec<&'a str>,
-    pub(super) file: &'a str,
+    pub(in crate::cli) folders: Vec<&'a str>,
+    pub(in crate::cli) file: &'a str,
 }
 
 /// Why a name is no place for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Refusal {
+pub(in crate::cli) enum Refusal {
     #[error("it is empty")]
     Empty,
     #[error("it is absolute")]
@@ -28,7 +28,7 @@ pub(super) enum Refusal {
 
 impl<'a> Place<'a> {
     /// What a name says; every place has one name.
-    pub(super) fn of(name: &'a str) -> Result<Self, Refusal> {
+    pub(in crate::cli) fn of(name: &'a str) -> Result<Self, Refusal> {
         if name.is_empty() {
             return Err(Refusal::Empty);
         }

@@ -1,7 +1,9 @@
-//! `zorb xorb`: xorb files without a server.
+//! `zorb xorb`: xorb files, most of it without a server.
 
+mod get;
 mod inspect;
 mod pack;
+mod put;
 mod unpack;
 mod verify;
 
@@ -22,6 +24,8 @@ pub(super) enum XorbCommand {
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
     Unpack(unpack::UnpackArgs),
+    Put(put::PutArgs),
+    Get(get::GetArgs),
 }
 
 pub(super) fn run(command: XorbCommand) -> anyhow::Result<()> {
@@ -30,6 +34,8 @@ pub(super) fn run(command: XorbCommand) -> anyhow::Result<()> {
         XorbCommand::Inspect(args) => inspect::run(args),
         XorbCommand::Verify(args) => verify::run(args),
         XorbCommand::Unpack(args) => unpack::run(args),
+        XorbCommand::Put(args) => put::run(args),
+        XorbCommand::Get(args) => get::run(args),
     }
 }
 

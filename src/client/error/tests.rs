@@ -24,6 +24,18 @@ fn a_refusal_says_what_the_server_said_and_only_a_passing_one_is_tried_again() {
 fn text_of_a_server_cannot_drive_the_terminal() {
     let refusal = Refusal::parse(StatusCode::BAD_REQUEST, br#"{"detail":"a\u001b[2Jb\r\nc"}"#, None);
     assert_eq!(refusal.detail.as_deref(), Some("a[2Jbc"));
+    let turned = "{\"detail\":\"gpj\u{202e}exe\u{2066}\"}";
+    let refusal = Refusal::parse(StatusCode::BAD_REQUEST, turned.as_bytes(), None).with_request_id(Some("a\u{1b}b"));
+    assert_eq!((refusal.detail.as_deref(), refusal.request_id.as_deref()), (Some("gpjexe"), Some("ab")));
     let long = format!(r#"{{"detail":"{}"}}"#, "x".repeat(9_999));
     assert_eq!(Refusal::parse(StatusCode::BAD_REQUEST, long.as_bytes(), None).detail.unwrap().len(), 500);
+}
+
+#[test]
+fn a_failure_of_the_server_names_the_request() {
+    let refusal = |status| Refusal::parse(status, b"", None).with_request_id(Some("0123"));
+    assert_eq!(refusal(StatusCode::BAD_GATEWAY).to_string(), "502 Bad Gateway (request id 0123)");
+    assert_eq!(refusal(StatusCode::NOT_FOUND).to_string(), "404 Not Found");
+    let failure = Failure::new(Some("internal"), "It fails.", false).with_request_id(Some("0123"));
+    assert_eq!(failure.to_string(), "internal: It fails. (request id 0123)");
 }

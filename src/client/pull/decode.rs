@@ -18,7 +18,7 @@ const SLICE_COUNT: u32 = 128;
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
     pub(super) raw: Vec<u8>,
-    chunks: Vec<(ChunkHash, u64)>,
+    pub(super) chunks: Vec<(ChunkHash, u64)>,
 }
 
 /// Splits a run of chunks into runs that are decompressed at once.
@@ -90,10 +90,27 @@ impl<S: Sink> Writer<S> {
         let narrow = |len: u64| usize::try_from(len).expect("it is no longer than what is in memory");
         let wanted = decoded.raw.get(narrow(skipped_len)..narrow(skipped_len + len)).unwrap_or_default();
         self.sink.write(wanted).map_err(PullError::Write)?;
+        if matches!(self.hasher, Hasher::File(_)) {
+            self.sink.written(&decoded.chunks).map_err(PullError::Write)?;
+        }
         self.skipped_len -= skipped_len;
         self.left_len -= len;
         self.written_len += len;
         Ok(self)
+    }
+
+    /// Goes on behind what an earlier run has left in the sink.
+    pub(super) fn resume(mut self) -> Result<Self, PullError> {
+        let chunks = self.sink.resume().map_err(PullError::Write)?;
+        self.hash(&chunks);
+        self.written_len = self.hashed_len;
+        Ok(self)
+    }
+
+    /// Forgets all bytes and begins anew.
+    pub(super) fn restart(mut self, hasher: Hasher) -> Result<Self, PullError> {
+        self.sink.restart().map_err(PullError::Write)?;
+        Ok(Self::new(self.sink, hasher, 0, u64::MAX))
     }
 
     /// Takes chunks of which only the hashes are there: they come behind all that is to be written.
@@ -122,6 +139,11 @@ impl<S: Sink> Writer<S> {
     pub(super) fn count_term(&mut self, len: u64, ends: bool) -> u64 {
         self.term_len += len;
         if ends { std::mem::take(&mut self.term_len) } else { self.term_len }
+    }
+
+    /// What the chunks were added up to.
+    pub(super) const fn hasher(&self) -> &Hasher {
+        &self.hasher
     }
 
     /// Bytes written so far.

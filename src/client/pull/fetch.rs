@@ -11,12 +11,11 @@ use reqwest::header::RANGE;
 use tokio::sync::Mutex;
 
 use super::PullError;
-use super::plan::{Part, Plan, plan};
+use super::plan::{Asked, Part, Plan};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
-use crate::format::{ByteRange, FileHash};
 
 /// Bytes of parts that are held or fetched before they are needed. One that is needed now is fetched whatever it is.
 const AHEAD_LEN: u64 = 256 << 20;
@@ -43,8 +42,7 @@ pub(super) struct Fetcher {
 /// Where the parts come from.
 struct Source {
     server: Server,
-    file: FileHash,
-    range: ByteRange,
+    asked: Asked,
     watch: Arc<dyn Watch>,
     parts: Vec<Part>,
     renewed: Mutex<Renewed>,
@@ -57,14 +55,7 @@ struct Renewed {
 }
 
 impl Fetcher {
-    pub(super) fn new(
-        server: &Server,
-        file: FileHash,
-        range: ByteRange,
-        plan: &Plan,
-        job_count: usize,
-        watch: &Arc<dyn Watch>,
-    ) -> Self {
+    pub(super) fn new(server: &Server, asked: Asked, plan: &Plan, job_count: usize, watch: &Arc<dyn Watch>) -> Self {
         let mut uses = vec![VecDeque::new(); plan.parts.len()];
         let mut order = Vec::new();
         for (index, term) in plan.terms.iter().enumerate() {
@@ -77,8 +68,7 @@ impl Fetcher {
         }
         let source = Source {
             server: server.clone(),
-            file,
-            range,
+            asked,
             watch: Arc::clone(watch),
             parts: plan.parts.clone(),
             renewed: Mutex::new(Renewed { count: 0, plan: None }),
@@ -112,6 +102,11 @@ impl Fetcher {
                 None => unreachable!("what is pending is being fetched"),
             }
         }
+    }
+
+    /// Whether a part is here.
+    pub(super) fn has(&self, part: usize) -> bool {
+        self.ready.contains_key(&part)
     }
 
     /// A term is done with its part.
@@ -208,7 +203,7 @@ impl Source {
                     (url, seen) = self.renew(part, seen).await?;
                 }
                 Err(error) => {
-                    retries.after(error).await.map_err(|error| PullError::request(self.file, error))?;
+                    retries.after(error).await.map_err(|error| self.asked.error(error))?;
                 }
             }
         }
@@ -239,11 +234,11 @@ impl Source {
     async fn renew(&self, part: &Part, seen: u32) -> Result<(String, u32), PullError> {
         let mut renewed = self.renewed.lock().await;
         if renewed.count == seen {
-            renewed.plan = plan(&self.server, self.file, self.range, &self.watch).await?;
+            renewed.plan = self.asked.plan(&self.server, &self.watch).await?;
             renewed.count += 1;
         }
         let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).map(str::to_owned);
-        let changed = || PullError::request(self.file, self.server.strange("its second plan is another one"));
+        let changed = || self.asked.error(self.server.strange("its second plan is another one"));
         Ok((url.ok_or_else(changed)?, renewed.count))
     }
 }

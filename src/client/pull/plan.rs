@@ -6,16 +6,17 @@ use std::sync::Arc;
 use reqwest::header::RANGE;
 
 use super::PullError;
+use super::batch::batch_plan;
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
-use crate::client::wire::{PlanJson, RangeJson};
+use crate::client::wire::{PartsJson, PlanJson, RangeJson, TermJson};
 use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 
 /// Bytes of a plan, at most. One of 256 MiB has some 500 KiB, unless somebody cuts very short chunks.
-const MAX_PLAN_LEN: usize = 64 << 20;
+pub(super) const MAX_PLAN_LEN: usize = 64 << 20;
 
 /// What to fetch for a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,33 @@ impl Plan {
     }
 }
 
+/// What a plan is asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    /// A range of a file.
+    Range(FileHash, ByteRange),
+    /// Whole files, with their lengths.
+    Files(Arc<[(FileHash, u64)]>),
+}
+
+impl Asked {
+    /// Asks for it, as often as it takes; `None` where there is none any more.
+    pub(super) async fn plan(&self, server: &Server, watch: &Arc<dyn Watch>) -> Result<Option<Plan>, PullError> {
+        match self {
+            Self::Range(file, range) => plan(server, *file, *range, watch).await,
+            Self::Files(files) => Ok(Some(batch_plan(server, files, watch).await?.0)),
+        }
+    }
+
+    /// Why it was not got.
+    pub(super) fn error(&self, source: RequestError) -> PullError {
+        match self {
+            Self::Range(file, _) => PullError::request(*file, source),
+            Self::Files(files) => PullError::Batch { count: files.len(), source: Box::new(source) },
+        }
+    }
+}
+
 /// Asks for the plan of a range of a file, as often as it takes; `None` where the range begins behind the end of the file.
 pub(super) async fn plan(
     server: &Server,
@@ -82,7 +110,8 @@ pub(super) async fn plan(
     }
 }
 
-async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
+/// The same, once.
+pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
     let request = server
         .get_request(&format!("v2/reconstructions/{file}"))
         .header(RANGE, format!("bytes={}-{}", range.start(), range.last()));
@@ -92,26 +121,8 @@ async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<
 
 /// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
 fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
-    let (parts, places) = parse_parts(json)?;
-    let mut terms = Vec::with_capacity(json.terms.len());
-    for term in &json.terms {
-        let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
-        let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
-        let count = u64::from(chunks.count());
-        if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
-            return Err("a term has an impossible length");
-        }
-        // The last one that does not begin behind the term: parts of a xorb do not overlap.
-        let part = places.get(&xorb).and_then(|places| {
-            let after = places.partition_point(|(start, _)| *start <= chunks.start());
-            places.get(after.checked_sub(1)?)
-        });
-        let part = part
-            .map(|(_, part)| *part)
-            .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
-        let part = part.ok_or("no URL is for the chunks of a term")?;
-        terms.push(Term { part, chunks, raw_len: term.unpacked_length });
-    }
+    let (parts, places) = parse_parts(&json.xorbs)?;
+    let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan { skipped_len: json.offset_into_first_range, terms, parts };
     match plan.terms.first() {
         None => return Err("it has nothing for a range that is not empty"),
@@ -126,13 +137,34 @@ fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
     Ok(plan)
 }
 
-type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
+/// One term, and the part that has its chunks.
+pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Result<Term, &'static str> {
+    let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
+    let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
+    let count = u64::from(chunks.count());
+    if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
+        return Err("a term has an impossible length");
+    }
+    // The last one that does not begin behind the term: parts of a xorb do not overlap.
+    let part = places.get(&xorb).and_then(|places| {
+        let after = places.partition_point(|(start, _)| *start <= chunks.start());
+        places.get(after.checked_sub(1)?)
+    });
+    let part = part
+        .map(|(_, part)| *part)
+        .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
+    let part = part.ok_or("no URL is for the chunks of a term")?;
+    Ok(Term { part, chunks, raw_len: term.unpacked_length })
+}
 
-/// The parts, and where those of a xorb are, by their first chunk.
-fn parse_parts(json: &PlanJson) -> Result<(Vec<Part>, Places), &'static str> {
+/// Where the parts of a xorb are, by their first chunk.
+pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
+
+/// The parts, and where those of a xorb are.
+pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Vec<Part>, Places), &'static str> {
     let mut parts = Vec::new();
     let mut places = Places::new();
-    for (hash, entries) in &json.xorbs {
+    for (hash, entries) in xorbs {
         let xorb: XorbHash = hash.parse().map_err(|_| "a URL is for no xorb")?;
         for entry in entries {
             for range in &entry.ranges {

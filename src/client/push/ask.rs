@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::stream::{StreamExt, iter};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::known::Known;
 use super::scan::{Block, Event};
@@ -20,27 +20,45 @@ const QUESTION_COUNT: usize = 8;
 /// Bytes of an answer, at most: 80 xorbs of 8192 chunks, which is more than a zorb server ever lists.
 const MAX_ANSWER_LEN: usize = 32 << 20;
 
-/// The chunks of a block that the server is to be asked for: those that it may answer for and nobody knows yet.
-pub(super) fn questions(block: &Block, known: &mut Known) -> Vec<ChunkHash> {
+/// The chunks of a block that the server may be asked for: those that it responds to with a shard, if it has them.
+pub(super) fn questions(block: &Block) -> Vec<ChunkHash> {
     let eligible = block.events.iter().filter_map(|event| match event {
         Event::Chunk { hash, is_first, .. } if *is_first || hash.is_dedup_eligible() => Some(*hash),
         _ => None,
     });
-    eligible.filter(|hash| known.wants_answer(hash)).collect()
+    eligible.collect()
 }
 
-/// What the server tells about these chunks.
+/// Adds what the server tells about these chunks to what is known.
+///
+/// One response lists a whole xorb, with up to 8192 chunks. Of thousands of small files that are known it has most at once, so
+/// whether a chunk is still unknown is checked before each request, and few are in flight while the responses have something.
 pub(super) async fn ask(
     server: Server,
     questions: Vec<ChunkHash>,
+    mut known: Known,
     watch: Arc<dyn PushWatch>,
-) -> Result<Vec<DedupShard>, PushError> {
-    let mut answers = Vec::new();
-    let mut answering = iter(questions).map(|chunk| find(&server, chunk, &watch)).buffer_unordered(QUESTION_COUNT);
-    while let Some(answer) = answering.next().await {
-        answers.extend(answer.map_err(PushError::Ask)?);
+) -> Result<Known, PushError> {
+    let mut questions = questions.into_iter();
+    let mut asking = FuturesUnordered::new();
+    let mut limit = 1;
+    loop {
+        while asking.len() < limit
+            && let Some(chunk) = questions.find(|chunk| known.wants_answer(chunk))
+        {
+            asking.push(find(&server, chunk, &watch));
+        }
+        let Some(answer) = asking.next().await else { break };
+        match answer.map_err(PushError::Ask)? {
+            Some(told) => {
+                known.insert_answer(&told);
+                limit = (limit / 2).max(1);
+            }
+            None => limit = (limit * 2).min(QUESTION_COUNT),
+        }
     }
-    Ok(answers)
+    drop(asking);
+    Ok(known)
 }
 
 /// What the server tells about one chunk. Whatever it refuses, or says that is no answer, is "not known": then the chunk

@@ -37,6 +37,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct Answer {
     key: HmacKey,
+    /// Which xorbs it lists.
+    xorbs: HashSet<XorbHash>,
     chunks: HashMap<ChunkHash, Place>,
 }
 
@@ -71,8 +73,12 @@ impl Known {
         }
     }
 
-    /// Adds what the server has told.
+    /// Adds what the server has told, unless it has told the same before: requests in flight at once may be for one xorb.
     pub(super) fn insert_answer(&mut self, told: &DedupShard) {
+        let xorbs: HashSet<XorbHash> = told.xorbs.iter().map(|xorb| xorb.hash).collect();
+        if self.answers.iter().any(|answer| xorbs.is_subset(&answer.xorbs)) {
+            return;
+        }
         let mut chunks = HashMap::new();
         for xorb in &told.xorbs {
             let number = self.number(Some(xorb.hash));
@@ -81,7 +87,7 @@ impl Known {
             }
         }
         self.answered_count += chunks.len();
-        self.answers.push_front(Answer { key: told.key, chunks });
+        self.answers.push_front(Answer { key: told.key, xorbs, chunks });
         while self.answers.len() > MAX_ANSWER_COUNT || self.answered_count > MAX_ANSWERED_COUNT {
             let Some(oldest) = self.answers.pop_back() else { break };
             self.answered_count -= oldest.chunks.len();

@@ -9,9 +9,9 @@ use reqwest::{Response, StatusCode};
 use super::{PushError, PushWatch, Watched};
 use crate::client::activity::Activity;
 use crate::client::body::with_body;
-use crate::client::error::RequestError;
+use crate::client::error::{Failure, RequestError};
 use crate::client::retry::Retries;
-use crate::client::server::Server;
+use crate::client::server::{Server, request_id};
 use crate::client::wire::ShardEventJson;
 use crate::format::FileHash;
 use crate::format::limits::MAX_SHARD_LEN;
@@ -102,6 +102,7 @@ async fn post(server: &Server, path: &str, shard: Bytes) -> Result<Response, Req
 
 /// Reads events to the one that says how it went.
 async fn last_event(server: &Server, mut response: Response) -> Result<(), RequestError> {
+    let id = request_id(&response);
     let mut line = Vec::new();
     loop {
         let piece = server.next_piece(&mut response).await?;
@@ -119,7 +120,8 @@ async fn last_event(server: &Server, mut response: Response) -> Result<(), Reque
                 match event {
                     ShardEventJson::Result {} => return Ok(()),
                     ShardEventJson::Error { message, code, retryable } => {
-                        return Err(server.failed(&message, code.as_deref(), retryable));
+                        let failure = Failure::new(code.as_deref(), &message, retryable);
+                        return Err(server.failed(failure.with_request_id(id.as_deref())));
                     }
                     ShardEventJson::Other => {}
                 }

@@ -1,6 +1,7 @@
 //! One attempt to push: everything that is under way at once.
 
 use std::collections::HashSet;
+use std::mem;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -9,6 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::ask::{ask, questions};
 use super::assemble::{Assembled, Assembler, RawXorb};
 use super::known::Known;
+use super::quota::admit;
 use super::register::{Shards, register};
 use super::scan::{Block, Event, ScanError, Scanner};
 use super::send::{Sent, send};
@@ -62,6 +64,8 @@ struct Session<'a> {
     resumed: HashSet<XorbHash>,
     assembler: Assembler,
     unread: Vec<Option<Unread>>,
+    /// Whether the quotas were compared with what is pushed.
+    is_admitted: bool,
 }
 
 pub(super) async fn attempt(
@@ -84,6 +88,7 @@ pub(super) async fn attempt(
         resumed: HashSet::new(),
         assembler: Assembler::default(),
         unread: Vec::new(),
+        is_admitted: false,
     };
     session.resume(sources).await;
     session.take_files(sources).await?;
@@ -122,10 +127,9 @@ impl Session<'_> {
             }
             reading = read(&self.disk, scanner).await;
             if sources.server {
-                let asked = questions(&block, &mut self.assembler.known);
-                let answers =
-                    self.alongside(Box::pin(ask(self.server.clone(), asked, Arc::clone(self.watch)))).await??;
-                answers.iter().for_each(|told| self.assembler.known.insert_answer(told));
+                let known = mem::take(&mut self.assembler.known);
+                let asking = ask(self.server.clone(), questions(&block), known, Arc::clone(self.watch));
+                self.assembler.known = self.alongside(Box::pin(asking)).await??;
             }
             for event in block.events {
                 self.take(event).await?;
@@ -149,6 +153,7 @@ impl Session<'_> {
                 }
             }
             Event::End(result) => {
+                self.watch.file_read();
                 let path = self.push.paths.get(self.unread.len()).cloned().unwrap_or_default();
                 let (sha256, unread) = match result {
                     Ok(sha256) => (Some(sha256), None),
@@ -164,6 +169,9 @@ impl Session<'_> {
 
     /// Begins to send a xorb, when there is room for it.
     async fn send(&mut self, xorb: RawXorb) -> Result<(), PushError> {
+        if !mem::replace(&mut self.is_admitted, true) {
+            admit(self.server, self.push, &self.disk, self.watch).await?;
+        }
         while self.sending.len() >= self.push.job_count.max(1) {
             let Some(sent) = self.sending.next().await else { break };
             self.acknowledged(sent?).await;

@@ -39,3 +39,54 @@ fn retry_after_is_seconds_or_a_date() {
     assert_eq!(parse("soon"), None);
     assert_eq!(parse("-1"), None);
 }
+
+/// Tells nobody.
+#[derive(Debug)]
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn position(&self, _: u64) {}
+
+    fn total(&self, _: u64) {}
+
+    fn retrying(&self, _: &RequestError, _: Duration) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_trickles_has_a_deadline() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let server = Server::new(url, RetryPolicy { count: 3 }).unwrap();
+    let trickle = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n").await.unwrap();
+        // Always something, and never silent for a minute.
+        while stream.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let watch: Arc<dyn Watch> = Arc::new(Unwatched);
+    let begin = Instant::now();
+    let listed = tokio::select! {
+        listed = server.list::<crate::client::ListedFile>(None, &watch) => listed,
+        () = trickle => unreachable!("it never ends"),
+    };
+    let error = listed.unwrap_err();
+    assert!(matches!(error, RequestError::Slow { .. }), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(90), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_was_not_chosen_is_told_with_what_chooses_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url: ServerUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    drop(listener);
+    let server = Server::new(url.clone(), RetryPolicy { count: 0 }).unwrap().with_hint(" (a hint)");
+    let error = server.ready(Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot reach {url} (a hint)"));
+}

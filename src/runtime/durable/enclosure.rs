@@ -4,9 +4,10 @@
 //! is there beforehand, or put there while we work, stops that file and no other. Paths would be looked up anew by
 //! each call.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{
@@ -39,10 +40,40 @@ impl Enclosure {
         Ok(Self { root: open(path, FOLDER, Mode::empty())?, last: None })
     }
 
+    /// The same folder, for another thread.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { root: self.root.try_clone()?, last: None })
+    }
+
+    /// A regular file that is there, for reading; never through a link, and nothing is made on the way.
+    pub(crate) fn open_file(&self, folders: &[&str], name: &str) -> io::Result<File> {
+        let mut folder = self.root.try_clone()?;
+        for name in folders {
+            folder = openat(&folder, *name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+        }
+        // A pipe would keep this waiting for a writer.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&folder, name, flags, Mode::empty())?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// The folder that `folders` lead to, each of which is made if it is not there.
+    pub(crate) fn folder(&mut self, folders: &[&str]) -> io::Result<OwnedFd> {
+        self.enter(folders)?.try_clone()
+    }
+
     /// A new file that nobody sees yet, in the folder that `folders` lead to, each of which is made if it is not there.
     ///
     /// None of them may be empty, `.` or `..`, or have a `/` in it.
     pub(crate) fn create(&mut self, folders: &[&str]) -> io::Result<EnclosedFile<'_>> {
+        let folder = self.enter(folders)?;
+        let name = format!(".zorb-{:032x}.tmp", rand::random::<u128>());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(folder, &name, flags, FILE_MODE)?;
+        Ok(EnclosedFile { folder, name, file: File::from(file), is_published: false })
+    }
+
+    fn enter(&mut self, folders: &[&str]) -> io::Result<&OwnedFd> {
         if self.last.as_ref().is_none_or(|(last, _)| last != folders) {
             // Before the next one is begun: this way one sync is enough for all files of a folder in a row.
             self.sync()?;
@@ -53,10 +84,7 @@ impl Enclosure {
             self.last = Some((folders.iter().map(|name| (*name).to_owned()).collect(), folder));
         }
         let (_, folder) = self.last.as_ref().expect("it was set a moment ago");
-        let name = format!(".zorb-{:032x}.tmp", rand::random::<u128>());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, &name, flags, FILE_MODE)?;
-        Ok(EnclosedFile { folder, name, file: File::from(file), is_published: false })
+        Ok(folder)
     }
 
     /// Makes the names of all published files durable.
@@ -108,6 +136,11 @@ impl EnclosedFile<'_> {
     /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
+    }
+
+    /// Lets these read, write and run it, in the bits of a mode.
+    pub(crate) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
+        self.file.set_permissions(Permissions::from_mode(mode))
     }
 
     /// Makes the bytes durable, then gives the file its name. The name is durable after [`Enclosure::sync`].

@@ -1,4 +1,4 @@
-//! `zorb get`.
+//! `zorb xorb get`.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::support::{TestServer, Xorb, rng};
 fn server_with(folder: &Folder, xorb: &Xorb) -> TestServer {
     let server = TestServer::start();
     folder.write("x", &xorb.bytes);
-    folder.zorb(&["put", "x", "--server", server.url()]).ok();
+    folder.zorb(&["xorb", "put", "x", "--server", server.url()]).ok();
     server
 }
 
@@ -24,7 +24,7 @@ fn any_part_comes_in_either_form_to_a_file_or_to_stdout() {
     let xorb = Xorb::mixed(&mut rng, 9);
     let server = server_with(&folder, &xorb);
     let hash = xorb.hash();
-    let get = |args: &[&str]| folder.zorb(&[&["get", &hash, "--server", server.url()], args].concat());
+    let get = |args: &[&str]| folder.zorb(&[&["xorb", "get", &hash, "--server", server.url()], args].concat());
     for (range, (start, end)) in
         [(None, (0, 9)), (Some("0-9"), (0, 9)), (Some("4"), (4, 5)), (Some("-3"), (6, 9)), (Some("7-"), (7, 9))]
     {
@@ -57,7 +57,9 @@ fn what_is_not_there_leaves_the_old_file() {
     let server = server_with(&folder, &xorb);
     folder.write("back", b"before");
     let url = server.url().to_owned();
-    let get = |args: &[&str]| folder.zorb(&[&["get", "-o", "back", "--retries", "1", "--server", &url], args].concat());
+    let get = |args: &[&str]| {
+        folder.zorb(&[&["xorb", "get", "-o", "back", "--retries", "1", "--server", &url], args].concat())
+    };
     let (hash, other) = (xorb.hash(), "1".repeat(64));
     for args in [&[other.as_str()][..], &[&other, "--range", "0"], &[&other, "--raw"]] {
         get(args).failed(1, &["answers 404 not_found: There is no xorb 1111"]);
@@ -68,11 +70,11 @@ fn what_is_not_there_leaves_the_old_file() {
     }
     let begin = Instant::now();
     folder
-        .zorb(&["get", &hash, "-o", "back", "--retries", "1", "--server", NOBODY])
+        .zorb(&["xorb", "get", &hash, "-o", "back", "--retries", "1", "--server", NOBODY])
         .failed(1, &["trying again in", "cannot get xorb", "Connection refused"]);
     assert!(begin.elapsed() < Duration::from_secs(30));
     assert_eq!((folder.read("back"), folder.names()), (b"before".to_vec(), vec!["back".to_owned(), "x".to_owned()]));
-    folder.zorb(&["get", &hash, "-o", "no/such", "--server", NOBODY]).failed(1, &["cannot write no/such"]);
+    folder.zorb(&["xorb", "get", &hash, "-o", "no/such", "--server", NOBODY]).failed(1, &["cannot write no/such"]);
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn a_transfer_that_breaks_off_goes_on_where_it_was() {
         let mut cuts = vec![Cut::Up(5), Cut::Down(0), Cut::Down(100), Cut::Down(1 << 20)];
         cuts.extend([Cut::Down(300_000); 8]);
         let proxy = Proxy::start(server.address(), &cuts);
-        let get = ["get", &xorb.hash(), "-o", "back", "--server", &proxy.url];
+        let get = ["xorb", "get", &xorb.hash(), "-o", "back", "--server", &proxy.url];
         let ran = folder.zorb(&[&get, args].concat()).ok_with_remarks();
         assert!(folder.read("back") == *expected, "{args:?}");
         assert_eq!(ran.stderr.matches("trying again").count(), 12, "{}", ran.stderr);
@@ -107,7 +109,7 @@ fn a_part_goes_on_too_and_its_list_is_asked_for_again() {
     let server = server_with(&folder, &xorb);
     // The first connection breaks within the list; the second gives the list, then breaks within the chunks.
     let proxy = Proxy::start(server.address(), &[Cut::Down(1_000), Cut::Down(600_000)]);
-    let get = ["get", &xorb.hash(), "--range", "2-12", "-o", "back", "--server", &proxy.url];
+    let get = ["xorb", "get", &xorb.hash(), "--range", "2-12", "-o", "back", "--server", &proxy.url];
     let ran = folder.zorb(&get).ok_with_remarks();
     assert_eq!(folder.read("back"), xorb.serialized(2, 12));
     assert_eq!(ran.stderr.matches("broke off").count(), 2, "{}", ran.stderr);
@@ -140,7 +142,7 @@ fn a_transfer_starts_over_when_the_server_would_send_other_bytes() {
             answer("200 OK", &[], &bytes)
         }
     });
-    let ran = folder.zorb(&["get", &xorb.hash(), "-o", "back", "--server", &script.url]).ok_with_remarks();
+    let ran = folder.zorb(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &script.url]).ok_with_remarks();
     assert_eq!((folder.read("back"), script.requests().len()), (xorb.bytes.to_vec(), 4), "{}", ran.stderr);
 
     let other = xorb.bytes.clone();
@@ -148,7 +150,7 @@ fn a_transfer_starts_over_when_the_server_would_send_other_bytes() {
         0 => cut("\"one\"", &other),
         _ => answer("206 Partial Content", &[("Content-Range", "bytes 0-9/10"), ("ETag", "\"one\"")], &other[..10]),
     });
-    let get = ["get", &xorb.hash(), "-o", "none", "--server", &script.url];
+    let get = ["xorb", "get", &xorb.hash(), "-o", "none", "--server", &script.url];
     folder.zorb(&get).failed(1, &["another range than asked for"]);
     assert_eq!(folder.names(), ["back"]);
 }
@@ -161,7 +163,7 @@ fn list(xorb: &Xorb) -> Value {
     json!({ "hash": xorb.hash(), "chunks": chunks.collect::<Vec<_>>() })
 }
 
-/// What `zorb get` with these arguments says of a server that sends this list and these bytes. It must fail, whatever
+/// What `zorb xorb get` with these arguments says of a server that sends this list and these bytes. It must fail, whatever
 /// it was asked to write to.
 fn check_lie(xorb: &Xorb, args: &[&str], list: &Value, body: &[u8], complaint: &str) {
     let folder = Folder::new();
@@ -171,7 +173,7 @@ fn check_lie(xorb: &Xorb, args: &[&str], list: &Value, body: &[u8], complaint: &
         answer("200 OK", &[("ETag", "\"x\"")], body)
     });
     for form in [&[][..], &["--raw"], &["-o", "back"], &["--raw", "-o", "back"]] {
-        let ran = folder.zorb(&[&["get", &xorb.hash(), "--server", &script.url], args, form].concat());
+        let ran = folder.zorb(&[&["xorb", "get", &xorb.hash(), "--server", &script.url], args, form].concat());
         let ran = ran.failed(1, &[complaint]);
         assert_eq!((ran.stdout.len(), folder.names().len()), (0, 0), "{args:?} {form:?}");
     }
@@ -212,9 +214,9 @@ fn a_signal_removes_what_is_not_complete() {
     let (folder, mut rng) = (Folder::new(), rng());
     let xorb = Xorb::incompressible(&mut rng, 2 << 20);
     let server = server_with(&folder, &xorb);
-    for signal in [Signal::INT, Signal::TERM] {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 1)] {
         let proxy = Proxy::start(server.address(), &[Cut::Stall(1 << 20)]);
-        let child = folder.start(&["get", &xorb.hash(), "-o", "back", "--server", &proxy.url]);
+        let child = folder.start(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &proxy.url]);
         let deadline = Instant::now() + Duration::from_secs(60);
         // Not before there is something to remove.
         while proxy.traffic().down_len < 1 << 20 || folder.names().len() < 2 {
@@ -223,7 +225,8 @@ fn a_signal_removes_what_is_not_complete() {
         }
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
         kill_process(pid, signal).expect("the command is a child of this process");
-        Ran::of(child).failed(1, &["stopped by SIG"]);
+        let ran = Ran::of(child).failed(code, &["stopped by SIG"]);
+        assert!(!ran.stderr.contains("run it again"), "{}", ran.stderr);
         assert_eq!(folder.names(), ["x"]);
     }
 }

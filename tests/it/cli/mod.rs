@@ -4,12 +4,14 @@
 mod files;
 mod get;
 mod ls;
+mod manifest;
 mod network;
 mod pull;
 mod push;
 mod put;
 mod rca;
 mod resume;
+mod told;
 mod usage;
 
 use std::io::Write;

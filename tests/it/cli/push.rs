@@ -133,8 +133,8 @@ fn a_server_without_newer_routes_gets_a_shard_on_the_older_one_after_its_xorbs()
     assert!(ran.text().ends_with("  x\n"), "{}", ran.text());
     let requests = script.requests();
     let lines: Vec<&str> = requests.iter().map(|request| request.split(' ').nth(1).unwrap()).collect();
-    let starts = ["/v1/chunks/default/", "/v1/xorbs/default/", "/v2/shards", "/v1/shards"];
-    assert!(lines.len() == 4 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{lines:?}");
+    let starts = ["/v1/chunks/default/", "/v1/usage?", "/v1/xorbs/default/", "/v2/shards", "/v1/shards"];
+    assert!(lines.len() == 5 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{lines:?}");
     assert!(requests.iter().all(|request| request.contains("authorization: bearer secret-token\r\n")));
     let ran = folder.zorb(&["push", "x", "--token", "not one word", "--server", &script.url]);
     assert!(!ran.failed(1, &["a token is one word"]).stderr.contains("not one word"));

@@ -1,4 +1,4 @@
-//! `zorb put`.
+//! `zorb xorb put`.
 
 use std::time::{Duration, Instant};
 
@@ -36,13 +36,13 @@ fn files_go_from_pack_to_put_to_get_to_unpack_over_a_restart() {
     assert_eq!(xorbs.len(), 2);
     let paths: Vec<&str> = xorbs.iter().map(|xorb| xorb["path"].as_str().unwrap()).collect();
 
-    let put = [&["put", "--server", server.url(), "--jobs", "2"], &paths[..]].concat();
+    let put = [&["xorb", "put", "--server", server.url(), "--jobs", "2"], &paths[..]].concat();
     let text = folder.zorb(&put).ok().text();
     for xorb in &xorbs {
         assert!(text.contains(&format!("new   {}  ", xorb["hash"].as_str().unwrap())), "{text}");
     }
     let server = server.restart();
-    let put = [&["put", "--server", server.url(), "--json"], &paths[..]].concat();
+    let put = [&["xorb", "put", "--server", server.url(), "--json"], &paths[..]].concat();
     for record in folder.zorb(&put).ok().records() {
         let xorb = xorbs.iter().find(|xorb| xorb["hash"] == record["hash"]).unwrap();
         assert_eq!(record["was_inserted"], false);
@@ -55,7 +55,7 @@ fn files_go_from_pack_to_put_to_get_to_unpack_over_a_restart() {
         let hash = path.strip_prefix("out/").and_then(|name| name.strip_suffix(".xorb")).unwrap();
         let before = folder.read(path);
         std::fs::remove_file(folder.path(path)).unwrap();
-        folder.zorb(&["get", hash, "-o", path, "--server", server.url()]).ok();
+        folder.zorb(&["xorb", "get", hash, "-o", path, "--server", server.url()]).ok();
         assert!(folder.read(path) == before, "the server gave another serialization of {hash}");
     }
     let packed = [of_type(&first, "file"), of_type(&second, "file")].concat();
@@ -71,7 +71,7 @@ fn a_file_that_is_no_xorb_is_not_sent_and_does_not_stop_the_others() {
     bad.pop();
     folder.write("good", &good.bytes);
     folder.write("bad", &bad);
-    let put = |files: &[&str]| folder.zorb(&[&["put", "--json", "--server", server.url()], files].concat());
+    let put = |files: &[&str]| folder.zorb(&[&["xorb", "put", "--json", "--server", server.url()], files].concat());
     let ran = put(&["bad", "missing", "good"]).failed(
         1,
         &["bad is not a valid xorb: chunk 2 at byte", "cannot read missing: No such file", "2 of 3 files not put"],
@@ -92,7 +92,7 @@ fn a_footer_stays_here_and_a_xorb_of_stock_clients_may_be_longer_than_64_mib() {
     let mut with_footer = xorb.bytes.to_vec();
     write_v1(&xorb.verified, &mut with_footer);
     folder.write("footer", &with_footer);
-    let record = folder.zorb(&["put", "footer", "--json", "--server", server.url()]).ok().record();
+    let record = folder.zorb(&["xorb", "put", "footer", "--json", "--server", server.url()]).ok().record();
     assert_eq!((&record["hash"], &record["serialized_len"]), (&json!(xorb.hash()), &json!(xorb.bytes.len())));
 
     // 64 MiB that do not compress, and their 512 headers.
@@ -104,10 +104,10 @@ fn a_footer_stays_here_and_a_xorb_of_stock_clients_may_be_longer_than_64_mib() {
     }
     assert!(long.len() as u64 > MAX_XORB_SERIALIZED_LEN);
     folder.write("long", &long);
-    let record = folder.zorb(&["put", "long", "--json", "--server", server.url()]).ok().record();
+    let record = folder.zorb(&["xorb", "put", "long", "--json", "--server", server.url()]).ok().record();
     assert_eq!((&record["was_inserted"], &record["chunks"]), (&json!(true), &json!(512)));
     let hash = record["hash"].as_str().unwrap();
-    folder.zorb(&["get", hash, "-o", "back", "--server", server.url()]).ok();
+    folder.zorb(&["xorb", "get", hash, "-o", "back", "--server", server.url()]).ok();
     assert!(folder.read("back") == long, "the long xorb came back different");
 }
 
@@ -119,14 +119,14 @@ fn a_connection_that_breaks_is_tried_again() {
     // Within the head, within the body, and after it: then the server has stored it and nobody was told.
     let cuts = [Cut::Up(20), Cut::Up(1 << 20), Cut::Down(0)];
     let proxy = Proxy::start(server.address(), &cuts);
-    let ran = folder.zorb(&["put", "x", "--server", &proxy.url]).ok_with_remarks();
+    let ran = folder.zorb(&["xorb", "put", "x", "--server", &proxy.url]).ok_with_remarks();
     assert_eq!(ran.stderr.matches("x: cannot reach").count(), 3, "{}", ran.stderr);
     assert!(ran.stderr.contains("; trying again in 0."), "{}", ran.stderr);
     assert_eq!(server.blobs(), [xorb.hash()]);
     assert_eq!(proxy.traffic().requests.len(), 4);
 
     let proxy = Proxy::start(server.address(), &cuts);
-    let put = ["put", "x", "--retries", "1", "--server", &proxy.url];
+    let put = ["xorb", "put", "x", "--retries", "1", "--server", &proxy.url];
     folder.zorb(&put).failed(1, &["zorb: cannot put x: cannot reach"]);
     assert_eq!(proxy.traffic().requests.len(), 2);
 }
@@ -142,7 +142,7 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
         _ => answer("201 Created", &[], CREATED),
     });
     let begin = Instant::now();
-    let ran = folder.zorb(&["put", "x", "--server", &script.url]).ok_with_remarks();
+    let ran = folder.zorb(&["xorb", "put", "x", "--server", &script.url]).ok_with_remarks();
     assert!(begin.elapsed() >= Duration::from_secs(1));
     assert!(ran.stderr.contains("answers 503 overloaded: Too many uploads.; trying again in 1."), "{}", ran.stderr);
     assert!(ran.stderr.contains("answers 429 Too Many Requests; trying again"), "{}", ran.stderr);
@@ -157,13 +157,15 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
     for (status, code) in [("507 Insufficient Storage", "out_of_space"), ("400 Bad Request", "malformed_xorb")] {
         let problem = format!(r#"{{"code":"{code}","detail":"No."}}"#);
         let script = Script::start(move |_, _| answer(status, &[], problem.as_bytes()));
-        let ran = folder.zorb(&["put", "x", "--json", "--server", &script.url]);
+        let ran = folder.zorb(&["xorb", "put", "x", "--json", "--server", &script.url]);
         let ran = ran.failed(1, &[status.split(' ').next().unwrap(), &format!("{code}: No.")]);
         assert_eq!((&ran.record()["code"], script.requests().len()), (&json!(code), 1));
     }
     for (status, body) in [("200 OK", &b"hello"[..]), ("204 No Content", b""), ("301 Moved Permanently", b"")] {
         let script = Script::start(move |_, _| answer(status, &[("Location", "http://127.0.0.1:9/")], body));
-        folder.zorb(&["put", "x", "--server", &script.url]).failed(1, &["zorb: cannot put x: http://127.0.0.1"]);
+        folder
+            .zorb(&["xorb", "put", "x", "--server", &script.url])
+            .failed(1, &["zorb: cannot put x: http://127.0.0.1"]);
         assert_eq!(script.requests().len(), 1);
     }
 }
@@ -172,6 +174,6 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
 fn nobody_there_is_a_sentence() {
     let folder = Folder::new();
     folder.write("x", b"\0\x01\0\0\0\x01\0\0a");
-    let ran = folder.zorb(&["put", "x", "--retries", "0", "--server", NOBODY]).failed(1, &[]);
+    let ran = folder.zorb(&["xorb", "put", "x", "--retries", "0", "--server", NOBODY]).failed(1, &[]);
     assert_eq!(ran.stderr, format!("zorb: cannot put x: cannot reach {NOBODY}: Connection refused (os error 111)\n"));
 }

@@ -22,28 +22,33 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
         &["xorb", "unpack", "x", "--json"],
         &["xorb", "inspect", "x", "--json", "--quiet"],
         &["push"],
-        &["push", "x"],
         &["push", url[0], url[1]],
         &["push", "x", "--jobs", "0", url[0], url[1]],
         &["push", "x", "--no-resume", "--cache-dir", "c", url[0], url[1]],
-        &["pull", &hash],
-        &["pull", "0123", url[0], url[1]],
+        &["pull"],
+        &["pull", "012", url[0], url[1]],
+        &["pull", "012x", url[0], url[1]],
+        &["pull", &hash, "0123", url[0], url[1]],
+        &["pull", &hash, "0123", "-o", "d", "--range", "0-1", url[0], url[1]],
+        &["pull", &hash, "--manifest", "x", "-o", "d", url[0], url[1]],
+        &["pull", "--manifest", "x", url[0], url[1]],
+        &["push", "x", "--manifest", "m", url[0], url[1]],
+        &["push", ".", ".", "--manifest", "m", url[0], url[1]],
         &["pull", &hash, "--range", "5-5", url[0], url[1]],
         &["pull", &hash, "--json", url[0], url[1]],
         &["pull", &hash, "-o", ".", url[0], url[1]],
-        &["ls"],
         &["ls", "chunks", url[0], url[1]],
-        &["put", "x"],
-        &["put", "x", "--server", "localhost:8080"],
-        &["put", "x", "--server", "ftp://localhost"],
-        &["put", "x", "--server", "http://me:secret@localhost"],
-        &["put", url[0], url[1]],
-        &["put", "x", "--jobs", "0", url[0], url[1]],
-        &["get", &hash],
-        &["get", "0123", url[0], url[1]],
-        &["get", &hash, "--range", "x", url[0], url[1]],
-        &["get", &hash, "--json", url[0], url[1]],
-        &["get", &hash, "-o", ".", url[0], url[1]],
+        &["xorb", "put", "x", "--server", "localhost:8080"],
+        &["xorb", "put", "x", "--server", "ftp://localhost"],
+        &["xorb", "put", "x", "--server", "http://me:secret@localhost"],
+        &["xorb", "put", url[0], url[1]],
+        &["xorb", "put", "x", "--jobs", "0", url[0], url[1]],
+        &["put", "x", url[0], url[1]],
+        &["get", &hash, url[0], url[1]],
+        &["xorb", "get", "0123", url[0], url[1]],
+        &["xorb", "get", &hash, "--range", "x", url[0], url[1]],
+        &["xorb", "get", &hash, "--json", url[0], url[1]],
+        &["xorb", "get", &hash, "-o", ".", url[0], url[1]],
         &["healthcheck", "--server", "x"],
         &["completions", "cmd.exe"],
         &["rca"],
@@ -82,8 +87,8 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
         &["pull"],
         &["ls"],
         &["rm"],
-        &["put"],
-        &["get"],
+        &["xorb", "put"],
+        &["xorb", "get"],
         &["backup"],
         &["restore"],
         &["gc"],
@@ -94,7 +99,7 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
         assert!(text.contains(&format!("Usage: zorb {}", command.join(" "))), "{text}");
     }
     for (command, promise) in [("put", "waiting longer each time"), ("get", "Nothing is shown that is not proven")] {
-        let text = folder.zorb(&[command, "--help"]).ok().text();
+        let text = folder.zorb(&["xorb", command, "--help"]).ok().text();
         assert!(text.contains(promise), "{text}");
     }
     let text = folder.zorb(&["--help"]).ok().text();
@@ -131,7 +136,7 @@ fn the_server_may_be_named_by_the_environment() {
     folder.write("x", &xorb.bytes);
     let put = |variables: &[(&str, &str)]| {
         let child = std::process::Command::new(env!("CARGO_BIN_EXE_zorb"))
-            .args(["put", "x", "--retries", "0"])
+            .args(["xorb", "put", "x", "--retries", "0"])
             .current_dir(folder.path(""))
             .env_remove("NO_PROXY")
             .env_remove("no_proxy")

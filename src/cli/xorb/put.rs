@@ -1,4 +1,4 @@
-//! `zorb put`: xorb files to a server.
+//! `zorb xorb put`: xorb files to a server.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use clap::Args;
 use futures_util::stream::{StreamExt, iter};
 use serde::Serialize;
 
-use super::output::{Output, OutputArgs};
-use super::remote::{self, RemoteArgs, Shown};
-use super::units::{Count, Size};
+use crate::cli::output::{Output, OutputArgs};
+use crate::cli::remote::{self, RemoteArgs, Shown};
+use crate::cli::units::{Count, Size};
 use crate::client::{Put, PutError, Server};
 use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
@@ -21,7 +21,7 @@ use crate::runtime::telemetry::chain;
 /// again, waiting longer each time, or as long as the server asks. One file that fails does not stop the others; the
 /// exit code is 1 then.
 #[derive(Debug, Args)]
-pub(super) struct PutArgs {
+pub(in crate::cli) struct PutArgs {
     /// Xorb files
     #[arg(required = true, value_name = "X")]
     files: Vec<PathBuf>,

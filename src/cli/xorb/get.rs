@@ -1,4 +1,4 @@
-//! `zorb get`: a xorb, or some chunks of it, from a server.
+//! `zorb xorb get`: a xorb, or some chunks of it, from a server.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 
-use super::Usage;
-use super::destination::Destination;
-use super::output::{Output, OutputArgs};
-use super::remote::{self, RemoteArgs, Shown};
-use super::units::{Count, Size};
+use crate::cli::Usage;
+use crate::cli::destination::Destination;
+use crate::cli::output::{Output, OutputArgs};
+use crate::cli::remote::{self, RemoteArgs, Shown};
+use crate::cli::units::{Count, Size};
 use crate::client::{Got, Wanted};
 use crate::format::{ChunkRangeSpec, XorbHash};
 use crate::runtime::blocking::Pool;
@@ -25,7 +25,7 @@ use crate::runtime::blocking::Pool;
 /// The file appears under its name when everything has arrived and is proven, never before; data for stdout waits in a
 /// temporary file. A transfer that breaks off goes on where it was (Range with If-Range).
 #[derive(Debug, Args)]
-pub(super) struct GetArgs {
+pub(in crate::cli) struct GetArgs {
     /// Which xorb
     hash: XorbHash,
     /// Only these chunks: A-B for [A,B), A- from A on, -N the last N, or just A

@@ -1,0 +1,147 @@
+//! A file that is pulled in several runs: what was verified of it stays, and the next run goes on behind it.
+//!
+//! Beside the bytes are notes, a hash and a length for each chunk. Going on, each chunk is read and hashed again; the first
+//! one that is not what its note says, and all behind it, is dropped. Whether the chunks are those of the file is decided by
+//! the file's hash, as ever.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+
+use crate::client::Sink;
+use crate::format::limits::MAX_CHUNK_RAW_LEN;
+use crate::format::{ChunkHash, FileHash};
+use crate::runtime::durable::PartialFile;
+
+/// Bytes of the note on a chunk: its hash, and its length, the lowest byte first.
+const NOTE_LEN: usize = 36;
+
+/// Bytes of a file that is being received.
+#[derive(Debug)]
+pub(super) struct Partial(PartialFile);
+
+/// By which the next run finds the partial file of a file that is to have this name.
+pub(super) fn partial_id(file: FileHash, name: &str) -> String {
+    let short = |text: String| text.chars().take(16).collect::<String>();
+    format!("{}-{}", short(file.to_string()), short(ChunkHash::of(name.as_bytes()).to_string()))
+}
+
+impl Partial {
+    pub(super) fn new(file: PartialFile) -> Self {
+        Self(file)
+    }
+
+    /// All of it is there and right: gives it its name.
+    pub(super) fn publish(self, name: &OsStr) -> io::Result<()> {
+        self.0.publish(name)
+    }
+
+    /// Lets these read, write and run it, in the bits of a mode.
+    pub(super) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
+        self.0.set_mode(mode)
+    }
+
+    /// There is nothing to go on with.
+    pub(super) fn discard(self) {
+        self.0.discard();
+    }
+}
+
+impl Sink for Partial {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.files().0.write_all(bytes)
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        let (data, notes) = self.0.files();
+        truncate(notes, 0)?;
+        truncate(data, 0)
+    }
+
+    fn written(&mut self, chunks: &[(ChunkHash, u64)]) -> io::Result<()> {
+        let mut text = Vec::with_capacity(chunks.len() * NOTE_LEN);
+        for (hash, len) in chunks {
+            text.extend_from_slice(hash.as_bytes());
+            text.extend_from_slice(&u32::try_from(*len).map_err(io::Error::other)?.to_le_bytes());
+        }
+        self.0.files().1.write_all(&text)
+    }
+
+    fn resume(&mut self) -> io::Result<Vec<(ChunkHash, u64)>> {
+        let (data, notes) = self.0.files();
+        data.rewind()?;
+        notes.rewind()?;
+        let chunks = verified(data, notes)?;
+        truncate(notes, (chunks.len() * NOTE_LEN) as u64)?;
+        truncate(data, chunks.iter().map(|(_, len)| len).sum())?;
+        Ok(chunks)
+    }
+}
+
+/// The chunks from the first one on that are what their notes say.
+fn verified(data: &File, notes: &File) -> io::Result<Vec<(ChunkHash, u64)>> {
+    let (mut data, mut notes) = (BufReader::with_capacity(1 << 20, data), BufReader::new(notes));
+    let mut chunks = Vec::new();
+    let (mut note, mut raw) = ([0; NOTE_LEN], Vec::new());
+    while read_all(&mut notes, &mut note)? {
+        let (hash, len) = note.split_at(32);
+        let hash = ChunkHash::from_bytes(hash.try_into().expect("the note begins with 32 bytes"));
+        let len = u32::from_le_bytes(len.try_into().expect("4 bytes are left"));
+        if len == 0 || len > MAX_CHUNK_RAW_LEN {
+            break;
+        }
+        raw.resize(len as usize, 0);
+        if !read_all(&mut data, &mut raw)? || ChunkHash::of(&raw) != hash {
+            break;
+        }
+        chunks.push((hash, u64::from(len)));
+    }
+    Ok(chunks)
+}
+
+/// Fills the buffer; whether there was enough.
+fn read_all(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match source.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn truncate(file: &mut File, len: u64) -> io::Result<()> {
+    file.set_len(len)?;
+    file.seek(SeekFrom::Start(len)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_what_its_note_says_is_dropped_with_all_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let open = || Partial::new(PartialFile::open_beside(&path, "id").unwrap().unwrap());
+        let chunks: Vec<Vec<u8>> = (1..=3_u8).map(|byte| vec![byte; 100_000]).collect();
+        let notes: Vec<_> = chunks.iter().map(|chunk| (ChunkHash::of(chunk), chunk.len() as u64)).collect();
+        let mut first = open();
+        for (chunk, note) in chunks.iter().zip(&notes) {
+            first.write(chunk).unwrap();
+            first.written(std::slice::from_ref(note)).unwrap();
+        }
+        // Half a chunk, as a crash leaves it, and half a note.
+        first.write(b"rest").unwrap();
+        first.0.files().1.write_all(&[7; 9]).unwrap();
+        drop(first);
+        assert_eq!(open().resume().unwrap(), notes);
+        let data = File::options().write(true).open(folder.path().join(".zorb-id.part")).unwrap();
+        assert_eq!(data.metadata().unwrap().len(), 300_000);
+        std::os::unix::fs::FileExt::write_at(&data, b"!", 150_000).unwrap();
+        let mut again = open();
+        assert_eq!(again.resume().unwrap(), notes[..1]);
+        again.write(&chunks[1]).unwrap();
+        again.written(&notes[1..2]).unwrap();
+        drop(again);
+        assert_eq!(open().resume().unwrap(), notes[..2]);
+    }
+}

@@ -1,0 +1,113 @@
+//! A directory that files of foreign names are pulled into: nothing is ever written outside of it.
+
+use std::io::{self, Read, Seek};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, anyhow};
+
+use crate::cli::destination::cannot_write;
+use crate::cli::partial::{Partial, partial_id};
+use crate::cli::rca::Place;
+use crate::client::hash_reader;
+use crate::format::FileHash;
+use crate::runtime::durable::{Enclosure, PartialFile};
+
+/// Bytes that are copied at once.
+const PIECE_LEN: usize = 1 << 20;
+
+/// The directory. Everything here blocks, and may be done on several threads at once.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: Enclosure,
+    /// Those that no thread uses at the moment: each knows the folder that it was in last.
+    spare: Mutex<Vec<Enclosure>>,
+    /// Permission bits that no file gets.
+    umask: u32,
+}
+
+impl Tree {
+    /// The directory at `path`, which is made if it is not there.
+    pub(super) fn open(path: &Path, umask: u32) -> anyhow::Result<Self> {
+        let root = Enclosure::open(path).with_context(|| cannot_write(path))?;
+        Ok(Self { root, spare: Mutex::default(), umask })
+    }
+
+    /// Whether a file is there with these contents.
+    pub(super) fn has(&self, path: &str, file: FileHash, len: Option<u64>) -> bool {
+        let has = || -> anyhow::Result<bool> {
+            let place = place(path)?;
+            let found = self.root.open_file(&place.folders, place.file)?;
+            let found_len = found.metadata()?.len();
+            Ok(len.is_none_or(|len| len == found_len) && hash_reader(found)? == file)
+        };
+        // Whatever else is there is in the way, or is replaced.
+        has().unwrap_or(false)
+    }
+
+    /// Writes a file as a whole.
+    pub(super) fn write(&self, path: &str, mode: u32, bytes: &[u8]) -> anyhow::Result<()> {
+        self.write_from(path, mode, bytes)
+    }
+
+    /// Writes a file with the contents of another one in the same directory.
+    pub(super) fn copy(&self, from: &str, to: &str, mode: u32) -> anyhow::Result<()> {
+        let place = place(from)?;
+        let mut source = self.root.open_file(&place.folders, place.file)?;
+        source.rewind()?;
+        self.write_from(to, mode, source)
+    }
+
+    fn write_from(&self, path: &str, mode: u32, mut source: impl Read) -> anyhow::Result<()> {
+        let place = place(path)?;
+        self.with(|enclosure| {
+            let mut file = enclosure.create(&place.folders)?;
+            let mut piece = vec![0; PIECE_LEN];
+            loop {
+                let len = source.read(&mut piece)?;
+                if len == 0 {
+                    break;
+                }
+                file.write(piece.get(..len).unwrap_or_default())?;
+            }
+            file.set_mode(mode & !self.umask)?;
+            file.publish(place.file, true)
+        })
+    }
+
+    /// Begins a file, or goes on with what an earlier run has left of it. `None` where another process is at it.
+    pub(super) fn begin(&self, path: &str, file: FileHash) -> anyhow::Result<Option<Partial>> {
+        let place = place(path)?;
+        let id = partial_id(file, place.file);
+        let partial = self.with(|enclosure| PartialFile::open_in(enclosure.folder(&place.folders)?, &id, 0o666))?;
+        Ok(partial.map(Partial::new))
+    }
+
+    /// Gives a file that is all there its name.
+    pub(super) fn finish(&self, path: &str, mode: u32, mut partial: Partial) -> anyhow::Result<()> {
+        let place = place(path)?;
+        partial.set_mode(mode & !self.umask)?;
+        Ok(partial.publish(place.file.as_ref())?)
+    }
+
+    /// Makes the names of all files durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
+        spare.into_iter().try_for_each(|mut enclosure| enclosure.sync())
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Enclosure) -> io::Result<T>) -> anyhow::Result<T> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut enclosure = match spare {
+            Some(enclosure) => enclosure,
+            None => self.root.try_clone()?,
+        };
+        let done = work(&mut enclosure);
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(enclosure);
+        Ok(done?)
+    }
+}
+
+fn place(path: &str) -> anyhow::Result<Place<'_>> {
+    Place::of(path).map_err(|refusal| anyhow!("its path is no place for a file, since {refusal}"))
+}

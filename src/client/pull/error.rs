@@ -1,0 +1,113 @@
+//! Why a file was not got.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::client::error::RequestError;
+use crate::format::xorb::XorbError;
+use crate::format::{ByteRange, ByteRangeSpec, FileHash, XorbHash};
+
+/// Why nothing was got. Whatever the sink has taken is to be thrown away.
+#[derive(Debug, Error)]
+pub enum PullError {
+    /// There is no such file.
+    #[error("the server has no file {file}, or does not show it to whoever asks")]
+    NotFound {
+        /// Which file.
+        file: FileHash,
+    },
+    /// There are no such bytes.
+    #[error("file {file} has {len} bytes; the range {range} goes past them")]
+    PastEnd {
+        /// Which file.
+        file: FileHash,
+        /// Its bytes.
+        len: u64,
+        /// What was asked for.
+        range: ByteRangeSpec,
+    },
+    /// The server did not give it.
+    #[error("cannot get file {file}")]
+    Request {
+        /// Which file.
+        file: FileHash,
+        /// What happened.
+        source: Box<RequestError>,
+    },
+    /// The server did not give these files at once.
+    #[error("cannot get {count} files at once")]
+    Batch {
+        /// How many.
+        count: usize,
+        /// What happened.
+        source: Box<RequestError>,
+    },
+    /// The bytes are no chunks.
+    #[error("what the server sends of xorb {xorb} is damaged")]
+    Damaged {
+        /// Which xorb.
+        xorb: XorbHash,
+        /// What is wrong, and where.
+        source: XorbError,
+    },
+    /// The chunks are longer or shorter than the server says.
+    #[error("the server sends {actual} bytes of xorb {xorb} where its plan has {expected}")]
+    WrongLen {
+        /// Which xorb.
+        xorb: XorbHash,
+        /// Bytes in the plan.
+        expected: u64,
+        /// Bytes that came.
+        actual: u64,
+    },
+    /// The bytes are another file.
+    #[error("what the server sends is not the file {file} but {actual}")]
+    WrongFile {
+        /// Which file was asked for.
+        file: FileHash,
+        /// Which one came.
+        actual: FileHash,
+    },
+    /// The bytes are not these bytes of the file, or the summary of the rest is false.
+    #[error("what the server sends does not prove to be bytes {bytes} of file {file}")]
+    WrongPart {
+        /// Which file.
+        file: FileHash,
+        /// Which bytes were asked for.
+        bytes: ByteRange,
+    },
+    /// The bytes cannot be kept.
+    #[error("cannot write what was received")]
+    Write(#[source] io::Error),
+}
+
+impl PullError {
+    /// Whether what was received before this happened is as good as ever.
+    #[must_use]
+    pub fn is_about_transfer(&self) -> bool {
+        match self {
+            Self::Request { source, .. } | Self::Batch { source, .. } => {
+                !matches!(**source, RequestError::Strange { .. })
+            }
+            Self::Write(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether no other file would come either at this moment: the server is not reached, is busy, or asks for a token.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Request { source, .. } | Self::Batch { source, .. } => {
+                let is_denied = matches!(&**source, RequestError::Refused { refusal, .. } if refusal.status == 401);
+                is_denied || source.is_transient()
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn request(file: FileHash, error: RequestError) -> Self {
+        Self::Request { file, source: Box::new(error) }
+    }
+}

@@ -1,0 +1,136 @@
+//! Trust in certificates that were given, and what to do about those that are not believed.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore, SignatureScheme,
+};
+
+/// The certificates in a PEM text; `None` where there is none or a damaged one.
+pub(super) fn parse(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
+    let mut roots = RootCertStore::empty();
+    let are_sound = certificates.iter().all(|certificate| roots.add(certificate.clone()).is_ok());
+    (are_sound && !certificates.is_empty()).then_some(certificates)
+}
+
+/// TLS that believes these certificates and no others; `None` where none of them can be believed.
+pub(super) fn config(certificates: &[CertificateDer<'static>]) -> Option<ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates.iter().cloned());
+    let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().ok()?;
+    let verifier = Verifier { chains, given: certificates.to_vec() };
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Some(config)
+}
+
+/// Verifies chains as usual, and takes a server's certificate that was given itself, byte for byte.
+///
+/// `openssl req -x509` makes certificates that are authorities by default, and an authority may not be a server's own
+/// certificate (RFC 5280, 4.2.1.9). Here it was given by hand, so no chain has to speak for it.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    given: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // Its dates are checked before this, and its name is not checked yet.
+            Err(error) if is_authority(&error) && self.given.iter().any(|given| given == end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate was refused because it is that of an authority.
+fn is_authority(error: &Error) -> bool {
+    // The verifier's own error, which has no type of ours here.
+    matches!(error, Error::InvalidCertificate(CertificateError::Other(other)) if other.0.to_string() == "CaUsedAsEndEntity")
+}
+
+/// What to do about this error of a connection, where it is one of TLS that has a remedy.
+pub(super) fn remedy(error: &(dyn StdError + 'static)) -> Option<&'static str> {
+    let mut error = Some(error);
+    while let Some(current) = error {
+        if let Some(tls) = current.downcast_ref::<Error>() {
+            return advice(tls);
+        }
+        // An io::Error shows what is in it, and does not name it as its source.
+        let inner = current.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        error = match inner {
+            Some(inner) => Some(inner),
+            None => current.source(),
+        };
+    }
+    None
+}
+
+fn advice(error: &Error) -> Option<&'static str> {
+    Some(match error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "no TLS is spoken at this port; the address may have to begin with http://"
+        }
+        Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })
+            if presented.is_empty() =>
+        {
+            "the certificate lacks the extension subjectAltName; with openssl req, add it with \
+             -addext subjectAltName=DNS:NAME (or IP:ADDRESS)"
+        }
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "no certificate that is believed speaks for it; give that of its authority, or its own one, with --ca-file"
+        }
+        error if is_authority(error) => {
+            "the server's certificate is an authority's; give this very certificate with --ca-file, or make one with \
+             the extension basicConstraints=CA:FALSE"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,162 @@
+//! Files that are received in several runs of a program: under a name that says what they are to become.
+
+use std::ffi::OsStr;
+use std::fs::{File, Permissions, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat};
+
+use super::parent;
+
+/// Times that a file is opened anew because another process has published it at that moment.
+const MAX_OPEN_COUNT: u32 = 8;
+
+/// The beginning of a file, and notes on it, both of which the next run finds. One process at a time has them.
+///
+/// Neither is durable before it is published: whoever goes on with them has to verify them.
+#[derive(Debug)]
+pub(crate) struct PartialFile {
+    folder: OwnedFd,
+    name: String,
+    data: File,
+    notes: File,
+    is_gone: bool,
+}
+
+impl PartialFile {
+    /// The one in the folder of `path`, which is where it is to be published. `None` where another process has it, or where
+    /// something of that name is not a file of ours.
+    pub(crate) fn open_beside(path: &Path, id: &str) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::open_in(open(parent(path)?, flags, Mode::empty())?, id, 0o666)
+    }
+
+    /// The same in this folder. `mode` is for a new file, as far as the umask lets it be.
+    pub(crate) fn open_in(folder: OwnedFd, id: &str, mode: u32) -> io::Result<Option<Self>> {
+        let name = format!(".zorb-{id}.part");
+        for _ in 0..MAX_OPEN_COUNT {
+            let Some(data) = open_own(&folder, &name, mode)? else { return Ok(None) };
+            match data.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            // It may have been published between the two calls.
+            let (ours, named) = (data.metadata()?, statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW));
+            if named.is_ok_and(|named| named.st_ino == ours.ino()) {
+                let Some(notes) = open_own(&folder, &notes_name(&name), 0o600)? else { return Ok(None) };
+                return Ok(Some(Self { folder, name, data, notes, is_gone: false }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets these read, write and run it when it is published, in the bits of a mode.
+    pub(crate) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
+        self.data.set_permissions(Permissions::from_mode(mode))
+    }
+
+    /// The data and the notes, each with a place of its own.
+    pub(crate) fn files(&mut self) -> (&mut File, &mut File) {
+        (&mut self.data, &mut self.notes)
+    }
+
+    /// Makes the data durable, then gives it this name in its folder, and drops the notes. Replaces what had the name.
+    pub(crate) fn publish(mut self, name: &OsStr) -> io::Result<()> {
+        self.data.sync_all()?;
+        renameat(&self.folder, &self.name, &self.folder, name)?;
+        self.is_gone = true;
+        remove(&self.folder, &notes_name(&self.name));
+        Ok(fsync(&self.folder)?)
+    }
+
+    /// Removes both: there is nothing in them to go on with.
+    pub(crate) fn discard(mut self) {
+        self.remove();
+    }
+
+    fn remove(&mut self) {
+        remove(&self.folder, &self.name);
+        remove(&self.folder, &notes_name(&self.name));
+        self.is_gone = true;
+    }
+}
+
+impl Drop for PartialFile {
+    /// What has no byte is not kept.
+    fn drop(&mut self) {
+        if !self.is_gone && self.data.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            self.remove();
+        }
+    }
+}
+
+fn notes_name(name: &str) -> String {
+    format!("{name}.chunks")
+}
+
+/// Opens or makes a file; `None` where the name is that of something else, or of a file that others can write to by another
+/// name.
+fn open_own(folder: &OwnedFd, name: &str, mode: u32) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(folder, name, flags, Mode::from_raw_mode(mode | 0o600)) {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::ISDIR | rustix::io::Errno::ACCESS) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let metadata = file.metadata()?;
+    let is_own = metadata.is_file() && metadata.nlink() == 1 && metadata.uid() == rustix::process::geteuid().as_raw();
+    Ok(is_own.then_some(file))
+}
+
+/// A courtesy: what stays is found by the next run.
+fn remove(folder: impl AsFd, name: &str) {
+    let _ = unlinkat(folder, name, AtFlags::empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_next_run_finds_what_was_written_and_nothing_else_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target");
+        let names = || {
+            let mut names: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        drop(PartialFile::open_beside(&path, "id").unwrap().unwrap());
+        assert!(names().is_empty(), "without a byte it is not kept");
+        let mut first = PartialFile::open_beside(&path, "id").unwrap().unwrap();
+        first.files().0.write_all(b"begun").unwrap();
+        assert!(PartialFile::open_beside(&path, "id").unwrap().is_none(), "one at a time");
+        drop(first);
+        assert_eq!(names(), [".zorb-id.part", ".zorb-id.part.chunks"]);
+        let mut second = PartialFile::open_beside(&path, "id").unwrap().unwrap();
+        assert_eq!(second.files().0.metadata().unwrap().len(), 5);
+        second.publish("target".as_ref()).unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), names().len()), (b"begun".to_vec(), 1));
+        let mut third = PartialFile::open_beside(&path, "id").unwrap().unwrap();
+        third.files().0.write_all(b"x").unwrap();
+        third.discard();
+        assert_eq!(names(), ["target"]);
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("other");
+        #[expect(clippy::disallowed_methods, reason = "a test's file need not survive a crash")]
+        std::fs::write(&other, b"other").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join(".zorb-id.part")).unwrap();
+        assert!(PartialFile::open_beside(&folder.path().join("target"), "id").unwrap().is_none());
+        assert_eq!(std::fs::read(&other).unwrap(), b"other");
+    }
+}

@@ -116,12 +116,16 @@ pub struct KnownSha256 {
     pub is_verified: bool,
 }
 
+/// Chunks of all xorbs of a [`DedupHit`], at most: a response of 0.8 MB that takes some milliseconds to make, for two xorbs
+/// of the smallest chunks or 16 common ones.
+pub(super) const MAX_DEDUP_CHUNK_COUNT: i64 = 16 << 10;
+
 /// Xorbs that deduplication may mention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupHit {
     /// The one with the chunk that was asked for.
     pub xorb: XorbHash,
-    /// Others of files that it is part of: who has one chunk of a file likely has the rest.
+    /// Others of files that it is part of, those next to it: who has one chunk of a file likely has the rest.
     pub neighbours: Vec<XorbHash>,
 }
 

@@ -23,8 +23,8 @@ const LARGE_ROOM_KIB: u32 = 1 << 20;
 /// KiB of moderate ones: a hundred of those that clients get who ask for windows of much fragmented files.
 const MODERATE_ROOM_KIB: u32 = 128 << 10;
 
-/// KiB of what deduplication says of chunks, 2.6 MB for the neighbours in a large file: whoever is refused there uploads what is
-/// there already, and takes nothing from those who read.
+/// KiB of what deduplication says of chunks, 0.8 MB at most: whoever is refused there uploads what is there already, and takes
+/// nothing from those who read.
 const DEDUP_ROOM_KIB: u32 = 128 << 10;
 
 /// Bytes of a moderate answer, at most: a plan of 4096 terms.

@@ -2,7 +2,9 @@
 
 use super::collect::after;
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
+use crate::format::compression::Scheme;
 use crate::format::shard::{Sha256, Term};
+use crate::format::xorb::LayoutBuilder;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{
     Allowance, Claim, ClaimState, IndexErrorKind, KnownSha256, NewFile, NewXorb, Reader, Registered, Registration,
@@ -22,6 +24,7 @@ suite! {
     a_verified_claim_is_settled_once
     deduplication_stays_within_its_domain
     an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk
+    a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs
     contents_are_those_of_visible_xorbs_only
     parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where_these_do
     the_empty_file_can_be_registered
@@ -296,6 +299,29 @@ async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: D
     for domain in [None, Some("org".to_owned())] {
         let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
+    }
+}
+
+async fn a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs(db: Db) {
+    for byte in 1..=7 {
+        let mut layout = LayoutBuilder::new();
+        (0..4000).for_each(|_| layout.push(9, 1).unwrap());
+        let large = NewXorb {
+            layout: layout.finish().unwrap(),
+            chunk_hashes: vec![ChunkHash::from_bytes([byte; 32]); 4000],
+            schemes: vec![Scheme::None; 4000],
+            ..xorb(byte, 1)
+        };
+        put(&db, large).await;
+    }
+    let chunk = ChunkHash::from_bytes([9; 32]);
+    let terms: Vec<_> = (1..=7).map(|byte| term(byte, 0, 1)).collect();
+    let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4, 5, 6, 7]);
+    new.dedup.push((chunk, hash(4)));
+    db.register(&new).await.unwrap();
+    for domain in [None, Some("org".to_owned())] {
+        let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
+        assert_eq!((hit.xorb, hit.neighbours), (hash(4), vec![hash(3), hash(5), hash(6)]));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files in SQLite. Statements run inside the transaction of the verb that they belong to.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteRow;
@@ -13,6 +13,7 @@ use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::MAX_DEDUP_CHUNK_COUNT;
 use crate::index::rows;
 use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart};
 use crate::runtime::clock::Timestamp;
@@ -97,19 +98,25 @@ impl SqliteIndex {
 }
 
 /// Among several xorbs the one with the most chunks tells the client most.
-const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
+const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash, length(layout) / 8 FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
      WHERE chunk_hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
 
-/// Other xorbs of the files that a xorb is part of, within the same walls. Few: an answer has some 40 KiB for each.
+/// Files of a xorb of which neighbours are told: a xorb may be part of millions.
+const FIND_FILES: &str = "SELECT file_id FROM xorb_files WHERE xorb_id = ?1 LIMIT 16";
+
+/// Other xorbs of a file, within the same walls: those next to a xorb, which were uploaded about when it was, and most of
+/// them behind it, where the client goes on. A range of an index, however many xorbs the file has.
 /// A xorb of one chunk is never among them: its hash is that of the chunk and would be told in clear (spec 6.2, rule 9).
-const FIND_NEIGHBOURS: &str = "SELECT DISTINCT xorbs.id, xorbs.hash FROM xorb_files AS hit \
-     JOIN xorb_files AS other ON other.file_id = hit.file_id JOIN xorbs ON xorbs.id = other.xorb_id \
-     WHERE hit.xorb_id = ?1 AND xorbs.id != ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
-     length(layout) > 8 AND \
+const FIND_NEIGHBOURS: &str = "WITH near (id) AS ( \
+     SELECT * FROM (SELECT xorb_id FROM xorb_files WHERE file_id = ?3 AND xorb_id > ?1 ORDER BY xorb_id LIMIT 48) \
+     UNION ALL \
+     SELECT * FROM (SELECT xorb_id FROM xorb_files WHERE file_id = ?3 AND xorb_id < ?1 ORDER BY xorb_id DESC LIMIT 16)) \
+     SELECT xorbs.id, hash, length(layout) / 8 FROM near JOIN xorbs ON xorbs.id = near.id \
+     WHERE state IN (1, 2) AND damaged_at IS NULL AND length(layout) > 8 AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
-     LIMIT 64";
+     ORDER BY abs(xorbs.id - ?1), xorbs.id DESC";
 
 /// Gives a writing connection back, or closes it where a transaction on it has failed: see
 /// [`publish_xorb`](crate::index::Index::publish_xorb) of this index for what sqlx would do with it.
@@ -160,24 +167,46 @@ async fn lease(
     let Some(row) = found else { return Ok(None) };
     let (id, hash): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
     let xorb = rows::xorb_hash(hash).map_err(|error| IndexError::inconsistent(op, error))?;
+    let chunk_limit = MAX_DEDUP_CHUNK_COUNT.saturating_sub(get(op, &row, 2)?);
+    let near = neighbours(op, &mut transaction, id, domain, chunk_limit).await?;
     let mut neighbours = Vec::new();
-    let rows = sqlx::query(FIND_NEIGHBOURS)
-        .bind(id)
-        .bind(domain.map(str::to_owned))
-        .fetch_all(&mut *transaction)
-        .await
-        .map_err(failed)?;
-    let mut ids = vec![id];
-    for row in &rows {
-        ids.push(get(op, row, 0)?);
-        let hash = rows::xorb_hash(get(op, row, 1)?);
-        neighbours.push(hash.map_err(|error| IndexError::inconsistent(op, error))?);
+    for hash in near.values() {
+        neighbours.push(rows::xorb_hash(hash).map_err(|error| IndexError::inconsistent(op, error))?);
     }
-    for id in ids {
+    for id in near.into_keys().chain([id]) {
         execute(op, &mut transaction, LEASE, |query| query.bind(millis(lease_until)).bind(id)).await?;
     }
     transaction.commit().await.map_err(failed)?;
     Ok(Some(DedupHit { xorb, neighbours }))
+}
+
+/// Ids and hashes of xorbs that are told with this one, of so many chunks together at most.
+async fn neighbours(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    id: i64,
+    domain: Option<&str>,
+    chunk_limit: i64,
+) -> Result<BTreeMap<i64, Vec<u8>>, IndexError> {
+    let failed = |error| map(op, error);
+    let (mut found, mut left) = (BTreeMap::new(), chunk_limit);
+    let files = sqlx::query(FIND_FILES).bind(id).fetch_all(&mut *connection).await.map_err(failed)?;
+    for file in &files {
+        let file: i64 = get(op, file, 0)?;
+        let near = sqlx::query(FIND_NEIGHBOURS).bind(id).bind(domain.map(str::to_owned)).bind(file);
+        for row in near.fetch_all(&mut *connection).await.map_err(failed)? {
+            let (neighbour, hash, chunk_count): (i64, Vec<u8>, i64) =
+                (get(op, &row, 0)?, get(op, &row, 1)?, get(op, &row, 2)?);
+            if chunk_count > left {
+                // The nearest ones tell most; a smaller one farther away is no better.
+                return Ok(found);
+            }
+            if found.insert(neighbour, hash).is_none() {
+                left -= chunk_count;
+            }
+        }
+    }
+    Ok(found)
 }
 
 async fn write_registration(

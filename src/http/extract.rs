@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for CommitPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let HashPath(xorb) = XorbPath::from_request_parts(parts, state).await?;
-        let not_text = |_| Problem::new(Code::Forbidden, "The id of the grant is not text.");
+        let not_text = |_| Problem::new(Code::NotFound, "The id of the grant is not text; ask for a new grant.");
         let Path((_, _, id)) =
             Path::<(String, String, String)>::from_request_parts(parts, state).await.map_err(not_text)?;
         Ok(Self { xorb, id })

@@ -120,9 +120,9 @@ pub(super) async fn commit(
     let grant = state.keys.check(|ring| check_grant(ring, &id, &xorb, now)).await;
     let grant = grant.and_then(|grant| grant.check_owner(&claims).map(|()| grant));
     let grant = grant.map_err(|refused| match refused.reason() {
-        // Its client was too slow. A 404 makes it ask for a new grant, a 403 would end its upload.
-        Reason::Expired => UploadError::NothingSent.into(),
-        _ => forbidden(refused),
+        Reason::Owner => forbidden(refused),
+        // A 404 makes a client ask for a new grant; a 403 would end its upload.
+        _ => Problem::from(UploadError::NothingSent).because(refused),
     })?;
     state.cas.commit_granted(&claims, xorb, grant).await?;
     Ok(StatusCode::OK)

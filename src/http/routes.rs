@@ -48,7 +48,8 @@ fn for_people() -> Vec<Route> {
             .answers(200, "every chunk", Content::json::<ChunksJson>()),
         Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
             .costs(Light)
-            .says("Whether a xorb is there, as clients before 1.1.10 ask")
+            .also(&["/xorbs/{prefix}/{hash}"])
+            .says("Whether a xorb is there, as clients before 1.3.0 ask")
             .answers(200, "it is there", None),
     ]
 }

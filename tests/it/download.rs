@@ -263,3 +263,16 @@ async fn two_serializations_of_one_xorb_have_two_etags_and_one_for_the_raw_bytes
     assert_ne!(tags[1], tags[4]);
     assert_eq!(tags[2], tags[5]);
 }
+
+#[tokio::test]
+async fn head_of_a_xorb_is_the_same_under_each_of_its_names() {
+    let (_server, client, xorb) = stocked().await;
+    let hash = xorb.hash();
+    let expected = client.head(&xorb.path()).await;
+    for path in [format!("/v1/xorbs/default/{hash}"), format!("/xorbs/default/{hash}"), format!("/xorb/default/{hash}")]
+    {
+        let head = client.head(&path).await;
+        assert_eq!((head.status, head.header("etag")), (200, expected.header("etag")), "{path}");
+        assert_eq!(head.header("content-length"), xorb.bytes.len().to_string());
+    }
+}

@@ -292,7 +292,11 @@ impl From<ReadError> for Problem {
                 let detail = "This xorb was replaced just now; ask for it, or for the reconstruction, again.";
                 Self::new(Code::Overloaded, detail).retry_after(REPLACED_RETRY_AFTER)
             }
-            ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => internal(&error),
+            ReadError::Removed { file } => Self::new(Code::NotFound, format!("There is no file {file}.")),
+            ReadError::Missing { .. }
+            | ReadError::Damaged { .. }
+            | ReadError::Altered { .. }
+            | ReadError::Inconsistent { .. } => internal(&error),
         }
     }
 }

@@ -13,6 +13,7 @@ mod conditions;
 mod crowd;
 mod error;
 mod extract;
+mod files;
 mod grants;
 mod health;
 mod keys;

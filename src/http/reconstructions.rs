@@ -5,9 +5,9 @@ use std::mem;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::header::{CONTENT_LENGTH, RANGE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::header::RANGE;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
 
 use super::AppState;
 use super::auth::Caller;
@@ -107,16 +107,6 @@ pub(super) async fn batch_post(
     // Only now: a turn does not wait for a body.
     let _turn = state.cas.lookup_turn(tenant).await?;
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
-}
-
-/// `HEAD /v1/files/{file}`: the length of a file.
-pub(super) async fn file_head(
-    State(state): State<AppState>,
-    Caller(claims): Caller,
-    HashPath(file): HashPath<FileHash>,
-) -> Result<impl IntoResponse, Problem> {
-    let len = state.cas.file_len(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
-    Ok((StatusCode::OK, [(CONTENT_LENGTH, HeaderValue::from(len))]))
 }
 
 /// `?chunk_byte_sizes=true` asks for the raw length of every chunk (spec 5.1).
@@ -237,6 +227,6 @@ fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfo
     xorbs.iter().map(|xorb| (xorb.xorb.to_string(), entries(xorb))).collect()
 }
 
-fn no_such_file(file: FileHash) -> Problem {
+pub(super) fn no_such_file(file: FileHash) -> Problem {
     Problem::new(Code::NotFound, format!("There is no file {file}."))
 }

@@ -1,4 +1,4 @@
-//! From "these bytes of this xorb" to a response: conditions, byte ranges, headers, the stream (RFC 9110).
+//! From "these bytes of this xorb or file" to a response: conditions, byte ranges, headers, the stream (RFC 9110).
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
 use super::sending::{Recipient, Sending};
 use crate::format::{ByteRange, ChunkRange};
-use crate::service::{Form, ReadError, StoredXorb};
+use crate::service::{Cas, Form, ReadError, ReadStream, RegisteredFile, StoredXorb};
 
 /// Chunks that an answer is about, half-open, as in `?range=`.
 pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
@@ -36,19 +36,84 @@ const HEADER_COUNT: usize = 14;
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// A resource: some chunks of a xorb, in one form.
-#[derive(Debug)]
-pub(super) struct Representation {
+/// Immutable bytes that ranges can be read of.
+pub(super) trait Resource: Clone + Send + Sync + 'static {
+    /// What it is, in a sentence.
+    const NAME: &'static str;
+
+    /// How many bytes there are.
+    fn byte_len(&self) -> u64;
+
+    /// Adds the headers that tell more of it.
+    fn describe(&self, headers: &mut HeaderMap);
+
+    /// Adds what a program can do about a range that is not there.
+    fn unsatisfied(&self, problem: Problem) -> Problem;
+
+    /// Streams bytes of it, counted from its start.
+    fn read(self, cas: Cas, bytes: ByteRange) -> impl Future<Output = Result<ReadStream, ReadError>> + Send;
+}
+
+/// Some chunks of a xorb, in one form.
+#[derive(Clone, Debug)]
+pub(super) struct XorbPart {
     xorb: Arc<StoredXorb>,
     form: Form,
     chunks: ChunkRange,
     /// Their bytes in the whole xorb of this form.
     bytes: ByteRange,
+}
+
+impl Resource for XorbPart {
+    const NAME: &'static str = "xorb";
+
+    fn byte_len(&self) -> u64 {
+        self.bytes.byte_len()
+    }
+
+    fn describe(&self, headers: &mut HeaderMap) {
+        headers.insert(X_XORB_CHUNK_RANGE, value(self.chunks.to_string()));
+        headers.insert(X_XORB_BYTE_RANGE, value(self.bytes.to_string()));
+    }
+
+    fn unsatisfied(&self, problem: Problem) -> Problem {
+        problem.with("chunks", self.xorb.layout().chunk_count())
+    }
+
+    async fn read(self, cas: Cas, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        let offset = self.bytes.start();
+        let moved = ByteRange::new(offset + bytes.start(), offset + bytes.end());
+        cas.read(&self.xorb, self.form, moved.expect("moving a range does not empty it")).await
+    }
+}
+
+impl Resource for RegisteredFile {
+    const NAME: &'static str = "file";
+
+    fn byte_len(&self) -> u64 {
+        self.len
+    }
+
+    fn describe(&self, _: &mut HeaderMap) {}
+
+    fn unsatisfied(&self, problem: Problem) -> Problem {
+        problem
+    }
+
+    async fn read(self, cas: Cas, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        cas.read_file(self, bytes).await
+    }
+}
+
+/// A resource, as a response has it.
+#[derive(Debug)]
+pub(super) struct Representation<R> {
+    resource: R,
     etag: String,
     cache: HeaderValue,
 }
 
-impl Representation {
+impl Representation<XorbPart> {
     /// The representation of these chunks, which must be chunks of the xorb.
     pub(super) fn new(xorb: Arc<StoredXorb>, form: Form, chunks: ChunkRange) -> Self {
         let layout = xorb.layout();
@@ -58,9 +123,19 @@ impl Representation {
         };
         let bytes = bytes.expect("the chunks were parsed against this layout");
         let etag = etag(&xorb, form, chunks);
-        Self { xorb, form, chunks, bytes, etag, cache: CACHE_PRIVATELY }
+        Self { resource: XorbPart { xorb, form, chunks, bytes }, etag, cache: CACHE_PRIVATELY }
     }
+}
 
+impl Representation<RegisteredFile> {
+    /// The representation of a file, which its hash names for ever.
+    pub(super) fn of_file(file: RegisteredFile) -> Self {
+        let etag = format!("\"{}\"", file.hash);
+        Self { resource: file, etag, cache: CACHE_PRIVATELY }
+    }
+}
+
+impl<R: Resource> Representation<R> {
     /// Answers a GET or HEAD for it.
     pub(super) async fn respond(
         mut self,
@@ -74,12 +149,13 @@ impl Representation {
         }
         // In this order (RFC 9110, section 13.2.2).
         if if_match(headers, &self.etag) == Some(false) {
-            return Err(Problem::new(Code::PreconditionFailed, "The ETag of this xorb is not one of If-Match."));
+            let detail = format!("The ETag of this {} is not one of If-Match.", R::NAME);
+            return Err(Problem::new(Code::PreconditionFailed, detail));
         }
         if if_none_match(headers, &self.etag) == Some(true) {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
             // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would become that of nothing.
-            response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
+            response.headers_mut().insert(CONTENT_LENGTH, self.resource.byte_len().into());
             self.describe(response.headers_mut());
             return Ok(response);
         }
@@ -96,7 +172,7 @@ impl Representation {
     /// The ranges of a `Range` header that is to be obeyed, counted from the start of the representation.
     fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
         let Some(range) = headers.get(RANGE).filter(|_| if_range(headers, &self.etag)) else { return Ok(None) };
-        let len = self.bytes.byte_len();
+        let len = self.resource.byte_len();
         let text = range.to_str().map_err(|_| RangeError::Malformed);
         text.and_then(|text| parse_byte_ranges(text, len)).map_err(|error| match error {
             RangeError::Malformed => {
@@ -104,18 +180,19 @@ impl Representation {
             }
             RangeError::NotSatisfiable => {
                 let detail = format!("There are {len} bytes; the Range header asks for none of them, or for too many.");
-                Problem::new(Code::RangeNotSatisfiable, detail)
-                    .with("chunks", self.xorb.layout().chunk_count())
-                    .unsatisfied(len)
+                self.resource.unsatisfied(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
             }
         })
     }
 
     async fn whole(&self, state: &AppState, method: &Method, recipient: Recipient) -> Result<Response<Body>, Problem> {
-        let body =
-            if *method == Method::HEAD { Body::empty() } else { self.stream(state, self.bytes, recipient).await? };
+        let len = self.resource.byte_len();
+        let body = match ByteRange::new(0, len).filter(|_| *method != Method::HEAD) {
+            Some(all) => self.stream(state, all, recipient).await?,
+            None => Body::empty(),
+        };
         let mut response = response(body);
-        response.headers_mut().insert(CONTENT_LENGTH, self.bytes.byte_len().into());
+        response.headers_mut().insert(CONTENT_LENGTH, len.into());
         response.headers_mut().insert(CONTENT_TYPE, OCTETS);
         Ok(response)
     }
@@ -126,7 +203,7 @@ impl Representation {
         range: ByteRange,
         recipient: Recipient,
     ) -> Result<Response<Body>, Problem> {
-        let mut response = response(self.stream(state, self.absolute(range), recipient).await?);
+        let mut response = response(self.stream(state, range, recipient).await?);
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, range.byte_len().into());
@@ -154,23 +231,23 @@ impl Representation {
                 "{begin}--{boundary}\r\nContent-Type: application/octet-stream\r\nContent-Range: {content_range}\r\n\r\n"
             );
             len += head.len() as u64 + range.byte_len();
-            parts.push((Bytes::from(head), self.absolute(*range)));
+            parts.push((Bytes::from(head), *range));
         }
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
         let mut sending = Sending::begin(state, recipient).await?;
         let mut opened = match parts.first() {
-            Some((_, bytes)) => Some(sending.open(state.cas.read(&self.xorb, self.form, *bytes)).await?),
+            Some((_, bytes)) => Some(sending.open(self.resource.clone().read(state.cas.clone(), *bytes)).await?),
             None => None,
         };
-        let (cas, xorb, form) = (state.cas.clone(), Arc::clone(&self.xorb), self.form);
+        let (cas, resource) = (state.cas.clone(), self.resource.clone());
         let parts = iter(parts).then(move |(head, bytes)| {
-            let (cas, xorb, opened) = (cas.clone(), Arc::clone(&xorb), opened.take());
+            let (cas, resource, opened) = (cas.clone(), resource.clone(), opened.take());
             async move {
                 let data = match opened {
                     Some(data) => data,
-                    None => cas.read(&xorb, form, bytes).await?,
+                    None => resource.read(cas, bytes).await?,
                 };
                 Ok::<_, ReadError>(once(async { Ok(head) }).chain(data))
             }
@@ -186,7 +263,7 @@ impl Representation {
 
     async fn stream(&self, state: &AppState, bytes: ByteRange, recipient: Recipient) -> Result<Body, Problem> {
         let mut sending = Sending::begin(state, recipient).await?;
-        let opened = sending.open(state.cas.read(&self.xorb, self.form, bytes)).await?;
+        let opened = sending.open(self.resource.clone().read(state.cas.clone(), bytes)).await?;
         Ok(sending.body(bytes.byte_len(), opened))
     }
 
@@ -195,18 +272,11 @@ impl Representation {
         headers.insert(ETAG, value(self.etag.clone()));
         headers.insert(CACHE_CONTROL, self.cache.clone());
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        headers.insert(X_XORB_CHUNK_RANGE, value(self.chunks.to_string()));
-        headers.insert(X_XORB_BYTE_RANGE, value(self.bytes.to_string()));
+        self.resource.describe(headers);
     }
 
     fn content_range(&self, range: ByteRange) -> String {
-        format!("bytes {}-{}/{}", range.start(), range.last(), self.bytes.byte_len())
-    }
-
-    /// A range of the representation as a range of the whole xorb of this form.
-    fn absolute(&self, range: ByteRange) -> ByteRange {
-        let offset = self.bytes.start();
-        ByteRange::new(offset + range.start(), offset + range.end()).expect("moving a range does not empty it")
+        format!("bytes {}-{}/{}", range.start(), range.last(), self.resource.byte_len())
     }
 }
 

@@ -11,7 +11,7 @@ use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, Rec
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
 use super::work::Work::{Light, Upload};
-use super::{AppState, chunk_hashes, chunks, grants, health, listing, openapi};
+use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi};
 use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
@@ -173,11 +173,12 @@ fn for_readers() -> Vec<Route> {
             "its hash, and whether the claim is verified",
             Content::json::<Sha256Json>(),
         ),
-        Route::head("/v1/files/{file}", Read, reconstructions::file_head).says("The length of a file").answers(
-            200,
-            "its length is the Content-Length",
-            None,
-        ),
+        Route::get("/v1/files/{file}", Read, files::read)
+            .costs(Light)
+            .says("The bytes of a file")
+            .header("range", "bytes of the file, as in RFC 9110")
+            .answers(200, "the file", octets())
+            .answers(206, "the bytes of the Range header", octets()),
         Route::get("/v1/data/{xorb}", None, transfer::data)
             .costs(Light)
             .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")

@@ -148,21 +148,45 @@ impl Cas {
     ///
     /// The blob cannot be opened; later failures end the stream.
     pub async fn read(&self, xorb: &StoredXorb, form: Form, bytes: ByteRange) -> Result<ReadStream, ReadError> {
-        let (hash, suspects) = (xorb.hash(), Arc::clone(&self.suspects));
         let opened = match form {
             Form::Serialized => {
                 let blob = self.open(xorb, bytes).await;
                 blob.map(|blob| blob.map_err(|error| ReadError::Store(error.into())).boxed())
             }
-            Form::Raw => self.read_raw(xorb, bytes).await,
+            // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
+            Form::Raw => {
+                let decoding = self.decoding(xorb, bytes, Proof::Chunks).await;
+                decoding.map(|decoding| decoding.stream(self.verify_pool.clone()))
+            }
         };
-        let stream = opened.inspect_err(|error| suspects.report(hash, error))?;
-        Ok(stream.inspect_err(move |error| suspects.report(hash, error)).boxed())
+        self.reporting(xorb.hash(), opened)
     }
 
-    async fn read_raw(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
-        // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
-        Ok(self.decoding(xorb, bytes, Proof::Chunks).await?.stream(self.verify_pool.clone()))
+    /// Streams raw bytes of a xorb, whose chunks from `first_chunk` on have these hashes. The range must lie within them.
+    ///
+    /// # Errors
+    ///
+    /// As with [`read`](Self::read).
+    pub(super) async fn read_proven(
+        &self,
+        xorb: &StoredXorb,
+        bytes: ByteRange,
+        (first_chunk, hashes): (u32, &[ChunkHash]),
+    ) -> Result<ReadStream, ReadError> {
+        let opened = async {
+            let mut decoding = self.decoding(xorb, bytes, Proof::Elsewhere).await?;
+            let skipped = decoding.first_chunk.saturating_sub(first_chunk) as usize;
+            decoding.chunk_hashes = Some(hashes.get(skipped..).unwrap_or_default().to_vec());
+            Ok(decoding.stream(self.verify_pool.clone()))
+        };
+        self.reporting(xorb.hash(), opened.await)
+    }
+
+    /// Reports what a read finds wrong with its xorb.
+    fn reporting(&self, hash: XorbHash, opened: Result<ReadStream, ReadError>) -> Result<ReadStream, ReadError> {
+        let suspects = Arc::clone(&self.suspects);
+        let stream = opened.inspect_err(|error| suspects.report(hash, error))?;
+        Ok(stream.inspect_err(move |error| suspects.report(hash, error)).boxed())
     }
 
     /// Hashes raw bytes of a xorb, after what was hashed before. The range must lie within it.

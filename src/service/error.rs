@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::reconstruct::Inconsistency;
 use crate::blob::{BlobError, BlobErrorKind};
-use crate::format::XorbHash;
 use crate::format::xorb::XorbError;
+use crate::format::{FileHash, XorbHash};
 use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
@@ -121,6 +122,21 @@ pub enum ReadError {
     Replaced {
         /// Which xorb.
         hash: XorbHash,
+    },
+    /// The file was removed while it was read.
+    #[error("file {file} is not there any more")]
+    Removed {
+        /// Which file.
+        file: FileHash,
+    },
+    /// What the index says of a file contradicts itself.
+    #[error("file {file} cannot be read")]
+    Inconsistent {
+        /// Which file.
+        file: FileHash,
+        /// How.
+        #[source]
+        source: Inconsistency,
     },
     /// The store failed.
     #[error("the xorb could not be read")]

@@ -193,6 +193,12 @@ impl Selection<'_> {
     pub const fn wanted(&self) -> Option<ByteRange> {
         self.wanted
     }
+
+    /// The terms that have them, in order and not trimmed.
+    #[must_use]
+    pub const fn terms(&self) -> &[FileTerm] {
+        self.terms
+    }
 }
 
 /// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.

@@ -82,7 +82,9 @@ impl Suspects {
             ReadError::Store(StoreError::Index(_) | StoreError::LowSpace { .. } | StoreError::Busy(_))
             | ReadError::Deleted { .. }
             | ReadError::Quarantined { .. }
-            | ReadError::Replaced { .. } => false,
+            | ReadError::Replaced { .. }
+            | ReadError::Removed { .. }
+            | ReadError::Inconsistent { .. } => false,
         };
         if !is_suspect {
             return;

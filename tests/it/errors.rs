@@ -258,7 +258,7 @@ async fn a_known_path_is_404_with_every_method_that_it_does_not_have() {
         ("/v1/telemetry".to_owned(), &["POST"]),
         (format!("/v2/reconstructions/{hash}"), &read),
         (format!("/v1/chunks/default/{hash}"), &read),
-        (format!("/v1/files/{hash}"), &["HEAD"]),
+        (format!("/v1/files/{hash}"), &["GET", "HEAD", "DELETE"]),
         ("/healthz".to_owned(), &read),
         ("/readyz".to_owned(), &read),
         ("/metrics".to_owned(), &read),

@@ -28,6 +28,7 @@ mod crash_gc;
 mod dashboard;
 mod download;
 mod errors;
+mod file_bytes;
 mod files;
 mod fsck;
 #[cfg(feature = "full-tests")]

@@ -23,7 +23,7 @@ use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Doubt, MIN_GRACE, Pace, Policy};
 use crate::service::{Cas, Detail, Form, ReconstructError};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn policy() -> Policy {
     Policy::new(MIN_GRACE, DAY).unwrap()
@@ -38,14 +38,14 @@ async fn plan(cas: &Cas) -> CompactionPlan {
 }
 
 /// Compacts; nothing may fail.
-async fn compact(cas: &Cas) -> Compacted {
+pub(super) async fn compact(cas: &Cas) -> Compacted {
     let done = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
     assert!(done.failure.is_none() && !done.is_stopped && done.failed == 0, "{done:?}");
     done
 }
 
 /// Collects until nothing is left to be collected.
-async fn collect_all(setup: &Setup, cas: &Cas) {
+pub(super) async fn collect_all(setup: &Setup, cas: &Cas) {
     for _ in 0..3 {
         let done = cas.collect_garbage(policy(), &Pace::default()).await.unwrap();
         assert!(done.failure.is_none(), "{done:?}");
@@ -54,12 +54,12 @@ async fn collect_all(setup: &Setup, cas: &Cas) {
 }
 
 /// The numbers from `start` on, before `end`.
-fn numbers(start: u32, end: u32) -> Vec<u32> {
+pub(super) fn numbers(start: u32, end: u32) -> Vec<u32> {
     (start..end).collect()
 }
 
 /// A file that is made of these chunks of these xorbs.
-fn file_across(parts: &[(&BuiltXorb, u32, u32)]) -> FileInfo {
+pub(super) fn file_across(parts: &[(&BuiltXorb, u32, u32)]) -> FileInfo {
     let (mut terms, mut range_hashes, mut chunks) = (Vec::new(), Vec::new(), Vec::new());
     for (xorb, start, end) in parts {
         let verified = xorb.xorb();
@@ -76,7 +76,7 @@ fn file_across(parts: &[(&BuiltXorb, u32, u32)]) -> FileInfo {
 }
 
 /// The bytes of these chunks.
-fn bytes_of(chunks: impl IntoIterator<Item = u32>) -> String {
+pub(super) fn bytes_of(chunks: impl IntoIterator<Item = u32>) -> String {
     chunks.into_iter().map(|chunk| format!("chunk {chunk} ").repeat(100)).collect()
 }
 

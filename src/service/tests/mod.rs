@@ -6,6 +6,7 @@ mod compact;
 mod contents;
 mod faults;
 mod faults_health;
+mod file_bytes;
 mod fsck;
 mod gc;
 mod granted;

@@ -22,7 +22,7 @@ use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, listen, serve};
 use crate::http::tls::Tls;
-use crate::http::{AppState, Auth, Pace, PublicAddress, Shared, router};
+use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
@@ -159,6 +159,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         clock: Arc::new(SystemClock),
         address,
         grants: config.grants,
+        cors_origins: Origins::new(&config.cors_origins),
         audit,
     }));
     let stopped = async move {

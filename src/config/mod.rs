@@ -4,6 +4,7 @@
 //! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
 
 mod collection;
+mod origins;
 mod quota;
 mod raw;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Proxies whose forwarded headers are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Origins of which pages may use this server, as browsers send them.
+    pub cors_origins: Vec<String>,
     /// What connections are encrypted with; plain HTTP if not set.
     pub tls: Option<TlsFiles>,
     /// Where requests are noted; nowhere if not set.
@@ -190,6 +193,7 @@ impl Config {
             data_dir: Self::data_dir_of(raw.data_dir),
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
+            cors_origins: origins::parse(raw.cors_origins)?,
             tls: tls_files(raw.tls_cert, raw.tls_key)?,
             audit_log: audit_log(raw.audit_log),
             audit: audit_mode(raw.audit)?,

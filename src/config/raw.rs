@@ -60,6 +60,8 @@ keys! {
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are believed.
     trusted_proxies: String, "addresses and networks";
+    /// Sites of which pages may use this server.
+    cors_origins: String, "origins";
     /// File with certificates.
     tls_cert: String, "a file";
     /// File with the key of the certificate.

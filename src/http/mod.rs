@@ -10,6 +10,7 @@ mod chunk_hashes;
 mod chunks;
 mod code;
 mod conditions;
+mod cors;
 mod crowd;
 mod error;
 mod extract;
@@ -55,6 +56,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use self::audit::{Audit, Catalog};
 pub use self::auth::Auth;
+pub use self::cors::Origins;
 pub use self::error::{Code, Problem};
 pub use self::keys::{KeySource, Keys};
 pub use self::origin::PublicAddress;
@@ -106,6 +108,8 @@ pub struct Shared {
     pub address: PublicAddress,
     /// Whether there are upload grants. If not, there are no routes for them either.
     pub grants: bool,
+    /// Pages of which sites may use this server.
+    pub cors_origins: Origins,
     /// Where requests are noted, if anywhere.
     pub audit: Option<Audit>,
 }
@@ -131,12 +135,13 @@ pub fn router(state: AppState) -> Router {
     let protect = map_response_with_state(state.address.is_encrypted, security::protect);
     let observe = from_fn_with_state(state.clone(), layers::observe);
     let catch = CatchPanicLayer::custom(error::panicked);
-    let router = match state.audit.clone() {
-        Some(audit) => {
-            let note = from_fn_with_state((state.clone(), audit, catalog), audit::note);
-            router.layer((protect, observe, note, catch))
-        }
-        None => router.layer((protect, observe, catch)),
+    let note = state.audit.clone().map(|audit| from_fn_with_state((state.clone(), audit, catalog), audit::note));
+    let share = state.cors_origins.is_any().then(|| from_fn_with_state(state.cors_origins.clone(), cors::share));
+    let router = match (note, share) {
+        (Some(note), Some(share)) => router.layer((protect, observe, share, note, catch)),
+        (Some(note), None) => router.layer((protect, observe, note, catch)),
+        (None, Some(share)) => router.layer((protect, observe, share, catch)),
+        (None, None) => router.layer((protect, observe, catch)),
     };
     router.with_state(state)
 }

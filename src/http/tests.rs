@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::render::json;
 use super::server::{ConnectionLimits, Site, serve};
-use super::{AppState, Auth, Code, KeySource, Keys, Pace, PublicAddress, Shared, router};
+use super::{AppState, Auth, Code, KeySource, Keys, Origins, Pace, PublicAddress, Shared, router};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::compression::Policy;
@@ -60,6 +60,7 @@ async fn state(folder: &Path) -> AppState {
         clock,
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
         grants: false,
+        cors_origins: Origins::default(),
         audit: None,
     })
 }

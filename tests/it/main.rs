@@ -19,6 +19,7 @@ mod cli;
 mod compact;
 mod conditions;
 mod corrupt;
+mod cors;
 #[cfg(feature = "full-tests")]
 mod crash;
 #[cfg(feature = "full-tests")]

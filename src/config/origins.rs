@@ -1,0 +1,46 @@
+//! The sites whose pages may use the server.
+
+use super::ConfigError;
+
+/// Origins, with commas or spaces between them. A browser sends exactly this text, so nothing else would ever match.
+pub(super) fn parse(text: Option<String>) -> Result<Vec<String>, ConfigError> {
+    let text = text.unwrap_or_default();
+    let refused = |origin: &str| ConfigError::Value {
+        key: "cors_origins",
+        value: origin.to_owned(),
+        reason:
+            "it is what a browser sends as Origin: http:// or https://, a host in lower case, and its port if that \
+                 is not the usual one; like https://models.example"
+                .to_owned(),
+    };
+    let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty());
+    let check = |origin: &str| {
+        let (host, usual_port) = match origin.split_once("://") {
+            Some(("http", host)) => (host, ":80"),
+            Some(("https", host)) => (host, ":443"),
+            _ => return Err(refused(origin)),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_:[]".contains(&byte);
+        let is_host = host.bytes().all(is_plain) && !host.is_empty() && !host.starts_with(':') && !host.ends_with(':');
+        if is_host && !host.ends_with(usual_port) { Ok(origin.to_owned()) } else { Err(refused(origin)) }
+    };
+    entries.map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_taken_as_browsers_send_them_and_nothing_else() {
+        let parsed = parse(Some("https://a.example,http://localhost:3000  http://[::1]:8".to_owned())).unwrap();
+        assert_eq!(parsed, ["https://a.example", "http://localhost:3000", "http://[::1]:8"]);
+        assert_eq!(parse(None).unwrap(), [""; 0]);
+        for wrong in ["*", "null", "a.example", "https://", "https://A.example", "https://a.example/", "https://:80"] {
+            assert!(parse(Some(wrong.to_owned())).is_err(), "{wrong}");
+        }
+        for wrong in ["https://a.example:443", "http://a.example:80", "ftp://a.example", "https://a@b", "https://a:"] {
+            assert!(parse(Some(wrong.to_owned())).is_err(), "{wrong}");
+        }
+    }
+}

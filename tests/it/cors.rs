@@ -1,0 +1,68 @@
+//! Pages of other sites: which may use the server, and what they are told.
+
+use reqwest::Method;
+
+use crate::support::{Answer, Client, Start, TestServer, routes};
+
+const SITE: &str = "https://models.example";
+
+async fn preflight(client: &Client, path: &str, method: &str, origin: &str) -> Answer {
+    let request = client.request(Method::OPTIONS, path).header("origin", origin);
+    let request = request.header("access-control-request-method", method);
+    Answer::of(request.header("access-control-request-headers", "authorization,range,x-xet-session-id")).await
+}
+
+fn sharing() -> TestServer {
+    Start::default().with("cors_origins", format!("http://localhost:3000, {SITE}")).start()
+}
+
+#[tokio::test]
+async fn a_preflight_from_an_allowed_origin_succeeds_on_every_route() {
+    let server = sharing();
+    let client = server.client();
+    for case in routes(&client).await {
+        let answer = preflight(&client, &case.path(&"0".repeat(64)), &case.method, SITE).await;
+        assert_eq!(answer.status, 204, "{case:?}");
+        assert_eq!(answer.header("access-control-allow-origin"), SITE);
+        assert!(answer.header("access-control-allow-methods").contains(&case.method), "{case:?}");
+        assert_eq!(answer.header("access-control-allow-headers"), "authorization,range,x-xet-session-id");
+        assert!(!answer.headers.contains_key("access-control-allow-credentials"));
+        assert!(answer.headers.get_all("vary").iter().any(|value| value == "origin"), "{:?}", answer.headers);
+    }
+}
+
+#[tokio::test]
+async fn a_response_to_an_allowed_origin_says_so_also_when_it_is_a_failure() {
+    let server = sharing();
+    for (path, status) in [("/healthz", 200), ("/nothing", 404), ("/v1/data/0?s=x", 400)] {
+        let answer = server.client().get_with(path, &[("origin", SITE)]).await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (status, SITE), "{path}");
+        let exposed = answer.header("access-control-expose-headers").to_ascii_lowercase();
+        for name in ["content-range", "etag", "x-request-id", "www-authenticate", "retry-after", "content-length"] {
+            assert!(exposed.contains(name), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_other_origin_is_told_nothing_and_nobody_is_without_the_setting() {
+    for (server, origins) in [
+        (
+            sharing(),
+            vec!["https://evil.example", "null", "https://models.example.evil.example", "http://models.example"],
+        ),
+        (TestServer::start(), vec![SITE]),
+    ] {
+        let client = server.client();
+        for origin in origins {
+            let refused = preflight(&client, "/healthz", "GET", origin).await;
+            assert_eq!(refused.status, 404, "{origin}");
+            let read = client.get_with("/healthz", &[("origin", origin)]).await;
+            assert_eq!(read.status, 200);
+            for answer in [refused, read] {
+                let names: Vec<_> = answer.headers.keys().map(|name| name.as_str()).collect();
+                assert!(!names.iter().any(|name| name.starts_with("access-control-")), "{origin}: {names:?}");
+            }
+        }
+    }
+}

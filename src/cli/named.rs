@@ -26,6 +26,15 @@ pub(super) enum NamedFile {
     Prefix(String),
 }
 
+impl NamedFile {
+    fn prefix(&self) -> Option<&str> {
+        match self {
+            Self::Hash(_) => None,
+            Self::Prefix(prefix) => Some(prefix),
+        }
+    }
+}
+
 /// A text names no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a file is named by the 64 hex digits of its hash, or by the first {MIN_PREFIX_LEN} or more of them")]
@@ -50,21 +59,20 @@ pub(super) async fn resolve(
     watch: &Arc<dyn Watch>,
 ) -> anyhow::Result<Vec<FileHash>> {
     let mut found: Vec<Vec<FileHash>> = names.iter().map(|_| Vec::new()).collect();
-    let is_list_needed = names.iter().any(|name| matches!(name, NamedFile::Prefix(_)));
     let mut after = None;
-    while is_list_needed {
+    // A hash that was typed as a whole is not looked up.
+    let mut is_over = names.iter().all(|name| name.prefix().is_none());
+    while !is_over {
         let page = server.list::<ListedFile>(after, watch).await?;
         for file in &page.entries {
             for (name, found) in names.iter().zip(&mut found) {
-                if matches!(name, NamedFile::Prefix(prefix) if file.hash.to_ascii_lowercase().starts_with(prefix)) {
+                if name.prefix().is_some_and(|prefix| file.hash.to_ascii_lowercase().starts_with(prefix)) {
                     found.push(file.hash.parse()?);
                 }
             }
         }
         after = page.next;
-        if after.is_none() {
-            break;
-        }
+        is_over = after.is_none();
     }
     let mut files = Vec::new();
     for (name, found) in names.iter().zip(found) {

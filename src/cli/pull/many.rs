@@ -171,16 +171,22 @@ impl Job {
         watch: &Arc<dyn Watch>,
     ) {
         let sink: Arc<dyn FileSink> = Arc::clone(self) as Arc<dyn FileSink>;
-        // One file that the server has not is enough for it to refuse all of them. Which one it is shows in a moment.
-        let pulled = Box::pin(server.pull_small(&files, job_count, pool, &sink, watch)).await;
-        if let Err(error) = pulled
-            && error.is_unavailable()
-        {
-            files.iter().for_each(|(file, _)| self.fail(*file, &chain(&error)));
-            return;
+        let (mut batches, mut left) = (vec![files], Vec::new());
+        while let Some(files) = batches.pop() {
+            match Box::pin(server.pull_small(&files, job_count, pool, &sink, watch)).await {
+                Ok(()) => {}
+                Err(error) if error.is_unavailable() => {
+                    files.iter().for_each(|(file, _)| self.fail(*file, &chain(&error)));
+                }
+                // One file that the server lacks is enough for it to refuse all of them: halves show which one it is.
+                Err(error) if error.is_one_missing() && files.len() > 1 => {
+                    let (first, second) = files.split_at(files.len() / 2);
+                    batches.extend([second.to_vec(), first.to_vec()]);
+                }
+                Err(_) => left.extend(files.into_iter().map(|(file, _)| file)),
+            }
         }
-        let left: Vec<FileHash> =
-            files.into_iter().map(|(file, _)| file).filter(|file| !self.missing(*file).is_empty()).collect();
+        left.retain(|file| !self.missing(*file).is_empty());
         let pull = |file| self.pull_large(server, file, job_count, pool);
         iter(left).map(pull).buffer_unordered(WRITER_COUNT).collect::<()>().await;
     }

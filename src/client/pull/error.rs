@@ -95,16 +95,22 @@ impl PullError {
         }
     }
 
-    /// Whether no other file would come either at this moment: the server is not reached, is busy, or asks for a token.
+    /// Whether no other file would come either at this moment: the server is not reached, is overloaded, or asks for a token.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        match self {
-            Self::Request { source, .. } | Self::Batch { source, .. } => {
-                let is_denied = matches!(&**source, RequestError::Refused { refusal, .. } if refusal.status == 401);
-                is_denied || source.is_transient()
-            }
+        let (Self::Request { source, .. } | Self::Batch { source, .. }) = self else { return false };
+        match &**source {
+            RequestError::Unreachable { .. } | RequestError::BrokenOff { .. } | RequestError::Silent { .. } => true,
+            RequestError::Refused { refusal, .. } => matches!(refusal.status, 401 | 429 | 503),
             _ => false,
         }
+    }
+
+    /// Whether the server lacks one of several files, or has no route for several.
+    #[must_use]
+    pub fn is_one_missing(&self) -> bool {
+        let Self::Batch { source, .. } = self else { return false };
+        matches!(&**source, RequestError::Refused { refusal, .. } if refusal.status == 404)
     }
 
     pub(super) fn request(file: FileHash, error: RequestError) -> Self {

@@ -14,6 +14,7 @@ use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::range::parse_closed_ranges;
 use super::render::json;
+use super::schema::HashText;
 use super::tenant::Sharer;
 use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
@@ -60,7 +61,7 @@ pub(super) struct ChunkHashesJson {
     file_size: u64,
     windows: Vec<WindowJson>,
     hash_ranges: Vec<Option<SubtreeJson>>,
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<HashText>)]
     gap_verification: Vec<Text<RangeHash>>,
 }
 
@@ -83,7 +84,7 @@ struct SubtreeJson {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct NodeJson {
-    #[schema(value_type = String)]
+    #[schema(value_type = HashText)]
     hash: Text<NodeHash>,
     size: u64,
 }

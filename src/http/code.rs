@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 pub enum Code {
     /// The hash in the path is not 64 hex digits.
     InvalidHash,
-    /// A `range`, `format` or `limit` parameter, or a `Range` or `X-Range-Dirty` header, is not of its form.
+    /// A `range` or `format` parameter, or a `Range` or `X-Range-Dirty` header, is not of its form.
     InvalidRange,
     /// The body is no xorb, from byte `offset` on.
     MalformedXorb,

@@ -66,7 +66,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRange, "The query string is garbled.");
+        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is garbled.");
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(garbled)?;
         let mut query = Self { range: None, form: Form::Serialized };
         let (mut range_count, mut form_count) = (0, 0);

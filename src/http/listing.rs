@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use super::schema::HashText;
 use crate::service::{FileEntry, ListError, XorbEntry};
 
 /// Where a page begins, and how much is on it: the parameters `after` and `limit`.
@@ -23,7 +24,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRange, "The query string is garbled.");
+        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is garbled.");
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(garbled)?;
         let mut query = Self::default();
         for (name, value) in pairs {
@@ -31,7 +32,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
                 "after" => query.after = Some(value),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| *limit > 0);
-                    let malformed = || Problem::new(Code::InvalidRange, "The parameter limit is a number above 0.");
+                    let malformed = || Problem::new(Code::InvalidRequest, "The parameter limit is a number above 0.");
                     query.limit = Some(limit.ok_or_else(malformed)?);
                 }
                 // Proxies and signers add parameters of their own.
@@ -84,14 +85,17 @@ pub(super) async fn xorbs(
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct FilesPageJson {
     files: Vec<FileEntryJson>,
+    #[schema(value_type = Option<HashText>)]
     next: Option<String>,
 }
 
 /// One file of [`FilesPageJson`].
 #[derive(Debug, Serialize, ToSchema)]
 struct FileEntryJson {
+    #[schema(value_type = HashText)]
     hash: String,
     len: u64,
+    #[schema(value_type = Option<HashText>)]
     sha256: Option<String>,
     registered_unix_secs: u64,
 }
@@ -100,12 +104,14 @@ struct FileEntryJson {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct XorbsPageJson {
     xorbs: Vec<XorbEntryJson>,
+    #[schema(value_type = Option<HashText>)]
     next: Option<String>,
 }
 
 /// One xorb of [`XorbsPageJson`].
 #[derive(Debug, Serialize, ToSchema)]
 struct XorbEntryJson {
+    #[schema(value_type = HashText)]
     hash: String,
     chunks: u32,
     serialized_len: u64,

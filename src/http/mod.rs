@@ -31,6 +31,7 @@ mod render;
 mod representation;
 mod route;
 mod routes;
+mod schema;
 mod security;
 mod sending;
 pub mod server;

@@ -1,10 +1,11 @@
 //! The OpenAPI document of all routes, made from the same table as the router.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::Json;
 use axum::extract::State;
-use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use axum::http::StatusCode;
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{ComponentsBuilder, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
@@ -15,10 +16,11 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::origin::BaseUrl;
-use super::route::{Content, Route};
+use super::route::{Content, Route, name_of};
 use super::routes::routes;
+use super::schema::HashText;
 use super::wire::ProblemJson;
-use super::{AppState, Auth};
+use super::{AppState, Auth, schema};
 
 /// Name of the way to authenticate within the document.
 const TOKEN: &str = "token";
@@ -33,14 +35,23 @@ pub(super) async fn document(State(state): State<AppState>, BaseUrl(base): BaseU
 fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
     let mut schemas: BTreeMap<String, RefOr<Schema>> = BTreeMap::new();
     schemas.insert(ProblemJson::name().into_owned(), ProblemJson::schema());
+    schemas.insert(HashText::name().into_owned(), HashText::schema());
+    let heads: HashSet<&str> =
+        routes.iter().filter(|route| route.method == HttpMethod::Head).flat_map(|route| route.paths.clone()).collect();
     let mut paths = PathsBuilder::new();
-    for route in routes {
+    for route in &routes {
         for content in route.answers.iter().filter_map(|answer| answer.content.as_ref()).chain(&route.body) {
             schemas.extend(content.components.iter().cloned());
         }
         for (index, path) in route.paths.iter().enumerate() {
-            let operation = operation(&route, path, index > 0, auth);
-            paths = paths.path(*path, PathItem::new(route.method.clone(), operation));
+            let mut methods = vec![route.method.clone()];
+            if route.method == HttpMethod::Get && !heads.contains(path) {
+                methods.push(HttpMethod::Head);
+            }
+            for method in methods {
+                let operation = operation(route, &method, path, index > 0, auth);
+                paths = paths.path(*path, PathItem::new(method, operation));
+            }
         }
     }
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("from `zorb token issue`"));
@@ -56,37 +67,54 @@ fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths).components(Some(components)).build()
 }
 
-fn operation(route: &Route, path: &str, is_alias: bool, auth: Auth) -> OperationBuilder {
-    let mut operation = OperationBuilder::new().summary(Some(route.summary));
+fn operation(route: &Route, method: &HttpMethod, path: &str, is_alias: bool, auth: Auth) -> OperationBuilder {
+    let id = operation_id(name_of(method), path);
+    let mut operation = OperationBuilder::new().summary(Some(route.summary)).operation_id(Some(id));
+    // A response to HEAD has the headers of the one to GET and no body.
+    let is_head = *method == HttpMethod::Head;
     if is_alias {
         operation = operation.description(Some(format!("The same as `{}`.", route.paths.first().unwrap_or(&path))));
+    } else if is_head && route.method == HttpMethod::Get {
+        operation = operation.description(Some("The same as GET, without the body."));
     }
     for name in path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name) {
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
-        operation = operation.parameter(parameter.description(described(name)).schema(Some(String::schema())));
+        let (description, schema) = path_parameter(name);
+        operation = operation.parameter(parameter.description(Some(description)).schema(Some(schema)));
     }
     for parameter in &route.parameters {
         let place = if parameter.is_header { ParameterIn::Header } else { ParameterIn::Query };
         let required = if parameter.is_required { Required::True } else { Required::False };
         let built = ParameterBuilder::new().name(parameter.name).parameter_in(place).required(required);
-        operation = operation.parameter(built.description(Some(parameter.description)).schema(Some(String::schema())));
+        operation =
+            operation.parameter(built.description(Some(parameter.description)).schema(Some(parameter.schema.clone())));
     }
     if let Some(body) = &route.body {
         let body = RequestBodyBuilder::new().content(body.media_type, media_type(body)).required(Some(Required::True));
         operation = operation.request_body(Some(body.build()));
     }
+    let mut responses: BTreeMap<u16, ResponseBuilder> = BTreeMap::new();
     for answer in &route.answers {
-        let mut response = ResponseBuilder::new().description(answer.description);
-        if let Some(content) = &answer.content {
+        // One status may come with one of several media types.
+        let known = responses.remove(&answer.status);
+        let mut response = known.unwrap_or_else(|| ResponseBuilder::new().description(answer.description));
+        if let Some(content) = answer.content.as_ref().filter(|_| !is_head) {
             response = response.content(content.media_type, media_type(content));
         }
-        operation = operation.response(answer.status.to_string(), response);
+        responses.insert(answer.status, response);
     }
     let problem = Content::json::<ProblemJson>();
-    let problem = ResponseBuilder::new()
-        .description("a failure; docs/errors.md lists the codes")
-        .content("application/problem+json", media_type(&problem));
-    operation = operation.response("default", problem);
+    for status in route.failures(auth) {
+        let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+        let mut response = ResponseBuilder::new().description(title.unwrap_or_default());
+        if !is_head {
+            response = response.content("application/problem+json", media_type(&problem));
+        }
+        responses.insert(status, response);
+    }
+    for (status, response) in responses {
+        operation = operation.response(status.to_string(), response);
+    }
     match (route.needs, auth) {
         (Some(scope), Auth::Tokens) => operation.security(SecurityRequirement::new(TOKEN, [scope.to_string()])),
         _ => operation.securities(Some([])),
@@ -97,13 +125,23 @@ fn media_type(content: &Content) -> MediaType {
     MediaType::new(Some(content.schema.clone()))
 }
 
-fn described(name: &str) -> Option<&'static str> {
+/// What a parameter of a path is.
+fn path_parameter(name: &str) -> (&'static str, RefOr<Schema>) {
     match name {
-        "hash" | "xorb" => Some("64 hex digits, in the protocol's text form"),
-        "id" => Some("the id of a grant"),
-        "file" => Some("64 hex digits: the hash of a file"),
-        "digest" => Some("64 hex digits, as sha256sum prints them"),
-        "prefix" => Some("any; clients send `default` or `default-merkledb`"),
-        _ => None,
+        "hash" | "xorb" => ("64 hex digits, in the protocol's text form", schema::hash()),
+        "id" => ("the id of a grant", schema::form("^[A-Za-z0-9_-]+$")),
+        "file" => ("64 hex digits: the hash of a file", schema::hash()),
+        "digest" => ("64 hex digits, as sha256sum prints them", schema::hash()),
+        "prefix" => ("any; clients send `default` or `default-merkledb`", schema::form("^[^/]+$")),
+        _ => ("text", schema::text()),
     }
+}
+
+/// A name for generated clients: the method and the path, as words.
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split('/').filter(|word| !word.is_empty()).map(|word| {
+        let name = word.trim_matches(['{', '}']);
+        if name == word { name.replace(['-', '.'], "_") } else { format!("by_{name}") }
+    });
+    [method.to_ascii_lowercase()].into_iter().chain(words).collect::<Vec<_>>().join("_")
 }

@@ -10,6 +10,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
+use super::schema::HashText;
 use crate::format::FileHash;
 use crate::service::RemoveError;
 use crate::service::access::RepoScope;
@@ -51,6 +52,7 @@ pub(super) async fn file(
 /// Answer of `DELETE /v1/files/{file}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RemovedFileJson {
+    #[schema(value_type = HashText)]
     file: String,
     /// Whether nobody has the file any more.
     file_removed: bool,

@@ -1,17 +1,19 @@
 //! One route: its methods and paths, what it takes to be let in, and what is said about it to people and programs.
 
+use std::collections::BTreeSet;
+
 use axum::Router;
 use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use utoipa::ToSchema;
 use utoipa::openapi::path::HttpMethod;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{Ref, RefOr};
-use utoipa::{PartialSchema, ToSchema};
 
-use super::AppState;
-use super::auth::guard;
+use super::auth::{Auth, guard};
 use super::work::{Work, bounded};
+use super::{AppState, schema};
 use crate::service::access::Scope;
 
 /// A route, made by [`Route::get`] and its like and completed by the methods that follow.
@@ -25,6 +27,8 @@ pub(super) struct Route {
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Content>,
     pub(super) answers: Vec<Answer>,
+    /// Statuses of failures, beside those that every route of its kind has.
+    failures: Vec<u16>,
     /// What stands before the handler.
     work: Work,
     handler: MethodRouter<AppState>,
@@ -36,6 +40,7 @@ pub(super) struct Parameter {
     pub(super) is_header: bool,
     pub(super) is_required: bool,
     pub(super) description: &'static str,
+    pub(super) schema: RefOr<Schema>,
 }
 
 /// An answer that is no failure.
@@ -56,7 +61,7 @@ pub(super) struct Content {
 impl Content {
     /// Bytes, or text for programs that is not JSON.
     pub(super) fn bytes(media_type: &'static str) -> Self {
-        Self { media_type, schema: Vec::<u8>::schema(), components: Vec::new() }
+        Self { media_type, schema: schema::binary(), components: Vec::new() }
     }
 
     /// JSON of this type.
@@ -86,6 +91,7 @@ impl Route {
             parameters: Vec::new(),
             body: None,
             answers: Vec::new(),
+            failures: Vec::new(),
             work: Work::Lookup,
             handler: on(filter, handler),
         }
@@ -152,12 +158,14 @@ impl Route {
     }
 
     pub(super) fn query(mut self, name: &'static str, description: &'static str) -> Self {
-        self.parameters.push(Parameter { name, is_header: false, is_required: false, description });
+        let schema = schema::text();
+        self.parameters.push(Parameter { name, is_header: false, is_required: false, description, schema });
         self
     }
 
     pub(super) fn header(mut self, name: &'static str, description: &'static str) -> Self {
-        self.parameters.push(Parameter { name, is_header: true, is_required: false, description });
+        let schema = schema::text();
+        self.parameters.push(Parameter { name, is_header: true, is_required: false, description, schema });
         self
     }
 
@@ -167,6 +175,40 @@ impl Route {
             parameter.is_required = true;
         }
         self
+    }
+
+    /// What the parameter added last looks like; any text, if nothing else is said.
+    pub(super) fn of(mut self, schema: RefOr<Schema>) -> Self {
+        if let Some(parameter) = self.parameters.last_mut() {
+            parameter.schema = schema;
+        }
+        self
+    }
+
+    /// Statuses of failures that not every route of its kind has.
+    pub(super) fn fails(mut self, statuses: &[u16]) -> Self {
+        self.failures.extend_from_slice(statuses);
+        self
+    }
+
+    /// Every status of a failure that it may respond with.
+    pub(super) fn failures(&self, auth: Auth) -> BTreeSet<u16> {
+        // Too much to do, a defect, a deadline.
+        let mut statuses: BTreeSet<u16> = self.failures.iter().copied().chain([429, 500, 503]).collect();
+        if self.needs.is_some() && auth == Auth::Tokens {
+            statuses.extend([401, 403]);
+        }
+        let names_a_hash = self.paths.iter().any(|path| path.contains('{'));
+        if names_a_hash || !self.parameters.is_empty() || self.body.is_some() {
+            statuses.insert(400);
+        }
+        if self.body.is_some() {
+            statuses.extend([408, 413]);
+        }
+        if self.work == Work::Upload {
+            statuses.insert(507);
+        }
+        statuses
     }
 
     pub(super) fn takes(mut self, body: Content) -> Self {
@@ -186,16 +228,7 @@ impl Route {
 
     /// Its method, in capitals.
     pub(super) const fn method_name(&self) -> &'static str {
-        match self.method {
-            HttpMethod::Get => "GET",
-            HttpMethod::Post => "POST",
-            HttpMethod::Put => "PUT",
-            HttpMethod::Delete => "DELETE",
-            HttpMethod::Head => "HEAD",
-            HttpMethod::Patch => "PATCH",
-            HttpMethod::Options => "OPTIONS",
-            HttpMethod::Trace => "TRACE",
-        }
+        name_of(&self.method)
     }
 
     /// Adds it to a router, under each of its names, behind the guard.
@@ -211,5 +244,19 @@ impl Route {
             (None, None) => self.handler,
         };
         self.paths.into_iter().fold(router, |router, path| router.route(path, handler.clone()))
+    }
+}
+
+/// A method in capitals.
+pub(super) const fn name_of(method: &HttpMethod) -> &'static str {
+    match method {
+        HttpMethod::Get => "GET",
+        HttpMethod::Post => "POST",
+        HttpMethod::Put => "PUT",
+        HttpMethod::Delete => "DELETE",
+        HttpMethod::Head => "HEAD",
+        HttpMethod::Patch => "PATCH",
+        HttpMethod::Options => "OPTIONS",
+        HttpMethod::Trace => "TRACE",
     }
 }

@@ -11,7 +11,7 @@ use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, Rec
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
 use super::work::Work::{Light, Upload};
-use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi};
+use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
 use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
@@ -29,10 +29,15 @@ fn for_people() -> Vec<Route> {
     let parts = |route: Route| {
         route
             .query("range", "chunks: A-B (B not included), A-, -N for the last N, or A; all if not given")
+            .of(schema::form("^([0-9]+-[0-9]*|-[0-9]+|[0-9]+)$"))
             .query("format", "xorb for stored records (the default), raw for decompressed bytes")
+            .of(schema::one_of(["xorb", "raw"]))
             .header("range", "bytes of what the parameters select, as in RFC 9110")
             .answers(200, "the chunks", octets())
             .answers(206, "the bytes of the Range header", octets())
+            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .answers(304, "as If-None-Match has it", None)
+            .fails(&[404, 412, 416])
     };
     vec![
         Route::post("/xorbs/{hash}", Write, xorbs::upload)
@@ -45,12 +50,15 @@ fn for_people() -> Vec<Route> {
             .says("Chunks of a xorb; for tokens of all repositories"),
         Route::get("/xorbs/{hash}/chunks", Read, xorbs::list_chunks)
             .says("Where the chunks of a xorb are; for tokens of all repositories")
-            .answers(200, "every chunk", Content::json::<ChunksJson>()),
+            .answers(200, "every chunk", Content::json::<ChunksJson>())
+            .fails(&[404]),
         Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
             .costs(Light)
             .also(&["/xorbs/{prefix}/{hash}"])
             .says("Whether a xorb is there, as clients before 1.3.0 ask")
-            .answers(200, "it is there", None),
+            .answers(200, "it is there", None)
+            .answers(304, "as If-None-Match has it", None)
+            .fails(&[404, 412, 416]),
     ]
 }
 
@@ -83,12 +91,14 @@ fn for_writers() -> Vec<Route> {
         Route::get("/v1/chunks/{prefix}/{hash}", Read, chunks::find)
             .also(&["/chunks/{prefix}/{hash}", "/chunk/{prefix}/{hash}"])
             .says("A shard that says which xorb has a chunk")
-            .answers(200, "the shard", octets()),
+            .answers(200, "the shard", octets())
+            .fails(&[404]),
         Route::delete("/v1/files/{file}", Write, removal::file)
             .costs(Light)
             .says("Remove the repository's claim to a file; the file goes with the last one")
             .query("repo", "whose claim; for tokens that administer all repositories, which remove all claims else")
-            .answers(200, "removed", Content::json::<RemovedFileJson>()),
+            .answers(200, "removed", Content::json::<RemovedFileJson>())
+            .fails(&[403, 404]),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
             .costs(Light)
             .says("Counted and dropped")
@@ -104,20 +114,21 @@ fn for_granted() -> Vec<Route> {
             .says("Ask to upload a xorb")
             .takes(Content::json::<GrantRequestJson>())
             .answers(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
-            .answers(200, "the xorb is there already; nothing need be sent", Content::json::<WasInsertedJson>()),
+            .answers(200, "the xorb is there already; nothing need be sent", Content::json::<WasInsertedJson>())
+            .fails(&[404, 507]),
         Route::put("/v1/grants/{xorb}", None, grants::send)
             .costs(Upload)
-            .says("Send the bytes of a grant, to its URL, which carries its own authority")
+            .says("Send the bytes of a grant, with the Content-Length asked for, to its URL, which carries its own authority")
             .query("s", "the signature")
             .required()
-            .header("content-length", "the length that was asked for")
-            .required()
             .takes(octets())
-            .answers(200, "taken; commit the grant", None),
+            .answers(200, "taken; commit the grant", None)
+            .fails(&[403, 412]),
         Route::post("/v1/xorb-commits/{prefix}/{hash}/grant/{id}", Write, grants::commit)
             .costs(Light)
             .says("Store the bytes of a grant")
-            .answers(200, "stored", None),
+            .answers(200, "stored", None)
+            .fails(&[403, 404, 507]),
     ]
 }
 
@@ -129,64 +140,85 @@ fn for_readers() -> Vec<Route> {
             .also(&["/reconstructions"])
             .says("What several files are made of")
             .query("file_id", "hash of a file; may be given several times")
-            .answers(200, "all of them", Content::json::<BatchJson>()),
+            .of(schema::hashes(400))
+            .answers(200, "all of them", Content::json::<BatchJson>())
+            .fails(&[404]),
         Route::post("/v1/reconstructions", Read, reconstructions::batch_post)
             .costs(Light)
             .says("What several files are made of, as the documents have it")
             .takes(Content::json::<FileKeysJson>())
-            .answers(200, "all of them", Content::json::<BatchJson>()),
+            .answers(200, "all of them", Content::json::<BatchJson>())
+            .fails(&[404]),
         Route::get("/v1/reconstructions/{file}", Read, reconstructions::v1)
             .also(&["/reconstructions/{file}", "/reconstruction/{file}"])
             .says("What a file is made of, with a URL for every run of chunks")
             .header("range", FILE_RANGE)
+            .of(schema::byte_range())
             .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
-            .answers(200, "its terms", Content::json::<ReconstructionV1Json>()),
+            .answers(200, "its terms", Content::json::<ReconstructionV1Json>())
+            .fails(&[404, 416]),
         Route::get("/v2/reconstructions/{file}", Read, reconstructions::v2)
             .says("What a file is made of, with a URL for every xorb")
             .header("range", FILE_RANGE)
+            .of(schema::byte_range())
             .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
-            .answers(200, "its terms", Content::json::<ReconstructionV2Json>()),
+            .answers(200, "its terms", Content::json::<ReconstructionV2Json>())
+            .fails(&[404, 416]),
         Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
             .costs(Light)
             .says("What a client must know to edit a file in the middle")
             .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
+            .of(schema::closed_byte_ranges())
             .required()
-            .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>()),
+            .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>())
+            .fails(&[404]),
         Route::get("/v1/files", Read, listing::files)
             .says("The files that the token may read, a page at a time")
             .query("after", "the `next` of the page before")
+            .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
+            .of(schema::count())
             .answers(200, "a page", Content::json::<FilesPageJson>()),
         Route::get("/v1/xorbs", Read, listing::xorbs)
             .says("All xorbs, a page at a time; for tokens of all repositories")
             .query("after", "the `next` of the page before")
+            .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
-            .answers(200, "a page", Content::json::<XorbsPageJson>()),
+            .of(schema::count())
+            .answers(200, "a page", Content::json::<XorbsPageJson>())
+            .fails(&[403]),
         Route::get("/v1/usage", Read, usage::usage)
             .says("What the token's repository has and may have, or, for tokens that administer all, each repository")
             .query("repo", "this repository alone")
             .query("after", "the `next` of the page before")
             .query("limit", "entries on a page, 1000 at most")
-            .answers(200, "a page", Content::json::<UsagePageJson>()),
-        Route::get("/v1/sha256/{digest}", Read, sha256::find).says("The file with this sha256").answers(
-            200,
-            "its hash, and whether the claim is verified",
-            Content::json::<Sha256Json>(),
-        ),
+            .of(schema::count())
+            .answers(200, "a page", Content::json::<UsagePageJson>())
+            .fails(&[403]),
+        Route::get("/v1/sha256/{digest}", Read, sha256::find)
+            .says("The file with this sha256")
+            .answers(200, "its hash, and whether the claim is verified", Content::json::<Sha256Json>())
+            .fails(&[404]),
         Route::get("/v1/files/{file}", Read, files::read)
             .costs(Light)
             .says("The bytes of a file")
             .header("range", "bytes of the file, as in RFC 9110")
             .answers(200, "the file", octets())
-            .answers(206, "the bytes of the Range header", octets()),
+            .answers(206, "the bytes of the Range header", octets())
+            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .answers(304, "as If-None-Match has it", None)
+            .fails(&[404, 412, 416]),
         Route::get("/v1/data/{xorb}", None, transfer::data)
             .costs(Light)
             .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
             .query("s", "the signature")
             .required()
             .header("range", "one of the ranges that were signed, or all of them in their order")
+            .of(schema::closed_byte_ranges())
             .required()
-            .answers(206, "the bytes", octets()),
+            .answers(206, "the bytes", octets())
+            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .fails(&[403, 404]),
     ]
 }
 
@@ -212,6 +244,10 @@ fn for_operators() -> Vec<Route> {
             Content::json::<serde_json::Value>(),
         ),
     ]
+}
+
+fn multipart() -> Content {
+    Content::bytes("multipart/byteranges")
 }
 
 fn octets() -> Content {

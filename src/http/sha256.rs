@@ -9,6 +9,8 @@ use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
+use super::schema;
+use super::schema::HashText;
 use crate::format::shard::Sha256;
 
 /// `GET /v1/sha256/{digest}`: the file, and whether that is verified.
@@ -27,8 +29,11 @@ pub(super) async fn find(
 /// Answer of `GET /v1/sha256/{digest}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Sha256Json {
+    #[schema(value_type = HashText)]
     file: String,
+    #[schema(value_type = HashText)]
     sha256: String,
     /// `verified`, or `claimed` by the reader's own repository.
+    #[schema(schema_with = schema::sha256_states)]
     state: &'static str,
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::schema;
+use super::schema::HashText;
 use crate::format::{ByteRange, ChunkRange};
 use crate::service::reconstruct::PlannedTerm;
 use crate::service::{ChunkInfo, Uploaded};
@@ -12,6 +14,7 @@ use crate::service::{ChunkInfo, Uploaded};
 /// Answer of `POST /xorbs/{hash}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UploadedJson {
+    #[schema(value_type = HashText)]
     hash: String,
     was_inserted: bool,
     chunks: u32,
@@ -40,6 +43,7 @@ pub(super) struct WasInsertedJson {
 /// Body of `POST /v1/xorb-grants/{prefix}/{hash}` (spec 5.4.2).
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct GrantRequestJson {
+    #[schema(minimum = 1)]
     pub(super) length: u64,
     pub(super) checksum: ChecksumJson,
 }
@@ -47,7 +51,9 @@ pub(super) struct GrantRequestJson {
 /// The checksum of [`GrantRequestJson`]: `crc64nvme`, and the number in decimal digits.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ChecksumJson {
+    #[schema(schema_with = schema::checksums)]
     pub(super) algo: String,
+    #[schema(schema_with = schema::digits)]
     pub(super) value: String,
 }
 
@@ -55,6 +61,7 @@ pub(super) struct ChecksumJson {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GrantJson {
     pub(super) id: String,
+    #[schema(schema_with = schema::grant_methods)]
     pub(super) method: &'static str,
     pub(super) url: String,
     pub(super) headers: BTreeMap<String, String>,
@@ -63,6 +70,7 @@ pub(super) struct GrantJson {
 /// Answer of `GET /xorbs/{hash}/chunks`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunksJson {
+    #[schema(value_type = HashText)]
     pub(super) hash: String,
     pub(super) serialized_len: u64,
     pub(super) raw_len: u64,
@@ -73,7 +81,9 @@ pub(super) struct ChunksJson {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunkJson {
     index: u32,
+    #[schema(value_type = HashText)]
     hash: String,
+    #[schema(schema_with = schema::schemes)]
     scheme: String,
     serialized_offset: u64,
     serialized_len: u64,
@@ -114,6 +124,7 @@ pub(super) struct FileKeysJson(pub(super) Vec<FileKeyJson>);
 /// One file of [`FileKeysJson`]. Clients send a prefix, too; it means nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct FileKeyJson {
+    #[schema(value_type = HashText)]
     pub(super) hash: String,
 }
 
@@ -143,6 +154,7 @@ pub(super) struct BatchJson {
 /// A run of chunks that is part of a file.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TermJson {
+    #[schema(value_type = HashText)]
     hash: String,
     unpacked_length: u64,
     range: ChunkRangeJson,
@@ -216,6 +228,7 @@ pub(super) struct ProblemJson {
     r#type: String,
     title: String,
     status: u16,
+    #[schema(schema_with = schema::codes)]
     code: String,
     detail: String,
 }

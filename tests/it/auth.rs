@@ -43,23 +43,21 @@ async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_ope
                 .fold(template.clone(), |path, name| path.replace(name, &zeros));
             let path = path.replace("{prefix}", "default").replace("{id}", "x");
             assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
+            // Whoever may not GET may not HEAD.
+            let listed_as = if method == "head" { "get" } else { method };
             let listed =
-                |list: &[(&str, &str)]| list.iter().any(|(verb, begin)| verb == method && path.starts_with(begin));
+                |list: &[(&str, &str)]| list.iter().any(|(verb, begin)| *verb == listed_as && path.starts_with(begin));
             let needed = match template.as_str() {
                 open if OPEN.contains(&open) => 0,
                 _ if listed(&ADMINISTRATION) => 3,
                 _ if listed(&WRITES) => 2,
                 _ => 1,
             };
-            let methods =
-                if method == "get" { vec!["GET".to_owned(), "HEAD".to_owned()] } else { vec![method.to_uppercase()] };
-            for method in &methods {
-                check_route(&client, method, &path, needed, &tokens).await;
-            }
+            check_route(&client, &method.to_uppercase(), &path, needed, &tokens).await;
             walked.insert((method.clone(), template.clone()));
         }
     }
-    assert!(walked.len() >= 31, "{walked:?}");
+    assert!(walked.len() >= 50, "{walked:?}");
 }
 
 /// `needed` counts scopes: 0 none, 1 read, 2 write, 3 admin.

@@ -41,6 +41,7 @@ mod limits;
 mod memory;
 #[cfg(feature = "full-tests")]
 mod official;
+mod openapi;
 mod operations;
 mod outages;
 mod overload;

@@ -65,7 +65,7 @@ async fn a_page_has_a_limit_a_place_and_a_next_one() {
     for route in ["/v1/files", "/v1/xorbs"] {
         client.get(&format!("{route}?after=xyz")).await.problem(400, "invalid_hash");
         for limit in ["0", "-1", "x", "4294967296"] {
-            client.get(&format!("{route}?limit={limit}")).await.problem(400, "invalid_range");
+            client.get(&format!("{route}?limit={limit}")).await.problem(400, "invalid_request");
         }
     }
 }

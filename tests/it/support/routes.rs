@@ -23,7 +23,7 @@ impl RouteCase {
     }
 }
 
-/// Every route and alias, GET and HEAD apart.
+/// Every route and alias.
 pub async fn routes(client: &Client) -> Vec<RouteCase> {
     let document = client.get("/openapi.json").await.json();
     let mut found = Vec::new();
@@ -32,13 +32,12 @@ pub async fn routes(client: &Client) -> Vec<RouteCase> {
             let alias_of = operation["description"].as_str().and_then(|text| text.split('`').nth(1));
             let scope = operation["security"].as_array().and_then(|list| list.first());
             let scope = scope.and_then(|needs| needs.as_object()?.values().next()?.get(0)?.as_str());
-            let methods = if method == "get" { vec!["GET", "HEAD"] } else { vec![method.as_str()] };
-            found.extend(methods.into_iter().map(|method| RouteCase {
+            found.push(RouteCase {
                 method: method.to_uppercase(),
                 template: template.clone(),
                 canonical: alias_of.unwrap_or(template).to_owned(),
                 scope: scope.map(str::to_owned),
-            }));
+            });
         }
     }
     assert!(found.len() >= 40, "{found:?}");

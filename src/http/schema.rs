@@ -1,0 +1,95 @@
+//! Schemas of the OpenAPI document that types alone do not say: forms of texts, closed lists, ranges of numbers.
+
+use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::code::Code;
+
+/// A hash in text: 64 hex digits. In responses they are in lower case.
+#[derive(ToSchema)]
+#[schema(pattern = "^[0-9a-fA-F]{64}$", min_length = 64, max_length = 64)]
+#[expect(dead_code, reason = "it stands for hashes in the document, and has no values")]
+pub(super) struct HashText(String);
+
+/// A reference to [`HashText`], which is always in the document.
+pub(super) fn hash() -> RefOr<Schema> {
+    RefOr::Ref(Ref::from_schema_name(HashText::name()))
+}
+
+/// Several hashes in a query.
+pub(super) fn hashes(max_count: usize) -> RefOr<Schema> {
+    RefOr::T(Schema::Array(ArrayBuilder::new().items(hash()).max_items(Some(max_count)).build()))
+}
+
+/// Bytes of any kind.
+pub(super) fn binary() -> RefOr<Schema> {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+    object(ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build())
+}
+
+/// Text of which nothing more is known here.
+pub(super) fn text() -> RefOr<Schema> {
+    String::schema()
+}
+
+/// Text of this form, a regular expression.
+pub(super) fn form(pattern: &str) -> RefOr<Schema> {
+    object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build())
+}
+
+/// One of these words.
+pub(super) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> RefOr<Schema> {
+    object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+}
+
+/// A whole number from 1 on that fits into 32 bits.
+pub(super) fn count() -> RefOr<Schema> {
+    let format = SchemaFormat::KnownFormat(KnownFormat::UInt32);
+    let number = ObjectBuilder::new().schema_type(Type::Integer).format(Some(format));
+    object(number.minimum(Some(1)).maximum(Some(u32::MAX)).build())
+}
+
+/// A `Range` header: bytes, and one range.
+pub(super) fn byte_range() -> RefOr<Schema> {
+    form("^bytes=([0-9]+-[0-9]*|-[0-9]+)$")
+}
+
+/// Several byte ranges with both ends.
+pub(super) fn closed_byte_ranges() -> RefOr<Schema> {
+    form("^bytes=[0-9]+-[0-9]+(,[0-9]+-[0-9]+)*$")
+}
+
+/// The codes of problems.
+pub(super) fn codes() -> RefOr<Schema> {
+    one_of(Code::ALL.iter().map(|code| code.as_str()))
+}
+
+/// How a chunk is compressed.
+pub(super) fn schemes() -> RefOr<Schema> {
+    one_of(["none", "lz4", "bg4-lz4"])
+}
+
+/// What is known of a sha256.
+pub(super) fn sha256_states() -> RefOr<Schema> {
+    one_of(["verified", "claimed"])
+}
+
+/// A 64-bit number in decimal digits, as text.
+pub(super) fn digits() -> RefOr<Schema> {
+    form("^[0-9]{1,20}$")
+}
+
+/// The checksums of grants.
+pub(super) fn checksums() -> RefOr<Schema> {
+    one_of(["crc64nvme"])
+}
+
+/// How the bytes of a grant are sent.
+pub(super) fn grant_methods() -> RefOr<Schema> {
+    one_of(["PUT"])
+}
+
+fn object(object: Object) -> RefOr<Schema> {
+    RefOr::T(Schema::Object(object))
+}

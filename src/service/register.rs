@@ -285,10 +285,7 @@ impl Cas {
 /// Within which walls deduplication may mention what these claims upload: everything of one owner, the part of a
 /// repository's name before its last slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
-    let name = repo.to_string();
-    // `*` is the owner of what tokens for all repositories upload, and of nothing else.
-    let owner = name.rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
-    owner.unwrap_or(&name).to_owned()
+    repo.owner().to_owned()
 }
 
 /// The walls within which these claims are told of what is stored; `None` where there are none, for who may read

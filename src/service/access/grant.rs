@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::keys::KeyRing;
 use super::seal::{Purpose, open, seal};
-use super::token::{Claims, RepoScope, Subject};
+use super::token::{Claims, Subject};
 use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::XorbHash;
 use crate::format::reader::Reader;
@@ -55,6 +55,7 @@ pub struct Grant {
     /// What makes it different from every other grant.
     pub nonce: [u8; 16],
     owner: Owner,
+    tenant: Tenant,
 }
 
 /// Whose grant it is: a digest, so that the id neither grows with the names nor shows them.
@@ -63,32 +64,33 @@ struct Owner([u8; 16]);
 
 impl Owner {
     fn of(claims: &Claims) -> Self {
-        let mut hasher = Sha256::new();
-        // Names have no control characters: a zero byte ends each.
-        let repo: &RepoScope = &claims.repo;
-        for part in ["zorb grant owner", repo.as_signed(), claims.subject.as_ref().map_or("", Subject::as_str)] {
-            hasher.update(part.as_bytes());
-            hasher.update([0]);
-        }
-        let digest: [u8; 32] = hasher.finalize().into();
-        Self(std::array::from_fn(|index| digest.get(index).copied().unwrap_or_default()))
-    }
-}
-
-impl Owner {
-    /// The same as a number, for shares.
-    fn tenant(self) -> Tenant {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        Tenant::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        Self(digest(["zorb grant owner", claims.repo.as_signed(), subject(claims)]))
     }
 }
 
 impl Claims {
-    /// Whose requests count together: those of one repository and subject.
+    /// Whose requests count together: those of one owner of repositories and one subject. Further repositories of an
+    /// owner are no further shares.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
-        Owner::of(self).tenant()
+        Tenant::new(u64::from_le_bytes(digest(["zorb tenant", self.repo.owner(), subject(self)])))
     }
+}
+
+fn subject(claims: &Claims) -> &str {
+    claims.subject.as_ref().map_or("", Subject::as_str)
+}
+
+/// The first bytes of a SHA-256 of these parts.
+fn digest<const LEN: usize>(parts: [&str; 3]) -> [u8; LEN] {
+    let mut hasher = Sha256::new();
+    // Names have no control characters: a zero byte ends each.
+    for part in parts {
+        hasher.update(part.as_bytes());
+        hasher.update([0]);
+    }
+    let digest: [u8; 32] = hasher.finalize().into();
+    std::array::from_fn(|index| digest.get(index).copied().unwrap_or_default())
 }
 
 impl GrantRequest<'_> {
@@ -101,6 +103,7 @@ impl GrantRequest<'_> {
         payload.extend_from_slice(&self.crc64nvme.to_le_bytes());
         payload.extend_from_slice(&self.nonce);
         payload.extend_from_slice(&Owner::of(self.claims).0);
+        payload.extend_from_slice(&self.claims.tenant().number().to_le_bytes());
         let sealed = |purpose| seal(ring, purpose, self.xorb.as_bytes(), &payload);
         IssuedGrant { id: sealed(Purpose::Grant), upload: sealed(Purpose::GrantedUpload) }
     }
@@ -140,10 +143,10 @@ fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix
 }
 
 impl Grant {
-    /// Whose share its bytes are of: its owner's.
+    /// Whose share its bytes are of: that of the token that asked for it.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
-        self.owner.tenant()
+        self.tenant
     }
 
     /// Whether the holder of this token is the one whom the grant was given to.
@@ -164,6 +167,7 @@ fn parse_payload(payload: &[u8]) -> Option<Grant> {
         crc64nvme: reader.u64().ok()?,
         nonce: reader.array().ok()?,
         owner: Owner(reader.array().ok()?),
+        tenant: Tenant::new(reader.u64().ok()?),
     };
     reader.finish().ok()?;
     Some(grant)

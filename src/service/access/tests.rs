@@ -280,21 +280,21 @@ fn a_data_url_of_an_older_server_is_good_and_nobodys() {
 }
 
 #[test]
-fn a_tenant_is_a_repository_and_a_subject_whatever_the_scope_and_the_grant_knows_it() {
+fn repositories_of_one_owner_share_and_subjects_do_not() {
     let tenant = |repo: &str, subject: Option<&str>| {
-        let subject = subject.map(|name| name.parse().unwrap());
+        let subject = subject.map(|subject| subject.parse().unwrap());
         Claims { repo: repo.parse().unwrap(), subject, ..claims() }.tenant()
     };
-    let all = [
-        tenant("a/b", None),
-        tenant("a/c", None),
-        tenant("a/b", Some("x")),
-        tenant("a/b", Some("y")),
-        tenant("*", None),
-    ];
-    assert_eq!(HashSet::from(all).len(), all.len());
+    let one = tenant("models/acme/bert", None);
+    assert_eq!(one, tenant("models/acme/other", None));
+    for other in [tenant("models/acme/bert", Some("ci")), tenant("models/other/bert", None), tenant("acme/bert", None)]
+    {
+        assert_ne!(one, other);
+    }
+    assert_eq!(tenant("*", None), Claims::UNRESTRICTED.tenant());
     let reading = Claims { scope: Scope::Read, expires_unix_secs: 1, ..claims() };
     assert_eq!(reading.tenant(), claims().tenant());
+    assert_ne!(tenant("*", None), tenant("*/bert", None));
 }
 
 fn url(of: &[(u64, u64)]) -> SecretText {

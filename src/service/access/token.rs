@@ -156,6 +156,15 @@ impl RepoScope {
         }
     }
 
+    /// Its owner: the part of the name before the last slash, or all of a name without one. `*` is the owner of what
+    /// tokens for all repositories upload, and of nothing else.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        let Self::One(repo) = self else { return "*" };
+        let owner = repo.as_str().rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
+        owner.unwrap_or(repo.as_str())
+    }
+
     /// As it stands in a token: no name is empty, so that all can be.
     pub(super) fn as_signed(&self) -> &str {
         match self {

@@ -31,6 +31,7 @@ fn a_grant_says_what_may_be_sent_and_which_one_it_is() {
     let grant = grant();
     assert_eq!((grant.body_len, grant.crc64nvme), (300_048, 668_303_702_102_526_178));
     assert_eq!((grant.nonce, grant.expires_unix_secs), ([5; 16], LATER));
+    assert_eq!(grant.tenant(), claims().tenant());
 }
 
 #[test]

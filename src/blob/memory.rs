@@ -104,6 +104,10 @@ impl Draft for MemoryDraft {
         Ok(())
     }
 
+    fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError> {
+        Ok(self.bytes)
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { bytes, store } = *self;
         store.lock().insert(key, bytes.into());

@@ -104,6 +104,13 @@ pub trait Draft: fmt::Debug + Send + 'static {
     /// Those of [`Draft::write`].
     fn flush(&mut self) -> Result<(), BlobError>;
 
+    /// What was written, in place of a blob: the draft goes away. Blocks, like a write.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Draft::write`], or the bytes cannot be read back.
+    fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError>;
+
     /// Makes the blob durable and visible under `key`.
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;
 

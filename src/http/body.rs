@@ -69,10 +69,7 @@ impl PacedBody {
     pub(super) async fn collect(mut self, max_len: u64) -> Result<Bytes, UploadError> {
         let mut bytes = BytesMut::new();
         while let Some(piece) = self.next().await {
-            let piece = piece.map_err(|error| match error {
-                BodyError::Aborted(source) => UploadError::Aborted(source),
-                BodyError::Stalled => UploadError::Stalled,
-            })?;
+            let piece = piece?;
             if bytes.len() as u64 + piece.len() as u64 > max_len {
                 return Err(UploadError::TooLarge { limit: max_len });
             }

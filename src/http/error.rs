@@ -204,6 +204,10 @@ impl From<UploadError> for Problem {
             UploadError::Stalled => {
                 Self::new(Code::BodyTimeout, "The body made no progress for too long; send it again.")
             }
+            UploadError::TooSlow => {
+                let detail = "Others wait, and this was the slowest of your requests; send it again.";
+                Self::new(Code::BodyTimeout, detail).retry_soon()
+            }
             UploadError::Store(error) => error.into(),
         }
     }

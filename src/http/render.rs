@@ -42,7 +42,13 @@ pub(super) async fn kept(
     content_type: &'static str,
 ) -> Result<Response, Problem> {
     let room = state.cas.text_room(made_in, bytes.len()).await?;
+    let transfer = room.transfer();
     let mut response = Response::new(Body::from(Bytes::from_owner(Kept { bytes, _room: room })));
+    if let Some(transfer) = transfer {
+        // Made by now: from here on its client decides how long the room is held.
+        transfer.begin();
+        response.extensions_mut().insert(transfer);
+    }
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }

@@ -21,17 +21,16 @@ use super::body::PacedBody;
 use super::error::Problem;
 use super::tenant::Sharer;
 use super::wire::RegisteredJson;
-use crate::format::limits::MAX_SHARD_LEN;
 use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
-use crate::service::{RegisterError, RegisteredShard, UploadError};
+use crate::service::{ReceivedShard, RegisterError, RegisteredShard, UploadError};
 
 /// How long a registration may take before its answer begins without it. What is refused sooner is refused with a
 /// status; later there is only the event in the stream.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long the body of a shard may take, however steadily it comes: it holds room that others wait for. 80 MiB in that
-/// time are 90 kB/s.
+/// How long the body of a shard may take, however steadily it comes: it holds a slot that others may wait for. 80 MiB in
+/// that time are 90 kB/s.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Pause between two signs of life in the stream; clients give up after 300 seconds of silence.
@@ -91,18 +90,15 @@ enum Progress {
     Over,
 }
 
-/// Receives the body when there is room for it; the rest is in the future.
+/// Receives the body; the rest is in the future.
 async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> Result<Registering, Problem> {
-    let declared = http_body::Body::size_hint(&body).exact();
-    if declared.is_some_and(|len| len > MAX_SHARD_LEN) {
-        return Err(UploadError::TooLarge { limit: MAX_SHARD_LEN }.into());
-    }
-    let room = state.cas.shard_room(tenant, declared.unwrap_or(MAX_SHARD_LEN)).await?;
-    let received = timeout(RECEIVE_TIMEOUT, PacedBody::new(body, &state).collect(MAX_SHARD_LEN)).await;
-    let shard = received.unwrap_or(Err(UploadError::Stalled))?;
+    let declared_len = http_body::Body::size_hint(&body).exact();
+    let receiving = state.cas.receive_shard(tenant, declared_len, PacedBody::new(body, &state));
+    let received = timeout(RECEIVE_TIMEOUT, receiving).await;
+    let ReceivedShard { bytes, room } = received.unwrap_or(Err(UploadError::Stalled))?;
     let cas = state.cas.clone();
     Ok(Box::pin(async move {
-        let registered = cas.register(&claims, shard).await;
+        let registered = cas.register(&claims, bytes).await;
         drop(room);
         registered
     }))

@@ -1,22 +1,26 @@
-//! Who may begin an upload: so many at once, of so many bytes together, and nobody more than its share while somebody
-//! else has less and wants more.
+//! Who may begin a transfer: so many at once, of so many bytes together, and no tenant more than its share while another
+//! one has less and wants more. Uploads, shards on their way in, and long responses on their way out are such transfers:
+//! how long they last is up to their clients.
 //!
-//! An upload cannot be taken back from who has it, so a share is enforced when one begins:
+//! * Alone, a tenant gets everything but the last eighth. That is for who comes next, who would otherwise wait until a
+//!   transfer ends, and one may take hours.
+//! * Who finds everything taken and has less than its share gets the place of the slowest transfers of tenants that have
+//!   more than theirs. Transfers that will end soon at their rate are not cut.
+//! * Where there is nothing to cut, the refused tenant is remembered for a while. Until then a tenant with more than its
+//!   share gets no more, and what ends goes to those who have less.
 //!
-//! * Alone, a tenant gets everything but the last eighth. That is for who comes next, who would otherwise wait until an
-//!   upload ends, and one may take hours.
-//! * Who is refused because all is taken, and has less than its share, is remembered for a while. Until then whoever has
-//!   more than its share gets no more, and what ends goes to those who have less.
-//!
-//! A share is the limit by the number of those who have uploads or were refused one lately. Below eight slots there is no
-//! last eighth.
+//! A share is the limit by the number of tenants that have transfers or were refused one lately. Below eight slots there is
+//! no last eighth.
+
+mod transfer;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use self::transfer::Transfer;
 use crate::runtime::fair::Tenant;
 
 /// How long a refused tenant is remembered: stock clients come back within 3, 9 and 27 seconds (spec 5.0).
@@ -28,9 +32,9 @@ const RESERVE: u64 = 8;
 /// What may be under way at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Uploads.
+    /// Transfers.
     pub(super) count: usize,
-    /// Bytes of their bodies, as declared. One upload alone may be longer.
+    /// Bytes of all of them, as declared. One transfer alone may be longer.
     pub(super) len: u64,
 }
 
@@ -43,7 +47,7 @@ pub(super) enum Refusal {
     AboveShare,
 }
 
-/// The uploads that are under way, by tenant.
+/// The transfers that are under way, by tenant.
 #[derive(Debug)]
 pub(super) struct Admission {
     limits: Limits,
@@ -54,7 +58,18 @@ pub(super) struct Admission {
 struct Table {
     total: Usage,
     tenants: HashMap<Tenant, Entry>,
+    transfers: HashMap<u64, Held>,
+    /// Counts transfers.
+    number: u64,
     swept: Option<Instant>,
+}
+
+/// What one transfer has.
+#[derive(Debug)]
+struct Held {
+    tenant: Tenant,
+    len: u64,
+    transfer: Arc<Transfer>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,26 +85,31 @@ struct Entry {
     wants_until: Option<Instant>,
 }
 
-/// An upload that may go on; it ends when this is dropped.
+/// A transfer that may go on; it ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Admitted<'a> {
-    admission: &'a Admission,
-    tenant: Tenant,
-    len: u64,
+pub(super) struct Admitted {
+    admission: Arc<Admission>,
+    number: u64,
+    transfer: Arc<Transfer>,
 }
 
 impl Admission {
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, table: Mutex::default() }
+    pub(super) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self { limits, table: Mutex::default() })
     }
 
-    /// Uploads that are under way.
+    /// Transfers that are under way.
     pub(super) fn count(&self) -> u64 {
         self.table().total.count
     }
 
-    /// Lets an upload of so many bytes begin.
-    pub(super) fn admit(&self, tenant: Tenant, len: u64) -> Result<Admitted<'_>, Refusal> {
+    /// Bytes of the transfers that are under way.
+    pub(super) fn len(&self) -> u64 {
+        self.table().total.len
+    }
+
+    /// Lets a transfer of so many bytes begin, in place of slow ones where there is no room.
+    pub(super) fn admit(self: &Arc<Self>, tenant: Tenant, len: u64) -> Result<Admitted, Refusal> {
         let now = Instant::now();
         let mut table = self.table();
         table.sweep(now);
@@ -113,19 +133,31 @@ impl Admission {
         } else {
             None
         };
+        if refusal == Some(Refusal::Full) {
+            for number in table.slowest(tenant, (all, limit), share, now) {
+                if let Some(held) = table.end(number, now) {
+                    held.transfer.cut();
+                }
+            }
+        }
+        let has_room = table.total.with(len).is_within(limit);
         let entry = table.tenants.entry(tenant).or_default();
         match refusal {
-            None => {
-                entry.usage = mine;
-                table.total = all;
-                Ok(Admitted { admission: self, tenant, len })
+            Some(Refusal::Full) if !has_room => {
+                entry.wants_until = Some(now + MEMORY);
+                Err(Refusal::Full)
             }
-            Some(refusal) => {
-                if refusal == Refusal::Full {
-                    entry.wants_until = Some(now + MEMORY);
-                }
+            Some(Refusal::AboveShare) => {
                 table.forget(tenant, now);
-                Err(refusal)
+                Err(Refusal::AboveShare)
+            }
+            None | Some(Refusal::Full) => {
+                entry.usage = mine;
+                table.total = table.total.with(len);
+                table.number += 1;
+                let (number, transfer) = (table.number, Arc::new(Transfer::default()));
+                table.transfers.insert(number, Held { tenant, len, transfer: Arc::clone(&transfer) });
+                Ok(Admitted { admission: Arc::clone(self), number, transfer })
             }
         }
     }
@@ -142,6 +174,44 @@ impl Table {
             self.tenants.retain(|_, entry| entry.is_there(now));
             self.swept = Some(now);
         }
+    }
+
+    /// The slowest transfers of tenants that have more than this share, other than this tenant: as many as leave what there would
+    /// be within the limit, or none where even all of them would not do.
+    fn slowest(&self, tenant: Tenant, (mut all, limit): (Usage, Usage), share: Usage, now: Instant) -> Vec<u64> {
+        let mut slow: Vec<_> = self
+            .transfers
+            .iter()
+            .filter(|(_, held)| held.tenant != tenant)
+            .filter_map(|(number, held)| Some((held.transfer.rate_if_slow(held.len, now)?, *number, held)))
+            .collect();
+        slow.sort_unstable_by_key(|(rate, number, _)| (*rate, *number));
+        let (mut left, mut chosen) = (HashMap::new(), Vec::new());
+        for (_, number, held) in slow {
+            let usage = || self.tenants.get(&held.tenant).map_or(Usage::default(), |entry| entry.usage);
+            let has = left.entry(held.tenant).or_insert_with(usage);
+            if all.is_within(limit) {
+                break;
+            }
+            if has.exceeds(share) {
+                let freed = Usage { count: 1, len: held.len };
+                (*has, all) = (has.minus(freed), all.minus(freed));
+                chosen.push(number);
+            }
+        }
+        if all.is_within(limit) { chosen } else { Vec::new() }
+    }
+
+    /// Gives back what a transfer has, unless that was done.
+    fn end(&mut self, number: u64, now: Instant) -> Option<Held> {
+        let held = self.transfers.remove(&number)?;
+        let ended = Usage { count: 1, len: held.len };
+        self.total = self.total.minus(ended);
+        if let Some(entry) = self.tenants.get_mut(&held.tenant) {
+            entry.usage = entry.usage.minus(ended);
+        }
+        self.forget(held.tenant, now);
+        Some(held)
     }
 
     fn forget(&mut self, tenant: Tenant, now: Instant) {
@@ -162,7 +232,7 @@ impl Entry {
 }
 
 impl Usage {
-    /// And one upload more.
+    /// And one transfer more.
     const fn with(self, len: u64) -> Self {
         Self { count: self.count + 1, len: self.len.saturating_add(len) }
     }
@@ -171,26 +241,50 @@ impl Usage {
         Self { count: self.count.saturating_sub(other.count), len: self.len.saturating_sub(other.len) }
     }
 
-    /// One of so many equal parts, and at least one upload.
+    /// One of so many equal parts, and at least one transfer.
     fn over(self, count: u64) -> Self {
         Self { count: (self.count / count).max(1), len: self.len / count }
     }
 
-    /// One upload is always within: who has none gets one.
+    /// Whether it is more than this, however few transfers those are.
+    const fn exceeds(self, limit: Self) -> bool {
+        self.count > limit.count || self.len > limit.len
+    }
+
+    /// One transfer is always within: who has none gets one.
     const fn is_within(self, limit: Self) -> bool {
         self.count <= 1 || (self.count <= limit.count && self.len <= limit.len)
     }
 }
 
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        let ended = Usage { count: 1, len: self.len };
+impl Admitted {
+    /// How far it is.
+    pub(super) const fn transfer(&self) -> &Arc<Transfer> {
+        &self.transfer
+    }
+
+    /// Bytes that it counts for; 0 where it was cut.
+    pub(super) fn declared_len(&self) -> u64 {
+        self.admission.table().transfers.get(&self.number).map_or(0, |held| held.len)
+    }
+
+    /// Lets it count for so many bytes, where those are fewer.
+    pub(super) fn shrink(&self, len: u64) {
         let mut table = self.admission.table();
-        table.total = table.total.minus(ended);
-        if let Some(entry) = table.tenants.get_mut(&self.tenant) {
-            entry.usage = entry.usage.minus(ended);
+        let Some(held) = table.transfers.get_mut(&self.number) else { return };
+        let (tenant, surplus) = (held.tenant, held.len.saturating_sub(len));
+        held.len -= surplus;
+        let freed = Usage { count: 0, len: surplus };
+        table.total = table.total.minus(freed);
+        if let Some(entry) = table.tenants.get_mut(&tenant) {
+            entry.usage = entry.usage.minus(freed);
         }
-        table.forget(self.tenant, Instant::now());
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.admission.table().end(self.number, Instant::now());
     }
 }
 

@@ -3,29 +3,31 @@
 //! A whole file of 800 000 terms is about a gigabyte while it is planned and a fifth of that as text, and clients that take a
 //! kilobyte in a second keep that for hours. So a plan has room before it is begun and a text before it is sent, all of them
 //! together as much as the constants here say, or there is none: who asks is refused at once, since it would wait for such
-//! clients in a turn that others need for short answers. What is moderate has room of its own, which those do not take. What is
+//! clients in a turn that others need for short answers. Who has less than its share is not refused while there are slow clients
+//! of others to be cut. What is moderate has room of its own, which those do not take. What is
 //! small, like a window of a common file, takes none.
 //!
 //! What it does not bound: a plan with a xorb for each of its terms takes half as much again as it has room for; what the index says
 //! of a file, 100 bytes for each term while it is read, is there before the plan's room; so is the text of an answer that is no
 //! plan, of a chunk's xorbs or of an edit, while it is made within its turn.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::Cas;
+use super::admission::{Admission, Admitted, Limits, Refusal, Transfer};
 use super::error::StoreError;
-use crate::runtime::fair::{FairGate, Limits, Tenant, Turn};
+use crate::runtime::fair::{Busy, Tenant};
 
-/// KiB of large answers: about the largest plan that there is; or eight plans of 100 000 terms, as many as there are turns for
-/// questions, and their texts. A quarter is for others than the one who has most.
-const LARGE_ROOM_KIB: u32 = 1 << 20;
+/// Bytes of large answers: about the largest plan that there is; or eight plans of 100 000 terms, as many as there are turns for
+/// questions, and their texts. An eighth is for others than the one who has most.
+const LARGE_ROOM_LEN: u64 = 1 << 30;
 
-/// KiB of moderate ones: a hundred of those that clients get who ask for windows of much fragmented files.
-const MODERATE_ROOM_KIB: u32 = 128 << 10;
+/// Bytes of moderate ones: a hundred of those that clients get who ask for windows of much fragmented files.
+const MODERATE_ROOM_LEN: u64 = 128 << 20;
 
-/// KiB of what deduplication says of chunks, 0.8 MB at most: whoever is refused there uploads what is there already, and takes
+/// Bytes of what deduplication says of chunks, 0.8 MB at most: whoever is refused there uploads what is there already, and takes
 /// nothing from those who read.
-const DEDUP_ROOM_KIB: u32 = 128 << 10;
+const DEDUP_ROOM_LEN: u64 = 128 << 20;
 
 /// Bytes of a moderate answer, at most: a plan of 4096 terms.
 const MAX_MODERATE_LEN: usize = 4 << 20;
@@ -44,29 +46,35 @@ const MAX_SMALL_TERM_COUNT: usize = 1024;
 #[derive(Debug, Default)]
 #[must_use = "the room is given back when this is dropped"]
 pub struct AnswerRoom {
-    turn: Option<Turn>,
+    admitted: Option<Admitted>,
 }
 
 /// The room that there is.
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
-    large: FairGate,
-    moderate: FairGate,
-    dedup: FairGate,
+    large: Arc<Admission>,
+    moderate: Arc<Admission>,
+    dedup: Arc<Admission>,
 }
 
 impl Default for Answers {
     fn default() -> Self {
-        // Nobody waits.
-        let (waiting_count, patience) = (0, Duration::ZERO);
-        let gate =
-            |kib: u32| FairGate::new(Limits { capacity: kib, per_tenant: kib - kib / 4, waiting_count, patience });
-        Self { large: gate(LARGE_ROOM_KIB), moderate: gate(MODERATE_ROOM_KIB), dedup: gate(DEDUP_ROOM_KIB) }
+        let room = |len| Admission::new(Limits { count: usize::MAX, len });
+        Self { large: room(LARGE_ROOM_LEN), moderate: room(MODERATE_ROOM_LEN), dedup: room(DEDUP_ROOM_LEN) }
+    }
+}
+
+impl AnswerRoom {
+    /// The progress of the answer that has it, for what sends it; none where the answer is small.
+    #[must_use]
+    pub fn transfer(&self) -> Option<Arc<Transfer>> {
+        self.admitted.as_ref().map(|admitted| Arc::clone(admitted.transfer()))
     }
 }
 
 impl Cas {
-    /// Room for an answer of so many bytes to the [current](Tenant::current) tenant, to be held until it is sent.
+    /// Room for an answer of so many bytes to the [current](Tenant::current) tenant, to be held until it is sent. Where there is
+    /// none, the slowest answers of those who have more than their share are cut.
     ///
     /// # Errors
     ///
@@ -75,7 +83,7 @@ impl Cas {
         if len <= MAX_SMALL_LEN {
             return Ok(AnswerRoom::default());
         }
-        enter(if len <= MAX_MODERATE_LEN { &self.answers.moderate } else { &self.answers.large }, len).await
+        enter(if len <= MAX_MODERATE_LEN { &self.answers.moderate } else { &self.answers.large }, len)
     }
 
     /// The same for what deduplication says of a chunk, in so many bytes.
@@ -84,7 +92,7 @@ impl Cas {
     ///
     /// There is none now.
     pub async fn dedup_room(&self, len: usize) -> Result<AnswerRoom, StoreError> {
-        if len <= MAX_SMALL_LEN { Ok(AnswerRoom::default()) } else { enter(&self.answers.dedup, len).await }
+        if len <= MAX_SMALL_LEN { Ok(AnswerRoom::default()) } else { enter(&self.answers.dedup, len) }
     }
 
     /// Room for a text of so many bytes in place of that in which it was made.
@@ -93,10 +101,10 @@ impl Cas {
     ///
     /// It is longer, and there is no more now.
     pub async fn text_room(&self, made_in: AnswerRoom, len: usize) -> Result<AnswerRoom, StoreError> {
-        match made_in.turn {
-            Some(mut turn) if len > MAX_SMALL_LEN && kib(len) <= turn.weight() => {
-                turn.shrink(kib(len));
-                Ok(AnswerRoom { turn: Some(turn) })
+        match made_in.admitted {
+            Some(admitted) if len > MAX_SMALL_LEN && len as u64 <= admitted.declared_len() => {
+                admitted.shrink(len as u64);
+                Ok(AnswerRoom { admitted: Some(admitted) })
             }
             _ => self.answer_room(len).await,
         }
@@ -106,7 +114,7 @@ impl Cas {
     #[must_use]
     pub fn answers_len(&self) -> u64 {
         let Answers { large, moderate, dedup } = &self.answers;
-        [large, moderate, dedup].map(|gate| u64::from(gate.load().0) << 10).iter().sum()
+        [large, moderate, dedup].map(|room| room.len()).iter().sum()
     }
 
     /// Room for a plan from so many terms, until its text is made.
@@ -120,10 +128,8 @@ impl Cas {
     }
 }
 
-async fn enter(gate: &FairGate, len: usize) -> Result<AnswerRoom, StoreError> {
-    Ok(AnswerRoom { turn: Some(gate.enter(Tenant::current(), kib(len)).await?) })
-}
-
-fn kib(len: usize) -> u32 {
-    u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX)
+fn enter(room: &Arc<Admission>, len: usize) -> Result<AnswerRoom, StoreError> {
+    let admitted = room.admit(Tenant::current(), len as u64);
+    let admitted = admitted.map_err(|refusal| Busy { is_above_share: refusal == Refusal::AboveShare })?;
+    Ok(AnswerRoom { admitted: Some(admitted) })
 }

@@ -62,6 +62,9 @@ pub enum UploadError {
     /// The client stopped sending, or sends too slowly.
     #[error("the body does not make progress")]
     Stalled,
+    /// Others wait for what this body takes, its tenant has more than its share, and it is the slowest.
+    #[error("the body is the slowest while others wait")]
+    TooSlow,
     /// This xorb is being deleted at the moment.
     #[error("the xorb is being deleted")]
     BeingDeleted {

@@ -73,12 +73,13 @@ impl Cas {
         if declared_len != Some(grant.body_len) {
             return Err(UploadError::NotAsGranted { len: grant.body_len });
         }
-        let _slot = self.upload_slot(grant.tenant(), grant.body_len)?;
+        let slot = self.upload_slot(grant.tenant(), grant.body_len)?;
         self.check_room(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
         let expected = Expected { tenant: grant.tenant(), hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
         expected.check_len(declared_len)?;
-        let verified = self.verify(expected, body).await?;
+        let body = slot.body().counted(body);
+        let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
         // The same bytes may have come twice at once, and one of them may have been committed.
         if let Err(spent) = self.check_unused(&grant).await {
             verified.discard().await;

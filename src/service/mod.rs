@@ -39,6 +39,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use self::admission::Admission;
+pub use self::admission::Transfer;
 pub use self::answers::AnswerRoom;
 use self::answers::Answers;
 pub use self::claims::Sha256File;
@@ -57,8 +58,9 @@ pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
 pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
 pub use self::shares::Shares;
-use self::upload::PublishLocks;
+pub use self::upload::shard::ReceivedShard;
 pub use self::upload::{BodyError, Upload, Uploaded};
+use self::upload::{PublishLocks, shard};
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
@@ -109,6 +111,10 @@ pub struct Parts {
     reads: FairGate,
     /// Questions to the index that may be answered at once.
     lookups: FairGate,
+    /// Requests without a token that may be answered at once.
+    opens: FairGate,
+    /// Bodies of shards that arrive.
+    spools: Arc<Admission>,
     /// KiB of shards that may be in memory.
     shard_room: FairGate,
     /// The same for small ones.
@@ -167,12 +173,14 @@ impl Cas {
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
             computing: Pool::new(compute::turn_count(budget.verify_worker_count)),
-            admission: Arc::new(shares.admission(budget)),
+            admission: shares.admission(budget),
             publishes: shares.publishes(),
             reads: shares.reads(),
             lookups: shares::lookups(),
-            shard_room: shares::shard_room(register::SHARD_ROOM_KIB),
-            small_shard_room: shares::shard_room(register::SMALL_SHARD_ROOM_KIB),
+            opens: shares::opens(),
+            spools: shares::spools(budget),
+            shard_room: shares::shard_room(shard::SHARD_ROOM_KIB),
+            small_shard_room: shares::shard_room(shard::SMALL_SHARD_ROOM_KIB),
             answers: Answers::default(),
             walks: shares::walks(windows::WALK_COUNT),
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),

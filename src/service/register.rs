@@ -25,16 +25,7 @@ use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration, XorbContents};
-use crate::runtime::fair::{Tenant, Turn};
-
-/// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
-pub(super) const SHARD_ROOM_KIB: u32 = 256 << 10;
-
-/// Bytes of a shard that counts as small: some 10 000 terms, or xorbs of 20 000 chunks.
-const SMALL_SHARD_LEN: u64 = 1 << 20;
-
-/// KiB of small shards that may be in memory at once.
-pub(super) const SMALL_SHARD_ROOM_KIB: u32 = 32 << 10;
+use crate::runtime::fair::Tenant;
 
 /// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
@@ -122,21 +113,6 @@ pub enum RegisterError {
 }
 
 impl Cas {
-    /// Room for a shard of this many bytes, to be taken before its body is received and held until it is registered:
-    /// a shard is in memory as a whole. Waits for it in turn, but not for long: those who have it may be slow. Small shards
-    /// have room of their own, which no large one takes.
-    ///
-    /// # Errors
-    ///
-    /// There is none in time, or none in the store.
-    pub async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Turn, RegisterError> {
-        // What it takes in the index is less than itself.
-        self.check_room(0).await?;
-        let room = if len <= SMALL_SHARD_LEN { &self.small_shard_room } else { &self.shard_room };
-        let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX);
-        Ok(room.enter(tenant, kib).await.map_err(StoreError::from)?)
-    }
-
     /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
     ///
     /// # Errors

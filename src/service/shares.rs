@@ -1,9 +1,11 @@
 //! What is shared out between tenants, and in which portions. The rules are those of [`FairGate`] and of `admission`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::{Admission, Limits as AdmissionLimits};
 use super::error::StoreError;
+use super::upload::shard::SPOOL_LEN;
 use super::{Budget, Cas};
 use crate::runtime::fair::{FairGate, Limits, Paused, Tenant, Turn};
 
@@ -53,7 +55,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    pub(super) fn admission(&self, budget: Budget) -> Admission {
+    pub(super) fn admission(&self, budget: Budget) -> Arc<Admission> {
         Admission::new(AdmissionLimits { count: budget.upload_count, len: self.upload_len })
     }
 
@@ -73,12 +75,22 @@ pub(super) fn lookups() -> FairGate {
     FairGate::new(Limits { capacity, per_tenant, waiting_count: WAITING_COUNT, patience: PATIENCE })
 }
 
+/// What is asked without a token: half for one address, so that a health check gets its turn beside any other client.
+pub(super) fn opens() -> FairGate {
+    FairGate::new(Limits { capacity: 8, per_tenant: 4, waiting_count: 64, patience: PATIENCE })
+}
+
 /// Walks take a second or two, so one tenant may not have all of them.
 pub(super) fn walks(count: u32) -> FairGate {
     FairGate::new(Limits { capacity: count, per_tenant: count / 2, waiting_count: WAITING_COUNT, patience: PATIENCE })
 }
 
-/// Room is held while a body arrives, which may take minutes: a quarter is for others.
+/// As many bodies of shards as uploads: each may have a file, too.
+pub(super) fn spools(budget: Budget) -> Arc<Admission> {
+    Admission::new(AdmissionLimits { count: budget.upload_count, len: SPOOL_LEN })
+}
+
+/// Memory is held while a shard is registered, which may take seconds: a quarter is for others.
 pub(super) fn shard_room(kib: u32) -> FairGate {
     FairGate::new(Limits { capacity: kib, per_tenant: kib - kib / 4, waiting_count: WAITING_COUNT, patience: PATIENCE })
 }
@@ -92,7 +104,7 @@ impl Cas {
     #[must_use]
     pub fn sharing(mut self, shares: Shares, budget: Budget) -> Self {
         let parts = self.parts_mut();
-        parts.admission = shares.admission(budget).into();
+        (parts.admission, parts.spools) = (shares.admission(budget), spools(budget));
         (parts.publishes, parts.reads) = (shares.publishes(), shares.reads());
         self
     }
@@ -126,6 +138,15 @@ impl Cas {
     #[must_use]
     pub fn reads_waiting(&self) -> usize {
         self.reads.load().1
+    }
+
+    /// A turn for a request that takes no token, which counts for its address.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn open_turn(&self, address: Tenant) -> Result<Turn, StoreError> {
+        Ok(self.opens.enter(address, 1).await?)
     }
 
     /// A turn to go through all of a file, and to make the answer.

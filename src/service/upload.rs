@@ -16,6 +16,7 @@ mod copy;
 mod draft_slot;
 mod publish;
 mod publish_lock;
+pub(super) mod shard;
 mod slot;
 
 use std::error::Error as StdError;
@@ -82,6 +83,15 @@ pub enum BodyError {
     Aborted(Box<dyn StdError + Send + Sync>),
     /// The client sends nothing, or too slowly.
     Stalled,
+}
+
+impl From<BodyError> for UploadError {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Aborted(source) => Self::Aborted(source),
+            BodyError::Stalled => Self::Stalled,
+        }
+    }
 }
 
 /// A xorb that is stored.
@@ -166,9 +176,10 @@ impl Cas {
         let Upload { claims, claimed, max_len, declared_len, body } = upload;
         let expected = Expected { tenant, hash: claimed, max_len, granted: None };
         expected.check_len(declared_len)?;
-        let _slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
+        let slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
         self.check_room(declared_len.unwrap_or(0)).await?;
-        let verified = self.verify(expected, body).await?;
+        let body = slot.body().counted(body);
+        let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
     }
@@ -206,8 +217,7 @@ impl Cas {
                 piece = body.next(), if !ended && has_room => match piece {
                     None => ended = true,
                     Some(Ok(piece)) => inbox.push(piece),
-                    Some(Err(BodyError::Aborted(source))) => return Err(UploadError::Aborted(source)),
-                    Some(Err(BodyError::Stalled)) => return Err(UploadError::Stalled),
+                    Some(Err(error)) => return Err(error.into()),
                 },
                 Some(verified) = OptionFuture::from(running.as_mut()) => {
                     running = None;
@@ -255,8 +265,11 @@ impl Cas {
 impl Expected {
     /// Refuses a body that says itself that it is too long.
     pub(super) fn check_len(&self, declared_len: Option<u64>) -> Result<(), UploadError> {
-        let limit = self.max_len;
-        if declared_len.is_some_and(|len| len > limit) { Err(UploadError::TooLarge { limit }) } else { Ok(()) }
+        Self::check(self.max_len, declared_len)
+    }
+
+    fn check(limit: u64, len: Option<u64>) -> Result<(), UploadError> {
+        if len.is_some_and(|len| len > limit) { Err(UploadError::TooLarge { limit }) } else { Ok(()) }
     }
 }
 

@@ -145,6 +145,14 @@ impl Draft for FsDraft {
         Ok(())
     }
 
+    fn into_bytes(mut self: Box<Self>) -> Result<Vec<u8>, BlobError> {
+        self.flush()?;
+        let Output { file, len, .. } = self.take_output()?;
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
+        file.copy_to(&mut bytes).map_err(|error| BlobError::io("read a draft", None, error))?;
+        Ok(bytes)
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         async move {
             let published = self.publish_by(key, TempFile::publish).await?;
@@ -314,5 +322,18 @@ mod tests {
         let asked: Vec<u64> =
             (0..6).map(|_| draft.write(&piece).map(|()| draft.output.as_ref().unwrap().asked_len).unwrap()).collect();
         assert_eq!(asked, [0, 0, 8 << 20, 8 << 20, 8 << 20, 16 << 20]);
+    }
+
+    #[tokio::test]
+    async fn what_was_written_comes_back_in_place_of_a_blob_and_leaves_no_file() {
+        let (_folder, store) = store();
+        let store = store.writing_directly(true);
+        let bytes: Vec<u8> = (0..LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut written = Box::new(draft(&store));
+        for piece in bytes.chunks(100_000) {
+            written.write(piece).unwrap();
+        }
+        assert!(written.into_bytes().unwrap() == bytes);
+        assert_eq!(store.draft_count().await.unwrap(), 0);
     }
 }

@@ -1,5 +1,7 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::advance;
 
 use super::{Admission, Admitted, Limits, Refusal};
@@ -9,12 +11,12 @@ const FLOOD: Tenant = Tenant::new(1);
 const OTHER: Tenant = Tenant::new(2);
 const MIB_64: u64 = 64 << 20;
 
-fn admission(count: usize, len: u64) -> Admission {
+fn admission(count: usize, len: u64) -> Arc<Admission> {
     Admission::new(Limits { count, len })
 }
 
 /// As many as are let in, up to so many, and why the next one is not.
-fn fill(admission: &Admission, tenant: Tenant, count: usize) -> (Vec<Admitted<'_>>, Option<Refusal>) {
+fn fill(admission: &Arc<Admission>, tenant: Tenant, count: usize) -> (Vec<Admitted>, Option<Refusal>) {
     let mut admitted = Vec::new();
     while admitted.len() < count {
         match admission.admit(tenant, MIB_64) {
@@ -105,4 +107,77 @@ async fn more_tenants_than_slots_get_one_each() {
     advance(Duration::from_secs(60)).await;
     drop(admission.admit(FLOOD, 1).unwrap());
     assert_eq!(admission.table().tenants.len(), 0, "a table of refused strangers does not grow");
+}
+
+/// Whether a transfer was cut.
+fn is_cut(admitted: &Admitted) -> bool {
+    admitted.transfer().cut_off().now_or_never().is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slowest_above_its_share_makes_room_at_once() {
+    let admission = admission(4, u64::MAX);
+    let (flood, _) = fill(&admission, FLOOD, 4);
+    for (admitted, len) in flood.iter().zip([4000, 1000, 2000, 3000]) {
+        admitted.transfer().begin();
+        admitted.transfer().moved(len);
+    }
+    assert_eq!(admission.admit(OTHER, 1).unwrap_err(), Refusal::Full, "they have just begun");
+    advance(Duration::from_secs(6)).await;
+    let first = admission.admit(OTHER, 1).unwrap();
+    assert_eq!(flood.iter().map(is_cut).collect::<Vec<_>>(), [false, true, false, false]);
+    let second = admission.admit(OTHER, 1).unwrap();
+    assert_eq!(flood.iter().map(is_cut).collect::<Vec<_>>(), [false, true, true, false]);
+    // Both have their share now.
+    assert_eq!(admission.admit(OTHER, 1).unwrap_err(), Refusal::AboveShare);
+    assert_eq!(admission.admit(FLOOD, 1).unwrap_err(), Refusal::AboveShare);
+    assert_eq!((admission.count(), admission.len()), (4, 2 * MIB_64 + 2));
+    drop(flood);
+    assert_eq!(admission.count(), 2, "what was cut is given back once");
+    drop((first, second));
+    assert_eq!((admission.count(), admission.len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_cut_that_ends_soon_or_waits_for_the_server() {
+    let admission = admission(2, u64::MAX);
+    let (flood, _) = fill(&admission, FLOOD, 2);
+    // One ends in ten seconds at its rate, of the other one the client's part is over.
+    flood[0].transfer().begin();
+    flood[1].transfer().begin();
+    advance(Duration::from_secs(10)).await;
+    flood[0].transfer().moved(MIB_64 / 2 + 100);
+    flood[1].transfer().end();
+    assert_eq!(admission.admit(OTHER, 1).unwrap_err(), Refusal::Full);
+    assert!(!flood.iter().any(is_cut));
+    advance(Duration::from_secs(10)).await;
+    let _other = admission.admit(OTHER, 1).unwrap();
+    assert_eq!(flood.iter().map(is_cut).collect::<Vec<_>>(), [true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_are_cut_as_it_takes_and_none_in_vain() {
+    let admission = admission(100, 8 * MIB_64);
+    let (flood, _) = fill(&admission, FLOOD, 7);
+    for admitted in &flood {
+        admitted.transfer().begin();
+    }
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(admission.admit(OTHER, 6 * MIB_64).unwrap_err(), Refusal::Full, "its share is half");
+    assert!(!flood.iter().any(is_cut));
+    let _other = admission.admit(OTHER, 3 * MIB_64).unwrap();
+    assert_eq!(flood.iter().filter(|admitted| is_cut(admitted)).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_transfer_has_no_use_for_is_for_others() {
+    let admission = admission(100, 8 * MIB_64);
+    let one = admission.admit(FLOOD, 8 * MIB_64).unwrap();
+    assert_eq!(admission.admit(OTHER, MIB_64).unwrap_err(), Refusal::Full);
+    one.shrink(2 * MIB_64);
+    one.shrink(3 * MIB_64);
+    assert_eq!((one.declared_len(), admission.len()), (2 * MIB_64, 2 * MIB_64));
+    drop(admission.admit(OTHER, MIB_64).unwrap());
+    drop(one);
+    assert_eq!(admission.len(), 0);
 }

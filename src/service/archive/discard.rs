@@ -53,6 +53,10 @@ impl Draft for NoBlobs {
         Ok(())
     }
 
+    fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError> {
+        Ok(Vec::new())
+    }
+
     fn publish(self: Box<Self>, _: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         ready(Ok(())).boxed()
     }

@@ -201,6 +201,13 @@ impl Draft for FaultyDraft {
         self.inner.flush()
     }
 
+    fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError> {
+        if self.faults.hit("into_bytes").is_some() {
+            return Err(blob_error());
+        }
+        self.inner.into_bytes()
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { inner, faults } = *self;
         let publish = async move { inner.publish(key).await };

@@ -83,6 +83,10 @@ impl Draft for SlowDraft {
         self.draft.flush()
     }
 
+    fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError> {
+        self.draft.into_bytes()
+    }
+
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { draft, index, deletion } = *self;
         async move {

@@ -39,6 +39,11 @@ impl DraftSlot {
         }
     }
 
+    /// What was written; the draft goes away. Blocks.
+    pub(super) fn into_bytes(mut self) -> Result<Vec<u8>, StoreError> {
+        Ok(self.draft.take().map_or_else(|| Ok(Vec::new()), |draft| draft.into_bytes())?)
+    }
+
     pub(super) fn into_draft(mut self) -> Option<Box<dyn Draft>> {
         self.draft.take()
     }

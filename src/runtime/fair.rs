@@ -6,6 +6,8 @@
 //! begun and those who have not are served in turn, so that who comes waits for one of the large requests of its own tenant, and
 //! not for all of them.
 //!
+//! Who needs more units than there are is passed by those who need less, for two seconds at most.
+//!
 //! A gate may also [leave room](FairGate::leaving_room): then who has a crowd waiting does not get all that there is while
 //! others ask as well.
 //!
@@ -31,6 +33,9 @@ use self::room::{LOOK_PERIOD, Presence};
 pub use self::tenant::Tenant;
 pub use self::turn::{Paused, Turn};
 use super::task::TaskGroup;
+
+/// For how long those who need less may go before one who needs more than there is.
+const PASSING: Duration = Duration::from_secs(2);
 
 /// A counted number of units, shared out in turn. Cloning it is cheap and gives the same gate.
 #[derive(Clone, Debug)]
@@ -161,7 +166,7 @@ impl FairGate {
         state.number += 1;
         let number = state.number;
         if let Some(line) = state.lines.get_mut(&tenant) {
-            line.push(Waiter { number, weight, sender }, is_entering);
+            line.push(Waiter { number, weight, since: Instant::now(), sender }, is_entering);
         }
         if is_first {
             state.ring.push_back(tenant);
@@ -279,16 +284,18 @@ impl Shared {
         let mut passed_count = 0;
         while passed_count < state.ring.len() {
             let Some(tenant) = state.ring.pop_front() else { return has_put_off };
-            let Some(weight) = state.lines.get(&tenant).and_then(Line::next_weight) else { continue };
+            let Some((weight, since)) = state.lines.get(&tenant).and_then(Line::next) else { continue };
             let is_put_off = self.is_put_off(state, tenant);
             has_put_off |= is_put_off;
-            if is_put_off || !self.is_within_limit(state, tenant, weight) {
+            let is_too_large = state.taken + weight > self.limits.capacity;
+            let may_be_passed = is_too_large && state.taken < self.limits.capacity && since.elapsed() < PASSING;
+            if is_put_off || may_be_passed || !self.is_within_limit(state, tenant, weight) {
                 state.ring.push_back(tenant);
                 passed_count += 1;
                 continue;
             }
-            if state.taken + weight > self.limits.capacity {
-                // It is this one's turn, and nobody who needs less goes before it: otherwise it might never come.
+            if is_too_large {
+                // It is this one's turn, and who needs less has gone before it for long enough: otherwise it might never come.
                 state.ring.push_front(tenant);
                 return has_put_off;
             }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::Turn;
 use super::room::Due;
@@ -41,10 +42,10 @@ impl Line {
         !self.entering.is_empty() && (self.begun.is_empty() || !self.has_entered)
     }
 
-    /// Units that the next one wants.
-    pub(super) fn next_weight(&self) -> Option<u32> {
+    /// Units that the next one wants, and since when it waits.
+    pub(super) fn next(&self) -> Option<(u32, Instant)> {
         let next = if self.is_next_entering() { &self.entering } else { &self.begun };
-        next.front().map(|waiter| waiter.weight)
+        next.front().map(|waiter| (waiter.weight, waiter.since))
     }
 
     pub(super) fn take_next(&mut self) -> Option<Waiter> {
@@ -66,5 +67,7 @@ impl Line {
 pub(super) struct Waiter {
     pub(super) number: u64,
     pub(super) weight: u32,
+    /// When it came.
+    pub(super) since: Instant,
     pub(super) sender: oneshot::Sender<Turn>,
 }

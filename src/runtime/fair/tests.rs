@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::task::unconstrained;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 
-use super::{Busy, FairGate, Limits, Tenant, Turn};
+use super::{Busy, FairGate, Limits, PASSING, Tenant, Turn};
 
 const FLOOD: Tenant = Tenant::new(1);
 const OTHER: Tenant = Tenant::new(2);
@@ -111,22 +111,23 @@ fn where_nobody_may_wait_who_finds_no_room_is_refused_at_once_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_shrinks_gives_back_what_it_has_no_use_for_and_keeps_one_unit_at_least() {
-    let gate = gate(8, 6);
-    let mut turn = now(&gate, FLOOD, 6);
-    turn.shrink(7);
-    assert_eq!((turn.weight(), gate.load()), (6, (6, 0)));
-    turn.shrink(2);
-    assert_eq!((turn.weight(), gate.load()), (2, (2, 0)));
-    let other = now(&gate, OTHER, 6);
-    let mut waiting = pin!(gate.enter(THIRD, 1));
-    assert!(waiting.as_mut().now_or_never().is_none());
-    turn.shrink(0);
-    let third = waiting.now_or_never().expect("it is served").unwrap();
-    assert_eq!(gate.load(), (8, 0));
-    drop((turn, other, third));
-    assert_eq!(gate.load(), (0, 0));
-    assert!(gate.shared.state().lines.is_empty());
+async fn small_requests_pass_a_large_one_for_a_bounded_time() {
+    let gate = FairGate::new(Limits { capacity: 8, per_tenant: 8, waiting_count: 3, patience: Duration::MAX });
+    let held = now(&gate, FLOOD, 6);
+    let mut large = pin!(gate.enter(OTHER, 8));
+    assert!(large.as_mut().now_or_never().is_none());
+    // They fit, and the large one does not.
+    drop(now(&gate, THIRD, 2));
+    advance(PASSING - Duration::from_millis(1)).await;
+    let small = now(&gate, THIRD, 1);
+    advance(Duration::from_millis(1)).await;
+    let mut late = pin!(gate.enter(THIRD, 1));
+    assert!(late.as_mut().now_or_never().is_none(), "it has been passed for long enough");
+    drop((held, small));
+    let large = large.now_or_never().expect("it is served").unwrap();
+    assert!(late.as_mut().now_or_never().is_none());
+    drop(large);
+    assert!(late.now_or_never().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,6 +168,7 @@ async fn a_large_request_is_not_starved_by_small_ones() {
     let held = now(&gate, FLOOD, 1);
     let mut large = Box::pin(gate.enter(OTHER, 4));
     assert!((&mut large).now_or_never().is_none());
+    advance(PASSING).await;
     let mut small = Box::pin(gate.enter(FLOOD, 1));
     assert!((&mut small).now_or_never().is_none(), "there is room, but somebody waits for it");
     drop(held);

@@ -24,23 +24,6 @@ pub struct Paused {
 }
 
 impl Turn {
-    /// Units of it.
-    #[must_use]
-    pub const fn weight(&self) -> u32 {
-        self.weight
-    }
-
-    /// Gives back all but so many units, at least one.
-    pub fn shrink(&mut self, weight: u32) {
-        let surplus = self.weight.saturating_sub(weight.max(1));
-        if surplus > 0 {
-            let mut state = self.shared.state();
-            state.give_back(self.tenant, surplus);
-            self.weight -= surplus;
-            self.shared.serve(&mut state);
-        }
-    }
-
     /// Gives the units back.
     pub fn pause(self) -> Paused {
         Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }

@@ -1,18 +1,36 @@
-//! Connections by the address that they come from: when they run out, nobody takes the last ones who has many.
+//! Connections: how many there are, and by the address that they come from. When they run out, no address takes the last
+//! ones that has many, and those end that have no request in flight.
 //!
 //! The last eighth of `max_connections` is for addresses that have less than an eighth each. A proxy speaks for many, and
-//! is taken as it comes where it is named in `trusted_proxies`.
+//! is taken as it comes where it is named in `trusted_proxies`. Where all are taken, the one ends that has been without a
+//! request for longest, half a head included. Where each of them has a request in flight, a few more wait for the next
+//! that is over, and further ones are refused. A few more are taken from this machine itself, for its health checks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ipnet::IpNet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::outlet::Outlet;
 use super::tenant::network;
 
 /// The part that is kept.
 const RESERVE: usize = 8;
+
+/// Connections from this machine beyond all others: a health check of the container and one of a supervisor, each twice.
+const SPARE_COUNT: usize = 4;
+
+/// The part of all that may wait: each takes a descriptor, and no more.
+const WAITING: usize = 64;
+
+/// Pause between two looks for a connection that has no request in flight any more.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a refused connection is told: to come back, in the only words that need no head.
 pub(super) const REFUSAL: &[u8] =
@@ -23,6 +41,9 @@ pub(super) const REFUSAL: &[u8] =
 pub(super) struct Crowd {
     max_count: usize,
     trusted: Arc<[IpNet]>,
+    seats: Arc<Semaphore>,
+    spare: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     table: Mutex<Table>,
 }
 
@@ -30,21 +51,45 @@ pub(super) struct Crowd {
 struct Table {
     total: usize,
     addresses: HashMap<IpAddr, usize>,
+    seated: HashMap<u64, Seated>,
+    /// Counts connections.
+    number: u64,
+    /// Connections that wait for a seat.
+    waiting_count: usize,
 }
 
-/// One of them, until it is dropped.
+/// A connection that may be asked to end.
+#[derive(Debug)]
+struct Seated {
+    outlet: Arc<Outlet>,
+    evicted: CancellationToken,
+}
+
+/// One of the connections, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Member {
     crowd: Arc<Crowd>,
     address: IpAddr,
+    number: u64,
+    place: Place,
+    evicted: CancellationToken,
+}
+
+#[derive(Debug)]
+enum Place {
+    Seat(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
+    Waiting(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
 }
 
 impl Crowd {
     pub(super) fn new(max_count: usize, trusted: Arc<[IpNet]>) -> Arc<Self> {
-        Arc::new(Self { max_count, trusted, table: Mutex::default() })
+        let places = |count| Arc::new(Semaphore::new(count));
+        let waiting = places((max_count / WAITING).max(1));
+        let (seats, spare) = (places(max_count), places(SPARE_COUNT));
+        Arc::new(Self { max_count, trusted, seats, spare, waiting, table: Mutex::default() })
     }
 
-    /// Lets a connection in, unless its address has too many.
+    /// Lets a connection in, unless its address has too many or too many wait.
     pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Member> {
         let peer = peer.to_canonical();
         let is_trusted = self.trusted.iter().any(|net| net.contains(&peer));
@@ -55,9 +100,36 @@ impl Crowd {
         if is_last && reserve > 0 && has >= reserve && !is_trusted {
             return None;
         }
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        let spare = || if peer.is_loopback() { take(&self.spare) } else { None };
+        let place = match take(&self.seats).or_else(spare) {
+            Some(seat) => Place::Seat(seat),
+            None => Place::Waiting(take(&self.waiting)?),
+        };
+        table.waiting_count += usize::from(matches!(place, Place::Waiting(_)));
         table.total += 1;
+        table.number += 1;
         table.addresses.insert(address, has + 1);
-        Some(Member { crowd: Arc::clone(self), address })
+        let (crowd, number) = (Arc::clone(self), table.number);
+        Some(Member { crowd, address, number, place, evicted: CancellationToken::new() })
+    }
+
+    /// Asks the connection to end that has had no request in flight for longest, if there is one, and if there are not as
+    /// many about to end as wait.
+    fn make_room(&self) {
+        let table = self.table();
+        let (ending, seated): (Vec<_>, Vec<_>) =
+            table.seated.values().partition(|seated| seated.evicted.is_cancelled());
+        if ending.len() >= table.waiting_count {
+            return;
+        }
+        let mut idle: Vec<_> =
+            seated.into_iter().filter_map(|seated| Some((seated.outlet.activity().idle_since()?, seated))).collect();
+        idle.sort_unstable_by_key(|(since, _)| *since);
+        // A request may have begun meanwhile.
+        if let Some((_, oldest)) = idle.into_iter().find(|(_, seated)| seated.outlet.activity().evict()) {
+            oldest.evicted.cancel();
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -65,9 +137,36 @@ impl Crowd {
     }
 }
 
+impl Member {
+    /// Waits until there is a seat for this connection.
+    pub(super) async fn seat(&mut self, outlet: &Arc<Outlet>) {
+        if matches!(self.place, Place::Waiting(_)) {
+            let mut seat = pin!(Arc::clone(&self.crowd.seats).acquire_owned());
+            let seat = loop {
+                self.crowd.make_room();
+                tokio::select! {
+                    seat = &mut seat => break seat.expect("nobody closes this semaphore"),
+                    () = sleep(RECHECK_INTERVAL) => {}
+                }
+            };
+            self.place = Place::Seat(seat);
+            self.crowd.table().waiting_count -= 1;
+        }
+        let seated = Seated { outlet: Arc::clone(outlet), evicted: self.evicted.clone() };
+        self.crowd.table().seated.insert(self.number, seated);
+    }
+
+    /// Ready when the connection has to end for the sake of another one.
+    pub(super) fn evicted(&self) -> WaitForCancellationFutureOwned {
+        self.evicted.clone().cancelled_owned()
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         let mut table = self.crowd.table();
+        table.waiting_count -= usize::from(matches!(self.place, Place::Waiting(_)));
+        table.seated.remove(&self.number);
         table.total = table.total.saturating_sub(1);
         match table.addresses.get_mut(&self.address) {
             Some(count) if *count > 1 => *count -= 1,
@@ -108,7 +207,62 @@ mod tests {
     #[test]
     fn a_trusted_proxy_speaks_for_many_and_few_connections_have_no_reserve() {
         let crowd = Crowd::new(16, ["10.0.0.0/8".parse().unwrap()].into());
-        assert_eq!(fill(&crowd, "10.0.0.1").len(), 99, "the number of slots is somebody else's business");
-        assert_eq!(fill(&Crowd::new(7, [].into()), "10.0.0.1").len(), 99);
+        assert_eq!(fill(&crowd, "10.0.0.1").len(), 17, "one waits");
+        assert_eq!(fill(&Crowd::new(7, [].into()), "10.0.0.1").len(), 8);
+    }
+
+    /// Takes a seat; the connection that has it.
+    async fn sit(crowd: &Arc<Crowd>) -> (Member, Arc<Outlet>) {
+        let (mut member, outlet) = (crowd.admit("10.0.0.1".parse().unwrap()).unwrap(), Arc::new(Outlet::default()));
+        member.seat(&outlet).await;
+        (member, outlet)
+    }
+
+    fn is_evicted(member: &Member) -> bool {
+        member.evicted.is_cancelled()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_has_been_idle_for_longest_makes_room() {
+        let crowd = Crowd::new(3, [].into());
+        let (busy, idle, new) = (sit(&crowd).await, sit(&crowd).await, sit(&crowd).await);
+        let in_flight = busy.1.begin().unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(new);
+        let new = sit(&crowd).await;
+        let next = sit(&crowd);
+        let leaving = async {
+            idle.0.evicted().await;
+            assert!(idle.1.begin().is_none(), "what it asks now would not be answered");
+            assert!(!is_evicted(&busy.0) && !is_evicted(&new.0));
+            drop(idle);
+        };
+        let (next, ()) = tokio::join!(next, leaving);
+        assert!(!is_evicted(&busy.0) && !is_evicted(&new.0), "one for each that waits");
+        drop((in_flight, next, new, busy));
+        let table = crowd.table();
+        assert_eq!((table.total, table.seated.len(), table.waiting_count), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_finds_everybody_busy_waits_until_a_response_is_out() {
+        let crowd = Crowd::new(1, [].into());
+        let busy = sit(&crowd).await;
+        let in_flight = busy.1.begin().unwrap();
+        let mut next = Box::pin(sit(&crowd));
+        assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err());
+        assert!(crowd.admit("10.0.0.1".parse().unwrap()).is_none(), "one waits already");
+        assert!(crowd.admit("127.0.0.1".parse().unwrap()).is_some(), "a health check does not");
+        drop(in_flight);
+        assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err(), "it is not out yet");
+        busy.1.activity().flushed();
+        let evicted = async { busy.0.evicted().await };
+        tokio::time::timeout(Duration::from_secs(9), async {
+            tokio::select! { () = evicted => {}, _ = &mut next => {} }
+        })
+        .await
+        .unwrap();
+        drop(busy);
+        let _next = next.await;
     }
 }

@@ -1,10 +1,11 @@
 //! The socket under a connection: what a client takes, how fast, and for how long it keeps the server waiting.
 //!
-//! Four things are known here and nowhere else, because only the socket knows them:
+//! Five things are known here and nowhere else, because only the socket knows them:
 //!
 //! * *The client does not take what it asked for.* Only the time that the server waits for it counts, as with bodies of
 //!   requests: `stall` of grace, and then as long as the bytes that it has taken of this answer are worth. What the
 //!   kernel has room for is taken at once, whoever is at the other end.
+//! * *Others wait for what its answer takes.* Then the slowest answers are cut at once ([`Transfer`]).
 //! * *A piece has gone out.* Its turn ([`Turn`]) is over when the kernel has all of it. While the kernel takes no more
 //!   because the client is slow it is given back: a turn is for work of this machine, and never waits for a client. What
 //!   is left of the piece goes out in a turn again, for a hundred clients that take a little at the same moment are as
@@ -12,14 +13,15 @@
 //! * *Something has arrived.* Bodies of uploads are read in turns ([`arrival`]), which are asked for then and not before.
 //! * *Nothing has been asked yet* when the server stops: then half a head is as good as none, and the connection ends.
 
+mod activity;
 mod arrival;
 mod piece;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,13 +29,16 @@ use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use self::activity::Activity;
+pub(super) use self::activity::{Answering, InFlight};
 use self::arrival::Arrival;
 pub(super) use self::arrival::Arriving;
 use self::piece::PieceTurn;
 use super::Pace;
 use crate::runtime::fair::{Paused, Turn};
+use crate::service::Transfer;
 
 /// Bytes from which on a connection gets no other piece until those before are out. Less, like the heads of the parts of an answer with
 /// many ranges, goes out together.
@@ -52,14 +57,39 @@ pub(super) struct Outlet {
     arrival: Arrival,
     /// Requests whose head has arrived.
     request_count: AtomicU64,
+    activity: Activity,
+    /// The progress of the answer that is being sent, where it takes what others may wait for.
+    transfer: Mutex<Option<Arc<Transfer>>>,
     /// Clients that were cut off because they took too little; there is one at most.
     is_cut_off: AtomicBool,
 }
 
 impl Outlet {
-    /// A request has arrived.
-    pub(super) fn begin(&self) {
+    /// A request has arrived. `None` where the connection is about to end: nothing may be begun that its client would not be
+    /// told of.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<InFlight> {
+        let in_flight = InFlight::begin(self)?;
         self.request_count.fetch_add(1, Ordering::Relaxed);
+        Some(in_flight)
+    }
+
+    /// Whether a request has arrived.
+    pub(super) fn has_begun(&self) -> bool {
+        self.request_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// What it is doing, for who needs its place.
+    pub(super) const fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// An answer is being sent, whose progress is noted here.
+    pub(super) fn send(&self, transfer: Option<Arc<Transfer>>) {
+        *self.transfer.lock().unwrap_or_else(PoisonError::into_inner) = transfer;
+    }
+
+    fn transfer(&self) -> Option<Arc<Transfer>> {
+        self.transfer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Keeps the turn of a piece of so many bytes until that is out.
@@ -75,6 +105,7 @@ impl Outlet {
         self.turn.release();
         self.unsent_len.store(0, Ordering::Relaxed);
         self.sent.wake();
+        self.activity.flushed();
     }
 
     /// Waits until the connection may be given something again, unless there is none, and ends the turn of the piece before.
@@ -143,6 +174,20 @@ struct Wait {
     /// How long of that it was the client who waited, for its turn.
     lost: Duration,
     deadline: Pin<Box<Sleep>>,
+    /// Ready when others wait for what its answer takes.
+    cut_off: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl Wait {
+    /// Ready when it has lasted too long.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(cut_off) = &mut self.cut_off
+            && cut_off.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(());
+        }
+        self.deadline.as_mut().poll(context)
+    }
 }
 
 impl<S: Socket> Watched<S> {
@@ -188,16 +233,21 @@ impl<S: Socket> Watched<S> {
             if let Some(wait) = self.wait.take() {
                 self.answer.waited += wait.since.elapsed().saturating_sub(wait.lost);
             }
-            self.answer.taken_len += written.as_ref().map_or(0, |len| *len as u64);
+            let len = written.as_ref().map_or(0, |len| *len as u64);
+            self.answer.taken_len += len;
+            if let Some(transfer) = self.outlet.transfer() {
+                transfer.moved(len);
+            }
             return Poll::Ready(written);
         }
         self.outlet.turn.pause();
         if self.wait.is_none() {
             let since = Instant::now();
             let deadline = Box::pin(sleep_until(since + self.patience()));
-            self.wait = Some(Wait { since, lost: Duration::ZERO, deadline });
+            let cut_off = self.outlet.transfer().map(|transfer| Box::pin(transfer.cut_off()));
+            self.wait = Some(Wait { since, lost: Duration::ZERO, deadline, cut_off });
         }
-        let is_over = self.wait.as_mut().is_some_and(|wait| wait.deadline.as_mut().poll(context).is_ready());
+        let is_over = self.wait.as_mut().is_some_and(|wait| wait.poll_end(context).is_ready());
         if !is_over {
             return Poll::Pending;
         }

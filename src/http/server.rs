@@ -1,6 +1,7 @@
 //! Connections: accepting them, bounding them, and letting go of them at the end.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -18,18 +19,18 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ipnet::IpNet;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::crowd::{Crowd, REFUSAL};
 use super::linger::{Lingering, answer};
 use super::origin::Peer;
-use super::outlet::{Outlet, Watched};
+use super::outlet::{Answering, Outlet, Watched};
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
+use crate::service::Transfer;
 
 /// Bytes of a request's head, and of what follows a chunked body, at most. nginx takes 32 KiB. While it arrives there may be twice as
 /// many.
@@ -49,6 +50,10 @@ const MAX_UNSENT_LEN: u32 = 256 << 10;
 /// their clients thought that they were connected (`cargo bench --bench overload`); so it was none in four runs.
 const BACKLOG: u32 = 4096;
 
+/// How long the head of a connection's first request may take: a client connects when it has something to ask. As long as a
+/// handshake may take.
+const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -66,11 +71,12 @@ pub struct Site {
 /// How connections are treated.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Connections held at once; further ones wait in the kernel's queue.
+    /// Connections held at once. For further ones those end that have no request in flight.
     pub max_count: usize,
     /// Whose connections are those of many.
     pub trusted_proxies: Arc<[IpNet]>,
-    /// Longest time until a request's head is complete, counted from the end of the one before.
+    /// Longest time until a request's head is complete, counted from the end of the one before. The first one has ten seconds
+    /// at most.
     pub idle: Duration,
     /// What a client has to take of an answer.
     pub send_pace: Pace,
@@ -109,19 +115,15 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) {
     let http = Arc::new(configured(limits.idle));
-    let (slots, tasks, graceful) =
-        (Arc::new(Semaphore::new(limits.max_count)), TaskGroup::new(), GracefulShutdown::new());
+    let (tasks, graceful) = (TaskGroup::new(), GracefulShutdown::new());
     let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
+    let first_head = limits.idle.min(FIRST_HEAD_TIMEOUT);
     // The first ends handshakes and what nothing was asked on, the second ends everything.
     let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
-        let accepted = async {
-            let slot = Arc::clone(&slots).acquire_owned().await.expect("nobody closes this semaphore");
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
-            accepted = accepted => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = &mut stop => break,
         };
         let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream)?, Peer(peer))));
@@ -133,9 +135,9 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(member) = crowd.admit(peer.0.ip()) else {
+        let Some(mut member) = crowd.admit(peer.0.ip()) else {
             metrics.connections_refused.inc();
-            tracing::debug!(peer = %peer.0.ip(), "an address has too many connections");
+            tracing::debug!(peer = %peer.0.ip(), "there are too many connections, or too many of this address");
             // As far as it goes: a client that does not see it sees the end of the connection, which is all that one
             // that speaks TLS can see.
             if site.tls.is_none() {
@@ -149,22 +151,31 @@ pub async fn serve(
             (site.clone(), Arc::clone(&http), graceful.watcher(), Arc::clone(&metrics));
         let (stopping, cutting_off) = (stopping.clone(), cutting_off.clone());
         tasks.spawn(async move {
+            if stopping.run_until_cancelled(member.seat(&outlet)).await.is_none() {
+                return;
+            }
             metrics.connections.inc();
             let connection = async {
                 let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
                 match opened {
-                    Some(Ok(opened)) => converse(&http, opened, (peer, &outlet), site, watcher).await,
+                    Some(Ok(opened)) => converse(&http, opened, (peer, &outlet, first_head), site, watcher).await,
                     Some(Err(error)) => tracing::debug!(%error, "a handshake failed"),
                     None => {}
                 }
             };
+            let until_evicted = async {
+                tokio::select! {
+                    () = connection => {}
+                    () = member.evicted() => tracing::debug!("a connection without a request made room for another one"),
+                }
+            };
             // What is dropped here holds no promise; that it ended is still noted, wherever requests are noted.
-            let _ = cutting_off.run_until_cancelled(connection).await;
+            let _ = cutting_off.run_until_cancelled(until_evicted).await;
             metrics.connections.dec();
             if outlet.is_cut_off() {
                 metrics.slow_readers.inc();
             }
-            drop((slot, member));
+            drop(member);
         });
     }
     drop(listener);
@@ -181,23 +192,40 @@ pub async fn serve(
 async fn converse(
     http: &http1::Builder,
     opened: Opened,
-    (peer, outlet): (Peer, &Arc<Outlet>),
+    (peer, outlet, first_head): (Peer, &Arc<Outlet>, Duration),
     site: Site,
     watcher: Watcher,
 ) {
     let unread = Arc::new(AtomicBool::new(false));
     let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
     let stream = TokioIo::new(Lingering::new(opened.stream, Arc::clone(&unread)));
-    let outlet = Arc::clone(outlet);
+    let sender = Arc::clone(outlet);
     let service = service_fn(move |request| {
         let mut request = normalise(request, &site.prefix);
         request.extensions_mut().insert(peer);
-        outlet.begin();
-        request.extensions_mut().insert(Arc::clone(&outlet));
-        answer(router.clone(), Arc::clone(&unread), request)
+        request.extensions_mut().insert(Arc::clone(&sender));
+        let (outlet, router, unread) = (Arc::clone(&sender), router.clone(), Arc::clone(&unread));
+        async move {
+            // A connection that was evicted is dropped while this waits.
+            let Some(in_flight) = outlet.begin() else { return pending().await };
+            let response = answer(router, unread, request).await?;
+            outlet.send(response.extensions().get::<Arc<Transfer>>().cloned());
+            Ok::<_, Infallible>(response.map(|body| Answering { body, _in_flight: in_flight }))
+        }
     });
-    if let Err(error) = watcher.watch(http.serve_connection(stream, service)).await {
-        tracing::debug!(%error, "a connection broke");
+    let no_head = async {
+        sleep(first_head).await;
+        if outlet.has_begun() {
+            pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        served = watcher.watch(http.serve_connection(stream, service)) => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection broke");
+            }
+        }
+        () = no_head => tracing::debug!("no request came on a new connection"),
     }
 }
 

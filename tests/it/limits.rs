@@ -181,22 +181,25 @@ async fn beyond_max_uploads_is_503_before_the_body_is_read_until_one_of_them_end
 }
 
 #[tokio::test]
-async fn beyond_max_connections_a_client_waits_until_one_of_them_ends() {
-    let server = Start::default().with("max_connections", 2).start();
-    let request = "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n";
-    let (mut first, mut second) = (Raw::connect(&server).await, Raw::connect(&server).await);
-    for connection in [&mut first, &mut second] {
-        connection.send(request).await;
-        assert_eq!(connection.answer().await.status, 200);
+async fn where_every_connection_is_busy_one_more_waits_for_an_end() {
+    let (server, mut rng) = (Start::default().with("max_connections", 2).start(), rng());
+    let xorb = Xorb::incompressible(&mut rng, 100_000);
+    let mut busy = Vec::new();
+    // Two, and four from this machine itself.
+    for _ in 0..6 {
+        busy.push(Raw::begin_awaited(&server, &xorb.path(), xorb.bytes.len()).await);
     }
-    let mut third = Raw::connect(&server).await;
-    third.send(request).await;
-    first.send("GET /metrics HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
-    let metrics = Metrics::parse(std::str::from_utf8(&first.answer().await.body).expect("metrics are text"));
-    assert_eq!(metrics.get("zorb_http_connections"), 2.0);
-    assert!(third.is_silent().await);
-    drop(second);
-    assert_eq!(third.answer().await.status, 200);
+    let request = "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n";
+    let mut waiting = Raw::connect(&server).await;
+    waiting.send(request).await;
+    // One waits at a time, and further ones are told to come back: this one was accepted after it.
+    let mut refused = Raw::connect(&server).await;
+    let _ = refused.try_send(request).await;
+    assert!(matches!(refused.status().await, Some(503) | None));
+    assert!(waiting.is_silent().await);
+    busy[0].send(&xorb.bytes).await;
+    assert_eq!(busy[0].answer().await.status, 201);
+    assert_eq!(waiting.answer().await.status, 200);
 }
 
 #[tokio::test]

@@ -51,6 +51,7 @@ mod scrub;
 mod security;
 mod sha256;
 mod shutdown;
+mod slow;
 mod smoke;
 mod spec;
 mod startup;

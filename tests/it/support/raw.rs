@@ -39,6 +39,16 @@ impl Raw {
         connection
     }
 
+    /// The same, and waits until the server asks for the body.
+    pub async fn begin_awaited(server: &TestServer, path: &str, len: usize) -> Self {
+        let mut connection = Self::connect(server).await;
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: zorb\r\nexpect: 100-continue\r\ncontent-length: {len}\r\n\r\n");
+        connection.send(head).await;
+        assert_eq!(connection.head().await.status, 100);
+        connection
+    }
+
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).await.expect("the server takes the bytes");
     }

@@ -145,9 +145,9 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     look_after(&cas, &config, &background, &watching);
     background.spawn(fold_log(index.clone(), watching.clone()));
-    let (site_tls, journal) =
-        (tls.as_ref().map(|(tls, _)| tls.clone()), audit.as_ref().map(|audit| audit.journal.clone()));
-    background.spawn(reload::watch(reload, Reloaded { tls, journal: journal.clone() }, watching.clone()));
+    let (site_tls, noted) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
+    let journal = audit.as_ref().map(|audit| audit.journal.clone());
+    background.spawn(reload::watch(reload, Reloaded { tls, journal }, watching.clone()));
     let router = router(AppState::from(Shared {
         cas: cas.clone(),
         metrics: Arc::clone(&metrics),
@@ -168,8 +168,9 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     };
     serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
     watching.cancel();
-    if let Some(journal) = journal {
-        journal.close().await;
+    if let Some(audit) = noted {
+        audit.finish();
+        audit.journal.close().await;
     }
     background.join().await;
     cas.finish().await;
@@ -233,12 +234,13 @@ fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> C
 fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
     let Some(target) = config.audit_log.clone() else { return Ok(None) };
     let shown = format!("cannot append to the audit log ({target:?})");
-    let journal = Journal::open(target, metrics.audit.clone()).context(shown)?;
+    let journal =
+        Journal::open(target, config.audit_max_len.unwrap_or(u64::MAX), metrics.audit.clone()).context(shown)?;
     let scope = match config.audit {
         AuditMode::Writes => AuditScope::Writes,
         AuditMode::All => AuditScope::All,
     };
-    Ok(Some(Audit { journal, scope }))
+    Ok(Some(Audit { journal, scope, refusals: Arc::default() }))
 }
 
 fn auth(config: &Config) -> Auth {

@@ -43,6 +43,8 @@ pub struct Config {
     pub audit_log: Option<Target>,
     /// Which requests are noted.
     pub audit: AuditMode,
+    /// Bytes of the audit log's file, at most; no limit if not set.
+    pub audit_max_len: Option<u64>,
     /// Whether requests carry tokens.
     pub auth: AuthMode,
     /// Whether requests without authentication are meant to be taken from other machines.
@@ -197,6 +199,7 @@ impl Config {
             tls: tls_files(raw.tls_cert, raw.tls_key)?,
             audit_log: audit_log(raw.audit_log),
             audit: audit_mode(raw.audit)?,
+            audit_max_len: Some(non_negative("audit_max_bytes", raw.audit_max_bytes, 1 << 30)?).filter(|len| *len > 0),
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),

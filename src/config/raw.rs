@@ -70,6 +70,8 @@ keys! {
     audit_log: String, "a file, or stdout";
     /// `writes` or `all`.
     audit: String, "writes or all";
+    /// Bytes of the audit log's file.
+    audit_max_bytes: i64, "a whole number of bytes";
     /// `token` or `off`.
     auth: String, "token or off";
     /// Serve other machines without authentication.

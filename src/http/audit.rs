@@ -5,7 +5,10 @@
 //! place in it where a token or a signature could stand. `docs/operations.md` lists the fields; names never change their
 //! meaning.
 
+mod refusals;
+
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,6 +26,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use serde::Serialize;
 
+pub use self::refusals::Refusals;
 use super::AppState;
 use super::layers::{CLIENT_LEFT, RequestId};
 use super::origin::Peer;
@@ -42,6 +46,28 @@ pub struct Audit {
     pub journal: Journal,
     /// Which requests get one.
     pub scope: AuditScope,
+    /// What was refused lately, by address.
+    pub refusals: Arc<Refusals>,
+}
+
+impl Audit {
+    /// Hands over a line for what was summed up of refusals until now. To be called before the journal is closed.
+    pub fn finish(&self) {
+        self.append_sums(true);
+    }
+
+    fn append_sums(&self, is_end: bool) {
+        for sum in self.refusals.take_sums(is_end) {
+            let line = AuditLine {
+                time: AuditLine::time(sum.time),
+                action: "(refused)",
+                peer: Some(sum.address.map_or_else(|| "others".to_owned(), |address| address.to_string())),
+                count: Some(sum.count),
+                ..AuditLine::default()
+            };
+            self.journal.append(line.render());
+        }
+    }
 }
 
 /// Which requests are in the audit log.
@@ -90,6 +116,9 @@ pub struct AuditLine<'a> {
     /// Why a token, a URL or a grant was refused; its holder is not told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
+    /// Refusals of this address within the minute from `time` that have no lines of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
     /// Bytes of the request's body that were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
@@ -201,12 +230,14 @@ pub(super) async fn note(
 ) -> Response {
     let pattern = request.extensions().get::<MatchedPath>().cloned();
     let pattern = pattern.as_ref().map_or("", MatchedPath::as_str);
+    audit.append_sums(false);
     if SIGNS_OF_LIFE.contains(&pattern) {
         return next.run(request).await;
     }
     let action = catalog.find(request.method(), pattern);
     let trail = Trail::default();
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let client = peer.and_then(|peer| state.address.client(peer.ip(), request.headers()));
     let mut entry = Entry {
         time: state.clock.now(),
         begin: Instant::now(),
@@ -214,7 +245,8 @@ pub(super) async fn note(
         action: action.map_or_else(|| "(none)".to_owned(), |action| format!("{} {}", request.method(), action.path)),
         resource: hash_in(request.uri().path()),
         peer: peer.map(|peer| peer.to_string()),
-        client: peer.and_then(|peer| state.address.client(peer.ip(), request.headers())).map(|ip| ip.to_string()),
+        client: client.map(|ip| ip.to_string()),
+        address: client.or(peer.map(|peer| peer.ip())),
         trail: trail.clone(),
         status: CLIENT_LEFT,
         outcome: None,
@@ -263,6 +295,8 @@ struct Entry {
     resource: Option<String>,
     peer: Option<String>,
     client: Option<String>,
+    /// Who is refused where it is.
+    address: Option<IpAddr>,
     trail: Trail,
     status: u16,
     outcome: Option<Outcome>,
@@ -286,6 +320,9 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let Some(audit) = &self.audit else { return };
+        if matches!(self.status, 401 | 403) && !audit.refusals.count(self.address, self.time) {
+            return;
+        }
         let found = &self.trail.0;
         let claims = found.claims.get();
         let line = AuditLine {
@@ -303,6 +340,7 @@ impl Drop for Entry {
             reason: self.outcome.and_then(|outcome| outcome.reason),
             received: Some(found.received_len.load(Ordering::Relaxed)),
             sent: Some(self.sent_len),
+            count: None,
             is_cut: self.expected_len != Some(self.sent_len),
             elapsed_ms: Some(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)),
         };

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::audit::Outcome;
 pub use super::code::Code;
+use super::layers::shown;
 use super::security;
 use crate::format::xorb::XorbErrorClass;
 use crate::format::{ParseHashError, XorbHash};
@@ -342,8 +343,7 @@ const fn quantity_name(quantity: Quantity) -> &'static str {
 
 /// The answer to a path or method that there is not.
 pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
-    // A path may be as long as a request's head; the beginning tells which it was.
-    let path: String = uri.path().chars().take(200).collect();
+    let path = shown(uri.path());
     Problem::new(Code::NotFound, format!("There is no {method} {path}; docs/http-api.md lists what there is."))
 }
 

@@ -5,11 +5,12 @@ use std::time::Instant;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::AppState;
+use super::origin::check_host;
 use crate::runtime::metrics::{RequestLabels, RouteLabels};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -19,6 +20,9 @@ pub(super) const CLIENT_LEFT: u16 = 499;
 
 /// Longest request id that is taken over from a client or proxy.
 const MAX_REQUEST_ID_LEN: usize = 128;
+
+/// Characters of a path that are shown.
+const MAX_SHOWN_LEN: usize = 200;
 
 /// The id of a request, beside its headers.
 #[derive(Clone, Debug)]
@@ -36,18 +40,27 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
         "request",
         id = id.to_str().unwrap_or_default(),
         %method,
-        path = request.uri().path(),
+        path = shown(request.uri().path()),
         subject = Empty,
         repo = Empty,
     );
     let begin = Instant::now();
     state.metrics.requests_in_flight.inc();
     let mut in_flight = InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT };
-    let mut response = next.run(request).instrument(span).await;
+    let mut response = match check_host(&request) {
+        Ok(()) => next.run(request).instrument(span).await,
+        Err(problem) => problem.into_response(),
+    };
     in_flight.status = response.status().as_u16();
     drop(in_flight);
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
+}
+
+/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells which it is.
+pub(super) fn shown(path: &str) -> &str {
+    let end = path.char_indices().nth(MAX_SHOWN_LEN).map_or(path.len(), |(at, _)| at);
+    path.get(..end).unwrap_or(path)
 }
 
 fn request_id(headers: &HeaderMap) -> HeaderValue {

@@ -1,10 +1,14 @@
 //! The OpenAPI document of all routes, made from the same table as the router.
 
 use std::collections::{BTreeMap, HashSet};
+use std::future::{Ready, ready};
+use std::sync::{Arc, OnceLock};
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{ComponentsBuilder, Schema};
@@ -25,11 +29,18 @@ use super::{AppState, Auth, schema};
 /// Name of the way to authenticate within the document.
 const TOKEN: &str = "token";
 
-/// `GET /openapi.json`.
-pub(super) async fn document(State(state): State<AppState>, BaseUrl(base): BaseUrl) -> Json<OpenApi> {
-    let mut document = describe(routes(&state), state.auth);
-    document.servers = Some(vec![utoipa::openapi::Server::new(base)]);
-    Json(document)
+/// `GET /openapi.json`: all but the server's name is made once.
+pub(super) fn document() -> impl Fn(State<AppState>, BaseUrl) -> Ready<Response> + Clone + Send + Sync + 'static {
+    let made = Arc::new(OnceLock::new());
+    move |State(state), BaseUrl(base)| {
+        let text: &String = made.get_or_init(|| {
+            serde_json::to_string(&describe(routes(&state), state.auth))
+                .expect("what has text as its keys can be written")
+        });
+        let members = text.strip_prefix('{').unwrap_or(text);
+        let text = format!(r#"{{"servers":[{{"url":{}}}],{members}"#, Value::from(base));
+        ready(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response())
+    }
 }
 
 fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::header::HOST;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version};
 use ipnet::IpNet;
 
 use super::AppState;
@@ -77,6 +78,29 @@ fn first<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     value.split(',').next().map(str::trim).filter(|value| !value.is_empty())
 }
 
+/// Refuses a request of HTTP/1.1 without exactly one valid `Host` (RFC 9112, section 3.2): proxies and servers that choose
+/// different ones would take it for different requests.
+pub(super) fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let is_valid = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => is_host(host),
+        (None, _) => request.version() < Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    let refused =
+        || Problem::new(Code::InvalidRequest, "The request has to have one Host header: a name, and maybe a port.");
+    if is_valid { Ok(()) } else { Err(refused()) }
+}
+
+fn is_host(value: &HeaderValue) -> bool {
+    let Some(authority) = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok()) else { return false };
+    // What is behind the host is a port, and there is nothing before it.
+    let port = authority.as_str().strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest));
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok());
+    !authority.host().is_empty() && port.is_some_and(is_port)
+}
+
 /// Where the sender of a request reaches the server, without a slash at the end.
 #[derive(Debug)]
 pub(super) struct BaseUrl(pub(super) String);
@@ -143,6 +167,26 @@ mod tests {
         let base = |len: usize| BaseUrl::of_length("a".repeat(len));
         assert_eq!(base(320).unwrap().0.len(), 320);
         assert_eq!(base(321).unwrap_err().code(), Code::InvalidRequest);
+    }
+
+    #[test]
+    fn http_1_1_takes_exactly_one_valid_host() {
+        let is_taken = |version: Version, hosts: &[&str]| {
+            let request = Request::builder().uri("/v1/files").version(version);
+            let request = hosts.iter().fold(request, |request, host| request.header(HOST, *host));
+            check_host(&request.body(()).unwrap()).is_ok()
+        };
+        for host in ["zorb", "zorb.example:8080", "127.0.0.1:1", "[::1]:8080", "a_b", "zorb:"] {
+            assert!(is_taken(Version::HTTP_11, &[host]), "{host}");
+        }
+        for host in ["", ":80", "a@zorb", "zorb:x", "zorb:65536", "zorb:+1", "a b", "zorb/x", "a,b:1,c", "http://zorb"]
+        {
+            assert!(!is_taken(Version::HTTP_11, &[host]), "{host}");
+        }
+        assert!(!is_taken(Version::HTTP_11, &[]));
+        assert!(!is_taken(Version::HTTP_11, &["zorb", "zorb"]));
+        assert!(is_taken(Version::HTTP_10, &[]));
+        assert!(!is_taken(Version::HTTP_10, &["a", "b"]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::usage::UsagePageJson;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
-use super::work::Work::{Light, Upload};
+use super::work::Work::{Light, Open, Upload};
 use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
 use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
@@ -225,20 +225,20 @@ fn for_readers() -> Vec<Route> {
 /// For whoever runs this.
 fn for_operators() -> Vec<Route> {
     vec![
-        Route::get("/healthz", None, health::live).costs(Light).says("Whether the process answers").answers(
+        Route::get("/healthz", None, health::live).costs(Open).says("Whether the process answers").answers(
             200,
             "it does",
             Content::json::<StatusJson>(),
         ),
         Route::get("/readyz", None, health::ready)
-            .costs(Light)
+            .costs(Open)
             .says("Whether the store takes data and the index answers")
             .answers(200, "they do", Content::json::<StatusJson>()),
         Route::get("/metrics", Admin, health::metrics)
             .costs(Light)
             .says("Everything that is counted, for Prometheus")
             .answers(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
-        Route::get("/openapi.json", None, openapi::document).costs(Light).says("This document").answers(
+        Route::get("/openapi.json", None, openapi::document()).costs(Open).says("This document").answers(
             200,
             "OpenAPI 3",
             Content::json::<serde_json::Value>(),

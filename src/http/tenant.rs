@@ -46,7 +46,8 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-fn of_address(address: IpAddr) -> Tenant {
+/// The share of what comes from this address, or network.
+pub(super) fn of_address(address: IpAddr) -> Tenant {
     let number = match address {
         IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),
         // The upper half is all there is. That of this machine's own address is 0, which is the server's number; nobody has 1.

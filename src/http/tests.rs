@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::to_bytes;
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use http_body::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::openapi;
+use super::origin::BaseUrl;
 use super::render::json;
 use super::server::{ConnectionLimits, Site, serve};
+use super::tenant::of_address;
 use super::{AppState, Auth, Code, KeySource, Keys, Origins, Pace, PublicAddress, Shared, router};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
@@ -144,7 +148,7 @@ async fn a_long_answer_has_room_until_its_last_byte_is_gone_and_without_room_the
     drop(piece.slice(7..9));
     drop(piece);
     let others = state.cas.answer_room(1 << 30).await.unwrap();
-    assert_eq!(long().await.unwrap_err().code(), Code::TooManyRequests);
+    assert_eq!(long().await.unwrap_err().code(), Code::Overloaded);
     assert_eq!(to_bytes(short().await.unwrap().into_body(), 10).await.unwrap(), "\"a\"");
     drop(others);
     assert!(long().await.is_ok());
@@ -192,6 +196,106 @@ async fn a_client_that_takes_nothing_keeps_the_room_of_its_answer_until_it_takes
     };
     let both = async { tokio::join!(serving, asking) };
     timeout(Duration::from_secs(60), both).await.expect("the room comes and goes");
+}
+
+#[tokio::test]
+async fn slow_readers_of_long_responses_make_room_for_another_tenant() {
+    const COUNT: usize = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path()).await;
+    let (cas, metrics, stop) = (state.cas.clone(), Arc::clone(&state.metrics), CancellationToken::new());
+    let (address, serving) = served(state, &stop).await;
+    let asking = async {
+        let mut builder = XorbBuilder::new(Policy::None);
+        for index in 0..8192_u32 {
+            builder.push(&index.to_le_bytes()).unwrap();
+        }
+        let xorb = builder.finish().unwrap();
+        let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len());
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("POST /xorbs/{hash} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n");
+        stream.write_all(&[head.as_bytes(), xorb.bytes()].concat()).await.unwrap();
+        assert_eq!(status(&mut stream).await, "HTTP/1.1 201");
+        let mut slow = Vec::new();
+        for _ in 0..COUNT {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(64 << 10).unwrap();
+            let mut stream = socket.connect(address).await.unwrap();
+            let head = format!("GET /xorbs/{hash}/chunks HTTP/1.1\r\nhost: zorb\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            assert_eq!(status(&mut stream).await, "HTTP/1.1 200");
+            slow.push(stream);
+        }
+        let flood = of_address("127.0.0.1".parse().unwrap());
+        let mut rooms = Vec::new();
+        while let Ok(room) = flood.doing(cas.answer_room(2 << 20)).await {
+            rooms.push(room);
+        }
+        assert!(cas.answers_len() > 100 << 20, "the most that one tenant gets of 128 MiB");
+        // A third of all of it is for another tenant, however little there is left now.
+        for number in 0..20 {
+            loop {
+                match Tenant::new(5).doing(cas.answer_room(2 << 20)).await {
+                    Ok(room) => break rooms.push(room),
+                    Err(_) => assert!(number > 0, "there is some at the beginning"),
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        assert!(cas.answers_len() <= 128 << 20);
+        until(|| metrics.slow_readers.get() > 0).await;
+        stop.cancel();
+    };
+    let both = async { tokio::join!(serving, asking) };
+    timeout(Duration::from_secs(50), both).await.expect("before anybody has taken nothing for a minute");
+}
+
+#[tokio::test]
+async fn an_address_gets_a_part_of_what_takes_no_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path()).await;
+    let (cas, stop) = (state.cas.clone(), CancellationToken::new());
+    let (address, serving) = served(state, &stop).await;
+    let asking = async {
+        let ask = async |from: &str| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+            let mut stream = socket.connect(address).await.unwrap();
+            stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: zorb\r\n\r\n").await.unwrap();
+            stream
+        };
+        let flood = of_address("127.0.0.1".parse().unwrap());
+        let mut turns = Vec::new();
+        while let Some(turn) = cas.open_turn(flood).now_or_never() {
+            turns.push(turn.unwrap());
+        }
+        let mut same = ask("127.0.0.1").await;
+        assert_eq!(status(&mut ask("127.0.0.2").await).await, "HTTP/1.1 200");
+        assert_eq!(same.try_read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop(turns);
+        assert_eq!(status(&mut same).await, "HTTP/1.1 200");
+        stop.cancel();
+    };
+    let both = async { tokio::join!(serving, asking) };
+    timeout(Duration::from_secs(60), both).await.expect("each has its turn");
+}
+
+#[tokio::test]
+async fn the_list_of_routes_is_made_once() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [one, two] = [state(folders[0].path()).await, state(folders[1].path()).await];
+    let handler = openapi::document();
+    let text = async |state: AppState, host: &str| {
+        let response = handler(State(state), BaseUrl(format!("http://{host}"))).await;
+        String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()
+    };
+    let first = text(one, "a").await;
+    let parsed: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(parsed["servers"][0]["url"], "http://a");
+    assert!(parsed["paths"]["/healthz"].is_object());
+    // Of another server, which has routes more: they would be in it if it were made anew.
+    let two = AppState::from(Shared { grants: true, ..Arc::into_inner(two.shared).unwrap() });
+    assert_eq!(text(two, "b").await, first.replace("http://a", "http://b"));
 }
 
 /// Waits until something is so that nobody tells.

@@ -14,6 +14,8 @@ use super::tenant::Sharer;
 pub(super) enum Work {
     /// Next to nothing, or its handler takes the turns that it needs: a deadline until the head of its answer.
     Light,
+    /// Asked by clients without a token: a turn among those of all addresses, and the deadline.
+    Open,
     /// A question to the index: a turn among those who ask, and the deadline.
     Lookup,
     /// As long as its client sends: what its handler lets in, and the pace of its body.
@@ -32,6 +34,7 @@ pub(super) async fn bounded(
     let answer = async {
         let _turn = match work {
             Work::Lookup => Some(state.cas.lookup_turn(tenant).await?),
+            Work::Open => Some(state.cas.open_turn(tenant).await?),
             Work::Light | Work::Upload => None,
         };
         Ok(tenant.doing(next.run(request)).await)

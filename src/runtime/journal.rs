@@ -60,16 +60,18 @@ enum Message {
 }
 
 impl Journal {
-    /// Opens the target, and starts the task that writes to it. Blocks for the time of that.
+    /// Opens the target, and starts the task that writes to it. Blocks for the time of that. A file that would be longer than
+    /// `max_len` bytes takes no more lines until it is opened anew.
     ///
     /// # Errors
     ///
     /// The file cannot be opened for appending.
-    pub fn open(target: Target, counts: JournalCounts) -> io::Result<Self> {
+    pub fn open(target: Target, max_len: u64, counts: JournalCounts) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(MAX_WAITING_COUNT);
         let sink = Sink::open(&target)?;
+        let writer = Writer { target, sink, max_len, is_losing: false, counts: counts.clone() };
         // In a group of its own: a pipe that nobody reads holds it up for ever, and nobody must wait for that.
-        TaskGroup::new().spawn(write_all(receiver, Writer { target, sink, is_losing: false, counts: counts.clone() }));
+        TaskGroup::new().spawn(write_all(receiver, writer));
         Ok(Self { sender, counts })
     }
 
@@ -111,7 +113,7 @@ impl Journal {
 /// The file cannot be opened or written; then the line is not in it.
 pub fn append_one(path: &Path, line: &str) -> io::Result<()> {
     let mut sink = Sink::open_file(path)?;
-    sink.append(format!("{line}\n").as_bytes())?;
+    sink.append(format!("{line}\n").as_bytes(), u64::MAX)?;
     sink.sync()
 }
 
@@ -134,6 +136,7 @@ async fn write_all(mut receiver: mpsc::Receiver<Message>, mut writer: Writer) {
 struct Writer {
     target: Target,
     sink: Sink,
+    max_len: u64,
     /// The last line was lost.
     is_losing: bool,
     counts: JournalCounts,
@@ -176,7 +179,7 @@ impl Writer {
         if count == 0 {
             return;
         }
-        match self.sink.append(text.as_bytes()) {
+        match self.sink.append(text.as_bytes(), self.max_len) {
             Ok(()) => {
                 self.counts.written.inc_by(count);
                 if std::mem::take(&mut self.is_losing) {
@@ -222,7 +225,7 @@ impl Sink {
         Ok(Self::File { file, is_torn })
     }
 
-    fn append(&mut self, text: &[u8]) -> io::Result<()> {
+    fn append(&mut self, text: &[u8], max_len: u64) -> io::Result<()> {
         match self {
             Self::Stdout => {
                 let mut stdout = stdout().lock();
@@ -230,6 +233,9 @@ impl Sink {
             }
             Self::File { file, is_torn } => {
                 let len = file.metadata()?.len();
+                if len.saturating_add(text.len() as u64) > max_len {
+                    return Err(io::Error::other(format!("the file has its maximum of {max_len} bytes; move it away")));
+                }
                 let end: &[u8] = if *is_torn { b"\n" } else { b"" };
                 *is_torn = false;
                 let written = file.write_all(end).and_then(|()| file.write_all(text));

@@ -373,3 +373,41 @@ async fn tokens_that_are_issued_and_keys_that_are_rotated_are_noted_by_the_comma
     assert_eq!(gist(&lines[1]), "zorb token rotate-key 0 - - - -");
     assert!(!fs::read_to_string(path).expect("the log is text").contains(&token[10..30]));
 }
+
+#[tokio::test]
+async fn refusals_beyond_sixty_in_a_minute_are_summed_by_address() {
+    let log = Log::new();
+    let server = log.start("writes").start();
+    let client = server.client();
+    for _ in 0..200 {
+        client.post("/v1/shards", "").await.problem(401, "unauthorized");
+    }
+    server.terminate();
+    let (status, text) = server.exit().await;
+    assert_eq!(status.code(), Some(0), "{text}");
+    let lines = lines_of(&log.path());
+    let (sums, refused): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["action"] == "(refused)");
+    assert!(refused.iter().all(|line| line["status"] == 401), "{refused:#?}");
+    let summed: u64 = sums.iter().filter_map(|line| line["count"].as_u64()).sum();
+    assert_eq!(refused.len() as u64 + summed, 200, "none is forgotten: {sums:#?}");
+    // More than one where this took more than a minute.
+    assert_eq!(refused.len(), 60 * sums.len());
+    assert!(sums.iter().all(|line| line["peer"] == "127.0.0.1"), "{sums:#?}");
+}
+
+#[tokio::test]
+async fn a_file_at_its_maximum_loses_lines_and_counts_them() {
+    let log = Log::new();
+    let server = log.start("writes").with("audit_max_bytes", 1000).start();
+    let admin = server.client().bearing(&issue(&server, "admin", "*", &[]));
+    for _ in 0..20 {
+        server.client().post("/v1/shards", "").await.problem(401, "unauthorized");
+    }
+    let counts = async |name: &str| Metrics::of(&admin).await.get(name);
+    let all = async || counts("zorb_audit_lines_total").await + counts("zorb_audit_lines_lost_total").await;
+    eventually("each is written or lost", async || all().await == 20.0).await;
+    let lines = lines_of(&log.path());
+    assert!((1..20).contains(&lines.len()), "{lines:#?}");
+    assert!(fs::metadata(log.path()).expect("it is there").len() <= 1000);
+    assert_eq!(server.log().lines().filter(|line| line.contains("a journal cannot be written")).count(), 1);
+}

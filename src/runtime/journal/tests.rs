@@ -7,7 +7,7 @@ use super::{Journal, JournalCounts, Sink, Target};
 
 fn open(path: &std::path::Path) -> (Journal, JournalCounts) {
     let counts = JournalCounts::default();
-    let journal = Journal::open(Target::File(path.to_owned()), counts.clone()).unwrap();
+    let journal = Journal::open(Target::File(path.to_owned()), u64::MAX, counts.clone()).unwrap();
     (journal, counts)
 }
 
@@ -78,7 +78,7 @@ fn what_a_full_disk_has_taken_of_a_line_is_taken_back() {
     let path = folder.path().join("lines");
     fs::write(&path, "whole\n").unwrap();
     let mut sink = Sink::File { file: fs::File::open(&path).unwrap(), is_torn: false };
-    assert!(sink.append(b"lost\n").is_err());
+    assert!(sink.append(b"lost\n", u64::MAX).is_err());
     let Sink::File { is_torn, .. } = sink else { panic!("it was a file") };
     assert!(is_torn, "what could not be cut off is closed off later");
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole\n");
@@ -92,4 +92,29 @@ async fn a_journal_that_cannot_be_written_loses_lines_and_counts_them() {
     }
     journal.close().await;
     assert_eq!((counts.written.get(), counts.lost.get()), (0, 3));
+}
+
+#[tokio::test]
+async fn a_file_at_its_maximum_takes_no_more_lines_until_it_is_moved_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, moved) = (folder.path().join("lines"), folder.path().join("moved"));
+    fs::write(&path, "0123456\n").unwrap();
+    let counts = JournalCounts::default();
+    let journal = Journal::open(Target::File(path.clone()), 12, counts.clone()).unwrap();
+    let ended = async |count| {
+        while counts.written.get() + counts.lost.get() < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    journal.append("abc".to_owned());
+    ended(1).await;
+    journal.append("d".to_owned());
+    ended(2).await;
+    assert_eq!(fs::read_to_string(&path).unwrap(), "0123456\nabc\n");
+    assert!(std::process::Command::new("mv").arg(&path).arg(&moved).status().unwrap().success());
+    journal.reopen().await;
+    journal.append("e".to_owned());
+    journal.close().await;
+    assert_eq!(fs::read_to_string(&path).unwrap(), "e\n");
+    assert_eq!((counts.written.get(), counts.lost.get()), (2, 1));
 }

@@ -16,7 +16,7 @@ mod draft;
 mod kept;
 
 use std::fs::{self, File};
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,6 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
 use rustix::fs::statvfs;
-use rustix::io::{ReadWriteFlags, preadv2};
 
 use self::blocks::Blocks;
 use self::buffers::{Buffers, Piece};
@@ -35,6 +34,7 @@ use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_folder, create_folder, create_folders_in, remove};
+use crate::runtime::system::read_cached;
 
 /// A local folder as a [`BlobStore`].
 #[derive(Clone, Debug)]
@@ -258,9 +258,7 @@ impl FsReader {
     fn read_resident(&self) -> (Piece, usize) {
         let wanted = usize::try_from(self.range.end() - self.at).unwrap_or(usize::MAX);
         let mut piece = self.buffers.take(wanted);
-        let bytes = &mut [IoSliceMut::new(piece.bytes_mut())];
-        // Whatever is against it, not being supported included, will be against the other way of reading, or not.
-        let read_len = preadv2(&self.file, bytes, self.at, ReadWriteFlags::NOWAIT).unwrap_or(0);
+        let read_len = read_cached(&self.file, piece.bytes_mut(), self.at);
         (piece, read_len)
     }
 

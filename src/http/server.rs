@@ -17,7 +17,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ipnet::IpNet;
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +28,7 @@ use super::outlet::{Answering, Outlet, Watched};
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
+use crate::runtime::system::bound_unsent;
 use crate::runtime::task::TaskGroup;
 use crate::service::Transfer;
 
@@ -232,7 +232,7 @@ async fn converse(
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     // Kernels and sandboxes that do not know this one serve all the same.
-    if let Err(error) = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_LEN) {
+    if let Err(error) = bound_unsent(&stream, MAX_UNSENT_LEN) {
         tracing::debug!(%error, "what the kernel keeps for a slow client is not bounded");
     }
     Ok(stream)
@@ -257,6 +257,8 @@ fn normalise<B>(mut request: Request<B>, prefix: &str) -> Request<B> {
 
 #[cfg(test)]
 mod tests {
+    use socket2::SockRef;
+
     use super::*;
 
     #[test]

@@ -12,15 +12,15 @@ mod partial;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, CWD, OFlags, RenameFlags, fadvise, fcntl_getfl, fcntl_setfl, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 pub(crate) use self::enclosure::Enclosure;
 pub(crate) use self::partial::PartialFile;
+use super::system::{begin_writeback, set_direct};
 
 /// What has to divide addresses, places and lengths of what is written past the page cache: the largest block of a disk in use.
 pub(crate) const DIRECT_ALIGNMENT: usize = 4096;
@@ -84,9 +84,7 @@ impl TempFile {
     /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by that, but the sync will
     /// have less to do. Pages that are clean by then may leave memory, so this is for bytes that were written just now.
     pub(crate) fn begin_writeback(&mut self, bytes: Range<u64>) {
-        let len = NonZeroU64::new(bytes.end.saturating_sub(bytes.start));
-        // It is advice. Where it is not taken, or not for this file system, the sync does all of it.
-        let _ = fadvise(self.file_mut(), bytes.start, len, Advice::DontNeed);
+        begin_writeback(self.file_mut(), &bytes);
     }
 
     /// Lets nobody but its owner read or write the file; to be called before anything is in it.
@@ -144,13 +142,6 @@ impl TempFile {
         }
         sync_folder(parent(path)?)
     }
-}
-
-/// Whether what is written goes past the page cache.
-fn set_direct(file: &File, is_direct: bool) -> io::Result<()> {
-    let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::DIRECT, is_direct);
-    Ok(fcntl_setfl(file, flags)?)
 }
 
 /// A folder under a temporary name, that only its owner may look into. Dropped unpublished, it is removed with all that

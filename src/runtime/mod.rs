@@ -13,5 +13,6 @@ pub mod metrics;
 pub mod outage;
 pub mod reload;
 pub mod shutdown;
+pub(crate) mod system;
 pub mod task;
 pub mod telemetry;

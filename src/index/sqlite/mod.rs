@@ -85,6 +85,9 @@ impl SqliteIndex {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .pragma("wal_autocheckpoint", log::MAX_PAGE_COUNT)
+            // Of macOS, where a plain fsync leaves bytes in the cache of the disk. Others do not know them.
+            .pragma("fullfsync", "ON")
+            .pragma("checkpoint_fullfsync", "ON")
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(synchronous)

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, fsync, mkdirat, open, openat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, Mode, OFlags, RenameFlags, mkdirat, open, openat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -26,9 +26,9 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 /// A folder for files with foreign names.
 #[derive(Debug)]
 pub(crate) struct Enclosure {
-    root: OwnedFd,
+    root: File,
     /// The folder of the last file, below the root; names in it may not be durable yet.
-    last: Option<(Vec<String>, OwnedFd)>,
+    last: Option<(Vec<String>, File)>,
 }
 
 impl Enclosure {
@@ -37,7 +37,7 @@ impl Enclosure {
         if !path.is_dir() {
             create_folder(path)?;
         }
-        Ok(Self { root: open(path, FOLDER, Mode::empty())?, last: None })
+        Ok(Self { root: File::from(open(path, FOLDER, Mode::empty())?), last: None })
     }
 
     /// The same folder, for another thread.
@@ -95,7 +95,7 @@ impl Enclosure {
 }
 
 /// Opens a folder in a folder, or makes it.
-fn enter(folder: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+fn enter(folder: &File, name: &str) -> io::Result<File> {
     debug_assert!(!name.contains('/') && !["", ".", ".."].contains(&name));
     let open = || openat(folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
     let found = match open() {
@@ -113,12 +113,13 @@ fn enter(folder: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
         Err(Errno::NOTDIR | Errno::LOOP) => {
             Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{name} is there, and is a link or a file")))
         }
-        found => Ok(found?),
+        found => Ok(File::from(found?)),
     }
 }
 
-fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
-    fsync(folder)?;
+/// Not `fsync` of rustix, which leaves bytes in the cache of the disk on macOS.
+fn sync_folder(folder: &File) -> io::Result<()> {
+    folder.sync_all()?;
     trace("sync the folder");
     Ok(())
 }
@@ -126,7 +127,7 @@ fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
 pub(crate) struct EnclosedFile<'a> {
-    folder: &'a OwnedFd,
+    folder: &'a File,
     name: String,
     file: File,
     is_published: bool,

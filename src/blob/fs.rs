@@ -33,7 +33,7 @@ use self::kept::{Found, KeptFiles};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
-use crate::runtime::durable::{TempFile, clear_folder, create_folder, create_folders_in, remove};
+use crate::runtime::durable::{TempFile, clear_folder, count_temp_files, create_folder, create_folders_in, remove};
 use crate::runtime::system::read_cached;
 
 /// A local folder as a [`BlobStore`].
@@ -190,7 +190,7 @@ impl BlobStore for FsBlobStore {
     fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         let folder = self.tmp.clone();
         async move {
-            let count = self.pool.run(move || fs::read_dir(folder).map(Iterator::count)).await;
+            let count = self.pool.run(move || count_temp_files(&folder)).await;
             count.map_err(|error| BlobError::io("list the folder tmp", None, error))
         }
         .boxed()

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+use crate::runtime::durable::open_lock;
 use crate::runtime::telemetry::chain;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, MinLive};
@@ -50,7 +51,7 @@ impl DeletionLock {
     /// Takes the lock of this data folder; `None` where another process has it.
     pub(super) fn take(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join("gc.lock");
-        let file = File::create(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+        let file = open_lock(&path).with_context(|| format!("cannot open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),

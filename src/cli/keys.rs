@@ -3,7 +3,7 @@
 //! The file is replaced as a whole, so that who reads it sees the keys before a rotation or those after it. Two that
 //! write at once wait for each other. A crash leaves a temporary file, which the next write removes.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::{KeySource, Keys};
-use crate::runtime::durable::{TempFile, create_folder, remove_leftovers};
+use crate::runtime::durable::{TempFile, create_folder, open_lock, read_private, remove_leftovers};
 use crate::runtime::telemetry::chain;
 use crate::service::access::{KeyRing, KeyRingError};
 
@@ -49,7 +49,7 @@ pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
 pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     let path = data_dir.join(FILE_NAME);
     let shown = path.display();
-    match fs::read_to_string(&path) {
+    match read_private(&path) {
         Ok(text) => KeyRing::parse(&text).map(Some).with_context(|| format!("the key file {shown} is damaged")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read the key file {shown}")),
@@ -63,7 +63,7 @@ pub(super) fn change(
 ) -> anyhow::Result<KeyRing> {
     let dir = data_dir.display();
     create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
-    let lock = File::create(data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
+    let lock = open_lock(&data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
     let _lock = lock.with_context(|| format!("cannot lock the keys in {dir}"))?;
     let ring = make(read(data_dir)?)?;
     write(data_dir, &ring)?;
@@ -111,7 +111,7 @@ struct Stamp {
 
 impl Stamp {
     fn of(path: &Path) -> Option<Self> {
-        let data = fs::metadata(path).ok()?;
+        let data = fs::symlink_metadata(path).ok()?;
         Some(Self { inode: data.ino(), len: data.len(), modified: (data.mtime(), data.mtime_nsec()) })
     }
 }

@@ -30,8 +30,8 @@ use crate::service::archive::{Restored, Target};
 /// beside it. An archive that is damaged changes nothing; the exit code is 1 then, and stderr says up to where it is
 /// good.
 ///
-/// The keys that sign tokens and URLs come back if the archive has them. If not, the server makes new ones, and tokens
-/// have to be given out again.
+/// The keys that sign tokens and URLs come back with --include-keys only, if the archive has them: whoever made the archive
+/// can then make tokens for the store. Without them the server makes new ones, and tokens have to be issued again.
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
     /// The archive
@@ -39,6 +39,9 @@ pub(super) struct RestoreArgs {
     archive: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
+    /// Take the keys that sign tokens and URLs from the archive, too
+    #[arg(long)]
+    include_keys: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -76,14 +79,27 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
         index.close().await;
         restored.with_context(|| format!("cannot restore {}", args.archive.display()))
     })?;
-    if let Some(ring) = &restored.keys {
+    let ring = restored.keys.as_ref().filter(|_| args.include_keys);
+    if let Some(ring) = ring {
         keys::write(folder.path(), ring)?;
     }
     folder.publish(&target).with_context(|| cannot_write(&data_dir))?;
-    report(&args.archive, &data_dir, &restored, &output)
+    report(&args.archive, &data_dir, &restored, ring.is_some(), &output)?;
+    match (&restored.keys, args.include_keys) {
+        (Some(_), false) => output.remark("the archive has keys, which were left out; --include-keys takes them"),
+        (None, true) => output.remark("the archive has no keys; the server makes new ones"),
+        _ => {}
+    }
+    Ok(())
 }
 
-fn report(archive: &Path, data_dir: &Path, restored: &Restored, output: &Output) -> anyhow::Result<()> {
+fn report(
+    archive: &Path,
+    data_dir: &Path,
+    restored: &Restored,
+    with_keys: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
     let (from, to) = (archive.to_string_lossy(), data_dir.to_string_lossy());
     output.record(&Record {
         archive: &from,
@@ -91,12 +107,12 @@ fn report(archive: &Path, data_dir: &Path, restored: &Restored, output: &Output)
         xorbs: restored.xorb_count,
         raw_len: restored.raw_len,
         files: restored.file_count,
-        keys: restored.keys.is_some(),
+        keys: with_keys,
         archive_len: restored.archive_len,
         trailing_garbage: restored.trailing_garbage,
     })?;
     let (xorbs, records) = (Count(restored.xorb_count, "xorb"), Count(restored.file_count, "record"));
-    let keys = if restored.keys.is_some() { "with its keys" } else { "without keys" };
+    let keys = if with_keys { "with its keys" } else { "without keys" };
     let raw = Size(restored.raw_len);
     output.line(format_args!("{to} is {from}, {keys}: {xorbs}, {raw}, {records} of files, all of them proven"))?;
     Ok(())

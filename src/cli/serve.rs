@@ -26,7 +26,7 @@ use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
-use crate::runtime::durable::create_folder;
+use crate::runtime::durable::{create_folder, open_lock};
 use crate::runtime::journal::Journal;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::reload::ReloadSignal;
@@ -100,7 +100,7 @@ pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
     create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
     let path = data_dir.join("lock");
-    let file = File::create(&path).with_context(|| format!("cannot write to the data folder {dir}"))?;
+    let file = open_lock(&path).with_context(|| format!("cannot open {} in the data folder", path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

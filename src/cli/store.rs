@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 
 use super::output::Output;
 use crate::config::{Config, RawConfig};
+use crate::runtime::durable::open_lock;
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;
 
@@ -42,7 +43,7 @@ impl StoreArgs {
 /// Takes the data folder for this process, as a server does; `None` where one has it. The operating system lets go of it
 /// when the process ends, however it ends.
 pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
-    let file = File::create(data_dir.join("lock"))?;
+    let file = open_lock(&data_dir.join("lock"))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),

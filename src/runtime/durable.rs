@@ -9,6 +9,7 @@
 
 mod enclosure;
 mod partial;
+mod private;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -20,6 +21,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 pub(crate) use self::enclosure::Enclosure;
 pub(crate) use self::partial::PartialFile;
+use self::private::is_plain;
+pub(crate) use self::private::{open_lock, read_private};
 use super::system::{begin_writeback, set_direct};
 
 /// What has to divide addresses, places and lengths of what is written past the page cache: the largest block of a disk in use.
@@ -36,12 +39,12 @@ pub(crate) struct TempFile {
 impl TempFile {
     /// A new empty file in `folder`, which must be on the same file system as the final name: rename needs that.
     pub(crate) fn create(folder: &Path) -> io::Result<Self> {
-        Self::create_at(folder.join(format!("{:032x}", rand::random::<u128>())))
+        Self::create_at(folder.join(own_name()))
     }
 
     /// A new empty file in the folder of `path`, which is where it is to be published.
     pub(crate) fn create_beside(path: &Path) -> io::Result<Self> {
-        Self::create_at(parent(path)?.join(format!(".zorb-{:032x}.tmp", rand::random::<u128>())))
+        Self::create_at(parent(path)?.join(own_name_beside()))
     }
 
     fn create_at(path: PathBuf) -> io::Result<Self> {
@@ -155,7 +158,7 @@ pub(crate) struct TempFolder {
 impl TempFolder {
     /// A new empty folder in `folder`.
     pub(crate) fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(format!(".zorb-{:032x}.tmp", rand::random::<u128>()));
+        let path = folder.join(own_name_beside());
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, published: false })
     }
@@ -256,9 +259,7 @@ pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>
 pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent(path)?)? {
         let entry = entry?;
-        let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        if name.starts_with(b".zorb-") && name.ends_with(b".tmp") {
+        if entry.file_name().to_str().is_some_and(is_own_name_beside) && is_plain(entry.metadata()) {
             fs::remove_file(entry.path())?;
         }
     }
@@ -299,14 +300,47 @@ pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes every file in a folder; returns how many there were.
+/// Removes every temporary file in a directory; returns how many there were. What has another name, or is not a file, was not put
+/// there by this program, and stays.
 pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
-    let mut count = 0;
+    let paths = temp_files(path)?;
+    paths.iter().try_for_each(fs::remove_file)?;
+    Ok(paths.len())
+}
+
+/// How many temporary files there are in a directory.
+pub(crate) fn count_temp_files(path: &Path) -> io::Result<usize> {
+    Ok(temp_files(path)?.len())
+}
+
+fn temp_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
     for entry in fs::read_dir(path)? {
-        fs::remove_file(entry?.path())?;
-        count += 1;
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_own_name) && is_plain(entry.metadata()) {
+            paths.push(entry.path());
+        }
     }
-    Ok(count)
+    Ok(paths)
+}
+
+/// A name in a directory for temporary files.
+fn own_name() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+fn is_own_name(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// A name beside files of other names.
+fn own_name_beside() -> String {
+    format!(".zorb-{}.tmp", own_name())
+}
+
+fn is_own_name_beside(name: &str) -> bool {
+    let name = name.strip_prefix(".zorb-").and_then(|name| name.strip_suffix(".tmp"));
+    name.is_some_and(is_own_name)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

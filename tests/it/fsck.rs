@@ -13,6 +13,9 @@ use crate::cli::{Folder, Ran};
 use crate::scrub::{blob, fetch, first_fetch, flip};
 use crate::support::{Start, TestServer, Xorb, eventually, rng};
 
+/// What an upload leaves that nobody has published.
+const DRAFT: &str = "tmp/0123456789abcdef0123456789abcdef";
+
 /// A store that no server has, with some files in it.
 struct Stopped {
     data_dir: PathBuf,
@@ -101,9 +104,9 @@ async fn a_store_without_faults_is_clean_beside_a_server_and_without_one() {
     }
     check_served(&server, &store.stored).await;
     // What an upload that is under way leaves in tmp/ is none of its business.
-    fs::write(store.data_dir.join("tmp/draft"), "x").unwrap();
+    fs::write(store.data_dir.join(DRAFT), "x").unwrap();
     store.fsck(&["--repair"]).ok();
-    assert!(store.data_dir.join("tmp/draft").exists());
+    assert!(store.data_dir.join(DRAFT).exists());
 }
 
 #[tokio::test]
@@ -250,7 +253,7 @@ async fn references_and_totals_are_computed_again_also_beside_a_server() {
 #[tokio::test]
 async fn what_dead_uploads_left_is_cleared_up_when_no_server_runs() {
     let (store, name) = (Stopped::new().await, "0123456789abcdef".repeat(4));
-    fs::write(store.data_dir.join("tmp/draft"), "x").unwrap();
+    fs::write(store.data_dir.join(DRAFT), "x").unwrap();
     fs::write(store.place(&name), "a blob that was published").unwrap();
     store.sql("INSERT INTO xorbs (hash, state, since, ticket) VALUES (randomblob(32), 3, 0, 0)").await;
     check_repaired(&store, &[], &["unfinished_row", "orphan_garbage", "temporary_files"]).await;

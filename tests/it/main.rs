@@ -45,6 +45,7 @@ mod openapi;
 mod operations;
 mod outages;
 mod overload;
+mod private;
 mod quota;
 mod rebuild;
 mod scrub;

@@ -6,7 +6,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{create_folder, trace};
+use super::{create_folder, own_name_beside, trace};
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -49,7 +49,7 @@ impl Enclosure {
     pub(crate) fn open_file(&self, folders: &[&str], name: &str) -> io::Result<File> {
         let mut folder = self.root.try_clone()?;
         for name in folders {
-            folder = openat(&folder, *name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+            folder = File::from(openat(&folder, *name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?);
         }
         // A pipe would keep this waiting for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -58,7 +58,7 @@ impl Enclosure {
     }
 
     /// The folder that `folders` lead to, each of which is made if it is not there.
-    pub(crate) fn folder(&mut self, folders: &[&str]) -> io::Result<OwnedFd> {
+    pub(crate) fn folder(&mut self, folders: &[&str]) -> io::Result<File> {
         self.enter(folders)?.try_clone()
     }
 
@@ -67,13 +67,13 @@ impl Enclosure {
     /// None of them may be empty, `.` or `..`, or have a `/` in it.
     pub(crate) fn create(&mut self, folders: &[&str]) -> io::Result<EnclosedFile<'_>> {
         let folder = self.enter(folders)?;
-        let name = format!(".zorb-{:032x}.tmp", rand::random::<u128>());
+        let name = own_name_beside();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(folder, &name, flags, FILE_MODE)?;
         Ok(EnclosedFile { folder, name, file: File::from(file), is_published: false })
     }
 
-    fn enter(&mut self, folders: &[&str]) -> io::Result<&OwnedFd> {
+    fn enter(&mut self, folders: &[&str]) -> io::Result<&File> {
         if self.last.as_ref().is_none_or(|(last, _)| last != folders) {
             // Before the next one is begun: this way one sync is enough for all files of a folder in a row.
             self.sync()?;

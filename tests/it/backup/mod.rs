@@ -47,6 +47,13 @@ impl Backups {
         let record = self.folder.zorb(&["restore", "b.rca", "--json", "--data-dir", name]).ok().record();
         (self.folder.path(name), record)
     }
+
+    /// The same with these flags, whatever it remarked.
+    pub fn restore_with(&self, name: &str, flags: &[&str]) -> (PathBuf, Value) {
+        let args = [&["restore", "b.rca", "--json", "--data-dir", name], flags].concat();
+        let record = self.folder.zorb(&args).ok_with_remarks().record();
+        (self.folder.path(name), record)
+    }
 }
 
 pub fn text(path: &Path) -> &str {

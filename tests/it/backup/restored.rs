@@ -91,7 +91,10 @@ async fn urls_signed_before_are_good_after_only_if_the_keys_came_along() {
     let args = ["backup", "b.rca", "--include-keys", "--json", "--data-dir", text(server.data_dir())];
     assert_eq!(backups.folder.zorb(&args).ok().record()["keys"], true);
     assert_eq!(backups.verify()["keys"], true);
-    let (with, record) = backups.restore("with");
+    // Who can write the archive must not be able to make tokens for a store that is made of it.
+    let (left_out, record) = backups.restore_with("left-out", &[]);
+    assert_eq!((&record["keys"], left_out.join("keys").exists()), (&false.into(), false));
+    let (with, record) = backups.restore_with("with", &["--include-keys"]);
     assert_eq!(record["keys"], true);
     assert_eq!(status(&Start::default().data_dir(&with).start()).await, 206);
     // Whoever can read the archive, or the keys, can sign.

@@ -51,9 +51,12 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
 STOPSIGNAL SIGTERM
 
 # The image holds no configuration: whoever runs it says who may write to the store, by mounting
-# one there (docker-compose.yml mounts config/docker.toml).
+# one there (docker-compose.yml mounts config/docker.toml). In the environment, so that commands
+# which `docker exec` runs find the same store as the server. The environment wins over the file.
+ENV ZORB_CONFIG=/etc/zorb/zorb.toml \
+    ZORB_DATA_DIR=/var/lib/zorb
 ENTRYPOINT ["zorb"]
-CMD ["serve", "--config", "/etc/zorb/zorb.toml"]
+CMD ["serve"]
 
 ARG VERSION=unknown
 ARG REVISION=unknown

@@ -31,8 +31,10 @@ mod units;
 mod usage;
 mod xorb;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use thiserror::Error;
@@ -80,6 +82,12 @@ enum Command {
         /// Which shell
         shell: Shell,
     },
+    /// Write the manual pages, one per command, into a directory that is there
+    #[command(hide = true)]
+    ManPages {
+        /// Where they go
+        directory: PathBuf,
+    },
 }
 
 impl Cli {
@@ -103,6 +111,7 @@ impl Cli {
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),
+            Command::ManPages { directory } => man_pages(&directory),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
@@ -125,6 +134,12 @@ fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "zorb", &mut script);
     Ok(write_stdout(|stdout| stdout.write_all(&script))?)
+}
+
+/// For packages: what is written here can be written again, so a crash costs nothing.
+fn man_pages(directory: &Path) -> anyhow::Result<()> {
+    let pages = clap_mangen::generate_to(Cli::command(), directory);
+    pages.with_context(|| format!("cannot write manual pages into {}", directory.display()))
 }
 
 /// What was typed makes no sense, which only shows when it is looked at together with the rest.

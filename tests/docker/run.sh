@@ -174,6 +174,10 @@ check_confinement() {
   ! docker exec "$container" touch /usr/local/bin/x 2>/dev/null || die "the root file system is writable"
   published=$(docker port "$container")
   [[ $published == "8080/tcp -> 127.0.0.1:$ZORB_PORT" ]] || die "published otherwise: $published"
+  # Commands find the server's settings and its store by the environment of the image.
+  docker exec "$container" zorb gc --dry-run >/dev/null || die "a command in the container does not find the store"
+  [[ $(docker exec "$container" zorb token issue --scope read --repo x) == zorb_* ]] || die "no token from the container"
+  docker exec "$container" sh -c 'test ! -e zorb-data' || die "a command has made a store of its own"
   say "runs as uid 10001, read-only but for the volume, published as $published"
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MAX_OPEN_COUNT: u32 = 8;
 /// Neither is durable before it is published: whoever goes on with them has to verify them.
 #[derive(Debug)]
 pub(crate) struct PartialFile {
-    folder: OwnedFd,
+    folder: File,
     name: String,
     data: File,
     notes: File,
@@ -35,7 +35,7 @@ impl PartialFile {
     }
 
     /// The same in this folder. `mode` is for a new file, as far as the umask lets it be.
-    pub(crate) fn open_in(folder: OwnedFd, id: &str, mode: u32) -> io::Result<Option<Self>> {
+    pub(crate) fn open_in(folder: File, id: &str, mode: u32) -> io::Result<Option<Self>> {
         let name = format!(".zorb-{id}.part");
         for _ in 0..MAX_OPEN_COUNT {
             let Some(data) = open_own(&folder, &name, mode)? else { return Ok(None) };
@@ -100,7 +100,7 @@ fn notes_name(name: &str) -> String {
 
 /// Opens or makes a file; `None` where the name is that of something else, or of a file that others can write to by another
 /// name.
-fn open_own(folder: &OwnedFd, name: &str, mode: u32) -> io::Result<Option<File>> {
+fn open_own(folder: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::from_raw_mode(mode | 0o600)) {
         Ok(file) => File::from(file),

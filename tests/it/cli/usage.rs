@@ -112,6 +112,20 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
 }
 
 #[test]
+fn man_pages_are_written_for_every_command() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("man")).unwrap();
+    folder.zorb(&["man-pages", "man"]).ok();
+    let names = ["zorb.1", "zorb-serve.1", "zorb-push.1", "zorb-token-issue.1", "zorb-index-rebuild.1"];
+    for name in names {
+        let page = String::from_utf8(folder.read(&format!("man/{name}"))).unwrap();
+        assert!(page.contains(".TH") && page.contains(".SH OPTIONS"), "{name}: {page}");
+    }
+    folder.zorb(&["man-pages", "none"]).failed(1, &["cannot write manual pages into none"]);
+    assert!(!folder.zorb(&["--help"]).ok().text().contains("man-pages"));
+}
+
+#[test]
 fn healthcheck_tells_a_server_that_is_ready_from_one_that_is_not() {
     let (folder, server) = (Folder::new(), TestServer::start());
     let url = server.url().to_owned();

@@ -22,7 +22,7 @@ pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 pub use self::quota::{QuotaConfig, QuotaLimits, RawQuota};
 pub use self::raw::RawConfig;
 use crate::runtime::journal::Target;
-use crate::runtime::telemetry::LogFormat;
+use crate::runtime::telemetry::{LogFilter, LogFormat};
 
 /// Everything that `zorb serve` can be told.
 #[derive(Clone, Debug)]
@@ -93,8 +93,8 @@ pub struct Config {
     pub quota: QuotaConfig,
     /// How log lines look.
     pub log_format: LogFormat,
-    /// What is logged, in the notation of tracing.
-    pub log: String,
+    /// What is logged.
+    pub log: LogFilter,
 }
 
 /// PEM files that belong together.
@@ -122,6 +122,17 @@ pub enum AuthMode {
     Token,
     /// Whoever reaches the server may do everything.
     Off,
+}
+
+impl AuthMode {
+    /// As the setting has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Why the settings are refused.
@@ -224,7 +235,7 @@ impl Config {
             collection,
             quota,
             log_format: log_format(raw.log_format)?,
-            log: raw.log.unwrap_or_else(|| "info".to_owned()),
+            log: log_filter(raw.log)?,
         };
         let is_open = config.auth == AuthMode::Off && !config.allow_anonymous;
         if is_open && !config.listen.ip().is_loopback() {
@@ -320,6 +331,11 @@ fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {
             reason: "it is text or json".to_owned(),
         }),
     }
+}
+
+fn log_filter(text: Option<String>) -> Result<LogFilter, ConfigError> {
+    let Some(value) = text else { return Ok(LogFilter::default()) };
+    LogFilter::parse(&value).map_err(|error| ConfigError::Value { key: "log", reason: error.to_string(), value })
 }
 
 /// A number that may be 0.

@@ -130,8 +130,8 @@ keys! {
     quota_physical_bytes: i64, "a whole number of bytes";
     /// `text` or `json`.
     log_format: String, "text or json";
-    /// A tracing filter.
-    log: String, "a filter";
+    /// Levels, also for single targets.
+    log: String, "a level";
 }
 
 impl RawConfig {

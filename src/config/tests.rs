@@ -50,6 +50,7 @@ fn a_wrong_key_type_or_value_is_refused_and_named() {
         ("idle_timeout_secs = -1", "idle_timeout_secs"),
         ("listen = 'nowhere'", "listen"),
         ("log_format = 'xml'", "log_format"),
+        ("log = 'warning'", "log = warning"),
     ] {
         assert!(Config::new(raw(text)).unwrap_err().to_string().contains(key), "{text}");
     }

@@ -12,6 +12,7 @@ use tracing::{Instrument, Span};
 use super::AppState;
 use super::origin::check_host;
 use crate::runtime::metrics::{RequestLabels, RouteLabels};
+use crate::runtime::telemetry::millis;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -43,6 +44,7 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
         path = shown(request.uri().path()),
         subject = Empty,
         repo = Empty,
+        token = Empty,
     );
     let begin = Instant::now();
     state.metrics.requests_in_flight.inc();
@@ -102,7 +104,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let (metrics, status, elapsed) = (&self.state.metrics, self.status, self.begin.elapsed());
         metrics.requests_in_flight.dec();
-        let elapsed_ms = elapsed.as_millis();
+        let elapsed_ms = millis(elapsed);
         // A failure of the server has been logged already, where its cause is known.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client left before its answer"),

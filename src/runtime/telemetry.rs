@@ -1,12 +1,19 @@
 //! Logs: tracing events to stderr, as text for people or JSON lines for machines.
 
+mod filter;
+
 use std::env;
 use std::error::Error as StdError;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
+use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
+
+pub use self::filter::{FilterError, LogFilter};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,32 +24,33 @@ pub enum LogFormat {
     Json,
 }
 
-/// Why logging could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The filter is not in the notation of tracing (`info`, `zorb=debug,info`).
-    #[error("the log filter is not valid")]
-    Filter(#[source] tracing_subscriber::filter::ParseError),
-    /// Something has set up logging before.
-    #[error("logging is already set up")]
-    Installed,
-}
+/// Logging is already set up.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("logging is already set up")]
+pub struct AlreadyInstalled;
 
 /// Installs the process's log output. To be called once, before anything is logged.
 ///
 /// # Errors
 ///
-/// The filter does not parse, or logging was installed before.
-pub fn install(format: LogFormat, filter: &str) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(filter).map_err(LogError::Filter)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+/// Logging was installed before.
+pub fn install(format: LogFormat, filter: &LogFilter) -> Result<(), AlreadyInstalled> {
+    let (registry, layer) = (registry().with(filter.to_targets()), fmt::layer().with_writer(stderr));
     match format {
         LogFormat::Text => {
-            builder.with_ansi(stderr().is_terminal() && !is_colorless(env::var_os("NO_COLOR"))).try_init()
+            let is_colored = stderr().is_terminal() && !is_colorless(env::var_os("NO_COLOR"));
+            registry.with(layer.with_ansi(is_colored)).try_init()
         }
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        // A line is within one span, that of its request: the list of spans would say the same again.
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_span_list(false)).try_init(),
     }
-    .map_err(|_| LogError::Installed)
+    .map_err(|_| AlreadyInstalled)
+}
+
+/// A duration as a field of a log line. Of 64 bits: a wider number is text in JSON.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the variable `NO_COLOR` forbids colours: it does unless it is empty (no-color.org).

@@ -6,6 +6,7 @@ mod bar;
 mod collector;
 mod descriptors;
 mod destination;
+mod environment;
 mod fsck;
 mod gc;
 mod healthcheck;
@@ -94,6 +95,10 @@ impl Cli {
     /// Does what was typed; the exit code says how it went: 0 well, 1 not, 2 wrong usage.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        if let Err(error) = environment::check(&Self::command()) {
+            complain(format_args!("{error:#}"));
+            return ExitCode::FAILURE;
+        }
         let result = match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Push(args) => push::run(args),

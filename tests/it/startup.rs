@@ -149,6 +149,10 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     let mut command = zorb(folder.path(), &[]);
     command.env("ZORB_LOG", "zorb=nonsense=x");
     check_refused(command, &["log"]);
+    for log in ["warning", "verbose", "inof", "zorb=inof,info"] {
+        file(&format!("log = {log:?}\n"), &["log = ", "error, warn, info, debug, trace, off"]);
+    }
+    file("log = \"\"\n", &["log", "empty"]);
     assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
 }
 
@@ -160,4 +164,29 @@ fn a_data_folder_that_cannot_be_one_is_refused_by_name() {
     fs::create_dir(folder.path().join("data")).expect("the test can make a folder");
     fs::write(folder.path().join("data/index.sqlite"), "no database".repeat(1000)).expect("the test can write");
     check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "data"]), &["database"]);
+}
+
+#[test]
+fn unknown_variables_of_the_environment_are_refused_by_name() {
+    let folder = folder();
+    let with = |name: &str, value: &str| {
+        let mut command = zorb(folder.path(), &["--listen", "127.0.0.1:0"]);
+        command.env(name, value);
+        command
+    };
+    check_refused(with("ZORB_MAX_UPLAODS", "64"), &["ZORB_MAX_UPLAODS", "did you mean ZORB_MAX_UPLOADS?"]);
+    check_refused(with("ZORB_ALLOW_EVERYBODY", "true"), &["ZORB_ALLOW_EVERYBODY"]);
+    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+    // What Kubernetes sets for a service of this name, and what the commands of a client read.
+    for (name, value) in [("ZORB_PORT", "tcp://10.0.0.1:8080"), ("ZORB_SERVICE_HOST", "10.0.0.1"), ("ZORB_TOKEN", "x")]
+    {
+        let (line, _running) = started(with(name, value));
+        assert!(line.starts_with("zorb listening on "), "{name}: {line}");
+    }
+    let client = Command::new(env!("CARGO_BIN_EXE_zorb"))
+        .args(["ls", "--server", "http://127.0.0.1:1"])
+        .env("ZORB_SEVER", "http://127.0.0.1:1")
+        .output();
+    let stderr = String::from_utf8(client.expect("the binary was built for this test").stderr).expect("text");
+    assert!(stderr.contains("ZORB_SEVER (did you mean ZORB_SERVER?)"), "{stderr}");
 }

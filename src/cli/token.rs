@@ -7,21 +7,34 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::keys;
 use super::output::{Output, OutputArgs, write_stdout};
+use super::{Usage, keys};
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::journal::append_one;
-use crate::service::access::{Claims, RepoScope, Scope, Subject, check_token, inspect_token};
+use crate::service::access::{
+    Claims, KeyId, KeyRing, RefreshToken, RepoScope, Scope, SecretText, Subject, Token, TokenId, check_refresh_token,
+    check_token, inspect_refresh_token, inspect_token,
+};
 
-/// Longest life of a token. Nobody can take a token back but by dropping the key that signed it.
+/// Longest life of a token.
 const MAX_TTL: Duration = Duration::from_secs(3660 * 24 * 3600);
 
-/// Make and look into tokens
+/// Life of a token where none is given.
+const DEFAULT_TTL: Duration = Duration::from_secs(3600);
+
+/// The same of a refresh token.
+const DEFAULT_REFRESH_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Shortest life of what a refresh token makes. A client asks for another token when 30 seconds are left.
+const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
+
+/// Make tokens, look into them and revoke them
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     Issue(IssueArgs),
     Inspect(InspectArgs),
+    Revoke(RevokeArgs),
     RotateKey(RotateArgs),
 }
 
@@ -42,9 +55,10 @@ struct NoteArgs {
 }
 
 impl NoteArgs {
-    fn note(self, line: AuditLine<'_>) -> anyhow::Result<()> {
+    fn note(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
         // The stdout of a server is not that of this command, which may be for a token and nothing else.
-        let Some(path) = self.audit_log.filter(|path| !path.is_empty() && path != "stdout") else { return Ok(()) };
+        let path = self.audit_log.as_ref().filter(|path| !path.is_empty() && *path != "stdout");
+        let Some(path) = path else { return Ok(()) };
         let line = AuditLine { time: AuditLine::time(SystemClock.now()), ..line };
         append_one(Path::new(&path), &line.render()).with_context(|| format!("cannot append to the audit log {path}"))
     }
@@ -61,9 +75,15 @@ pub(super) struct IssueArgs {
     /// Repository that it is for, like models/owner/name; * for all
     #[arg(long, value_name = "REPO")]
     repo: RepoScope,
-    /// How long it is valid: a number and s, m, h or d
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_ttl)]
-    ttl: Duration,
+    /// How long it is valid: a number and s, m, h or d [default: 1h, or 30d with --refresh]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
+    ttl: Option<Duration>,
+    /// Make a refresh token: it opens nothing, and GET /v1/token makes tokens of the same repository and scope for it
+    #[arg(long)]
+    refresh: bool,
+    /// How long each token is valid that the refresh token makes
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_ttl, requires = "refresh")]
+    token_ttl: Duration,
     /// Who it is for; shows up in logs
     #[arg(long, value_name = "NAME")]
     subject: Option<Subject>,
@@ -78,6 +98,21 @@ pub(super) struct InspectArgs {
     keys: KeyArgs,
     /// The token; - reads it from stdin, so that it does not show up in a list of processes
     token: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Revoke tokens; a running server refuses them within a second
+#[derive(Debug, Args)]
+pub(super) struct RevokeArgs {
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// Id of a token, as `inspect` and the logs have it, or the token; - reads one from stdin. With a refresh token goes
+    /// all that it has made
+    #[arg(required = true, value_name = "ID")]
+    tokens: Vec<String>,
+    #[command(flatten)]
+    note: NoteArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -110,52 +145,127 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Issue(args) => issue(args),
         TokenCommand::Inspect(args) => inspect(args),
+        TokenCommand::Revoke(args) => revoke(args),
         TokenCommand::RotateKey(args) => rotate(args),
     }
 }
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
+    let scope = match args.scope {
+        ScopeArg::Read => Scope::Read,
+        ScopeArg::Write => Scope::Write,
+        ScopeArg::Admin => Scope::Admin,
+    };
+    if args.refresh && scope == Scope::Admin {
+        return Err(Usage("a refresh token has the scope read or write").into());
+    }
+    if args.refresh && args.token_ttl < MIN_TOKEN_TTL {
+        return Err(Usage("--token-ttl is at least 60s: clients ask for another token when 30 s are left").into());
+    }
     let ring = keys::ring(&args.keys.data_dir)?;
     let now = SystemClock.now().as_secs();
-    let claims = Claims {
-        scope: match args.scope {
-            ScopeArg::Read => Scope::Read,
-            ScopeArg::Write => Scope::Write,
-            ScopeArg::Admin => Scope::Admin,
-        },
-        repo: args.repo,
-        subject: args.subject,
-        issued_unix_secs: now,
-        expires_unix_secs: now.saturating_add(args.ttl.as_secs()),
+    let ttl = args.ttl.unwrap_or(if args.refresh { DEFAULT_REFRESH_TTL } else { DEFAULT_TTL });
+    let expires_unix_secs = now.saturating_add(ttl.as_secs());
+    let claims = Claims { scope, repo: args.repo, subject: args.subject, issued_unix_secs: now, expires_unix_secs };
+    let made = if args.refresh {
+        Read::Refresh(RefreshToken::new(claims, args.token_ttl.as_secs(), rand::random()))
+    } else {
+        Read::Access(Token::new(claims, rand::random()))
     };
     args.note.note(AuditLine {
-        action: "zorb token issue",
-        repo: Some(claims.repo.to_string()),
-        subject: claims.subject.as_ref().map(ToString::to_string),
-        scope: Some(claims.scope.to_string()),
+        action: if args.refresh { "zorb token issue --refresh" } else { "zorb token issue" },
+        repo: Some(made.claims().repo.to_string()),
+        subject: made.claims().subject.as_ref().map(ToString::to_string),
+        scope: Some(made.claims().scope.to_string()),
+        token: Some(made.id().to_string()),
         ..AuditLine::default()
     })?;
-    let token = claims.issue(&ring);
-    Ok(write_stdout(|stdout| writeln!(stdout, "{}", token.expose()))?)
+    let text = made.issue(&ring);
+    Ok(write_stdout(|stdout| writeln!(stdout, "{}", text.expose()))?)
+}
+
+/// A token of either kind, read.
+enum Read {
+    Access(Token),
+    Refresh(RefreshToken),
+}
+
+impl Read {
+    /// What a text says, and which key has signed it.
+    fn of(ring: &KeyRing, text: &str) -> Option<(KeyId, Self)> {
+        let access = inspect_token(ring, text).map(|(key, token)| (key, Self::Access(token)));
+        access.or_else(|_| inspect_refresh_token(ring, text).map(|(key, token)| (key, Self::Refresh(token)))).ok()
+    }
+
+    const fn id(&self) -> TokenId {
+        match self {
+            Self::Access(token) => token.id,
+            Self::Refresh(token) => token.id,
+        }
+    }
+
+    const fn parent(&self) -> Option<TokenId> {
+        match self {
+            Self::Access(token) => token.parent,
+            Self::Refresh(_) => None,
+        }
+    }
+
+    const fn claims(&self) -> &Claims {
+        match self {
+            Self::Access(token) => &token.claims,
+            Self::Refresh(token) => &token.claims,
+        }
+    }
+
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Access(_) => "access",
+            Self::Refresh(_) => "refresh",
+        }
+    }
+
+    fn issue(&self, ring: &KeyRing) -> SecretText {
+        match self {
+            Self::Access(token) => token.issue(ring),
+            Self::Refresh(token) => token.issue(ring),
+        }
+    }
+}
+
+/// What was given for a token: itself, or `-` for one line of stdin.
+fn given(text: String) -> anyhow::Result<String> {
+    let text = if text == "-" {
+        std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?
+    } else {
+        text
+    };
+    Ok(text.trim().to_owned())
 }
 
 fn inspect(args: InspectArgs) -> anyhow::Result<()> {
-    let token = if args.token == "-" {
-        std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?
-    } else {
-        args.token
-    };
+    let text = given(args.token)?;
     let dir = args.keys.data_dir.display().to_string();
     let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("there are no keys in {dir}"))?;
     let now = SystemClock.now().as_secs();
-    let Ok((key_id, claims)) = inspect_token(&ring, token.trim()) else {
+    let Some((key_id, token)) = Read::of(&ring, &text) else {
         bail!("this is not a token of the server in {dir}, or its key was dropped")
     };
-    let is_valid = check_token(&ring, token.trim(), now).is_ok();
+    let is_valid = match token {
+        Read::Access(_) => check_token(&ring, &text, now).is_ok(),
+        Read::Refresh(_) => check_refresh_token(&ring, &text, now).is_ok(),
+    };
+    let is_revoked = ring.is_revoked(token.id()) || token.parent().is_some_and(|parent| ring.is_revoked(parent));
     let output = Output::new(args.output);
+    let claims = token.claims();
     let subject = claims.subject.as_ref().map(ToString::to_string);
+    let parent = token.parent().map(|parent| parent.to_string());
     output.record(&json!({
         "valid": is_valid,
+        "id": token.id().to_string(),
+        "kind": token.kind(),
+        "parent": parent,
+        "revoked": is_revoked,
         "scope": claims.scope.to_string(),
         "repo": claims.repo.to_string(),
         "subject": subject,
@@ -164,13 +274,57 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
         "key": key_id.number(),
     }))?;
     let left = claims.expires_unix_secs.saturating_sub(now);
-    let life = if left > 0 { format!("for {left} s more") } else { "expired".to_owned() };
+    let life = match left {
+        _ if is_revoked => "revoked".to_owned(),
+        0 => "expired".to_owned(),
+        left => format!("for {left} s more"),
+    };
+    output.line(format_args!("id       {}", token.id()))?;
+    output.line(format_args!("kind     {}", token.kind()))?;
+    if let Some(parent) = &parent {
+        output.line(format_args!("made by  {parent}"))?;
+    }
     output.line(format_args!("scope    {}", claims.scope))?;
     output.line(format_args!("repo     {}", claims.repo))?;
     output.line(format_args!("subject  {}", subject.as_deref().unwrap_or("-")))?;
     output.line(format_args!("key      {key_id}"))?;
     output.line(format_args!("valid    {life}"))?;
-    if is_valid { Ok(()) } else { bail!("the token has expired; issue a new one") }
+    match (is_valid, is_revoked) {
+        (true, _) => Ok(()),
+        (false, true) => bail!("the token is revoked; issue a new one"),
+        (false, false) => bail!("the token has expired; issue a new one"),
+    }
+}
+
+fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
+    let dir = args.keys.data_dir.display().to_string();
+    // Nothing is made where there is no store.
+    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("there are no keys in {dir}"))?;
+    let mut ids = Vec::new();
+    for text in args.tokens {
+        let text = given(text)?;
+        let id = match Read::of(&ring, &text) {
+            Some((_, token)) => token.id(),
+            // Not what was given: it may be a token after all, of another server.
+            None => text.parse::<TokenId>().context("cannot revoke what was given")?,
+        };
+        ids.push(id);
+    }
+    for id in &ids {
+        let token = Some(id.to_string());
+        args.note.note(AuditLine { action: "zorb token revoke", token, ..AuditLine::default() })?;
+    }
+    let now = SystemClock.now().as_secs();
+    keys::change(&args.keys.data_dir, |ring| {
+        let ring = ring.with_context(|| format!("there are no keys in {dir}"))?;
+        Ok(ids.iter().fold(ring.forgetting(now), |ring, id| ring.revoking(*id)))
+    })?;
+    let output = Output::new(args.output);
+    for id in ids {
+        output.record(&json!({ "revoked": id.to_string(), "expires_unix_secs": id.expires_unix_secs() }))?;
+        output.line(format_args!("revoked {id}"))?;
+    }
+    Ok(())
 }
 
 fn rotate(args: RotateArgs) -> anyhow::Result<()> {

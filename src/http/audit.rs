@@ -34,7 +34,7 @@ use super::route::Route;
 use crate::format::XorbHash;
 use crate::runtime::clock::Timestamp;
 use crate::runtime::journal::Journal;
-use crate::service::access::{Claims, Scope};
+use crate::service::access::{Scope, Token};
 
 /// Routes that are asked every few seconds by machines which find out whether this one lives. Never in the audit log.
 const SIGNS_OF_LIFE: [&str; 2] = ["/healthz", "/readyz"];
@@ -101,6 +101,12 @@ pub struct AuditLine<'a> {
     /// What the token allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
+    /// The id of the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The id of the refresh token that made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// The other end of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
@@ -153,16 +159,16 @@ pub(super) struct Trail(Arc<Found>);
 
 #[derive(Debug, Default)]
 struct Found {
-    claims: OnceLock<Claims>,
+    token: OnceLock<Token>,
     late_code: OnceLock<&'static str>,
     received_len: AtomicU64,
 }
 
 impl Trail {
     /// Whose token it is.
-    pub(super) fn belongs_to(&self, claims: &Claims) {
+    pub(super) fn belongs_to(&self, token: &Token) {
         // A request has one token.
-        let _ = self.0.claims.set(claims.clone());
+        let _ = self.0.token.set(token.clone());
     }
 
     /// It failed when its answer, a success, had begun.
@@ -207,7 +213,8 @@ impl Catalog {
         for route in routes {
             let method = route.method_name();
             // A read by POST has its question in the body.
-            let changes = !matches!(method, "GET" | "HEAD") && route.needs != Some(Scope::Read);
+            let is_write = !matches!(method, "GET" | "HEAD") && route.needs != Some(Scope::Read);
+            let changes = is_write || route.is_audited;
             let path = route.paths.first().copied().unwrap_or_default();
             for pattern in &route.paths {
                 actions.insert(format!("{method} {pattern}"), Action { path, changes });
@@ -324,7 +331,8 @@ impl Drop for Entry {
             return;
         }
         let found = &self.trail.0;
-        let claims = found.claims.get();
+        let token = found.token.get();
+        let claims = token.map(|token| &token.claims);
         let line = AuditLine {
             time: AuditLine::time(self.time),
             id: &self.id,
@@ -333,6 +341,8 @@ impl Drop for Entry {
             repo: claims.map(|claims| claims.repo.to_string()),
             subject: claims.and_then(|claims| claims.subject.as_ref()).map(ToString::to_string),
             scope: claims.map(|claims| claims.scope.to_string()),
+            token: token.map(|token| token.id.to_string()),
+            parent: token.and_then(|token| token.parent).map(|parent| parent.to_string()),
             peer: self.peer.take(),
             client: self.client.take(),
             status: Some(self.status),

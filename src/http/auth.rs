@@ -14,7 +14,7 @@ use axum::response::Response;
 use super::AppState;
 use super::audit::Trail;
 use super::error::{Code, Problem};
-use crate::service::access::{Claims, RepoScope, Scope, check_token};
+use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, check_token};
 
 /// Whether tokens are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +50,20 @@ pub(super) async fn guard(
 ) -> Result<Response, Problem> {
     let claims = match state.auth {
         Auth::Off => Claims::UNRESTRICTED,
-        Auth::Tokens => check(&state, request.headers()).await?,
+        Auth::Tokens => {
+            let token = check(&state, request.headers()).await?;
+            if let Some(trail) = request.extensions().get::<Trail>() {
+                trail.belongs_to(&token);
+            }
+            let span = tracing::Span::current();
+            span.record("token", tracing::field::display(token.id));
+            span.record("repo", tracing::field::display(&token.claims.repo));
+            if let Some(subject) = &token.claims.subject {
+                span.record("subject", tracing::field::display(subject));
+            }
+            token.claims
+        }
     };
-    if state.auth == Auth::Tokens {
-        if let Some(trail) = request.extensions().get::<Trail>() {
-            trail.belongs_to(&claims);
-        }
-        let span = tracing::Span::current();
-        span.record("repo", tracing::field::display(&claims.repo));
-        if let Some(subject) = &claims.subject {
-            span.record("subject", tracing::field::display(subject));
-        }
-    }
     if !claims.allow(needed) {
         tracing::debug!(%needed, has = %claims.scope, "a token's scope is too small");
         let detail = format!("This takes a token with the scope {needed}; this one has {}.", claims.scope);
@@ -71,18 +73,24 @@ pub(super) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// The claims of a request's token.
-async fn check(state: &AppState, headers: &HeaderMap) -> Result<Claims, Problem> {
-    let unauthorized = |detail: &str| Problem::new(Code::Unauthorized, detail);
-    let header = headers.get(AUTHORIZATION).ok_or_else(|| {
-        unauthorized("This takes a token: send Authorization: Bearer with one from `zorb token issue`.")
-    })?;
-    let token = bearer(header).ok_or_else(|| unauthorized("The Authorization header is not Bearer and a token."))?;
+/// The token of a request.
+async fn check(state: &AppState, headers: &HeaderMap) -> Result<Token, Problem> {
+    let token = bearer_of(headers).map_err(|detail| Problem::new(Code::Unauthorized, detail))?;
     let now = state.clock.now().as_secs();
-    state.keys.check(|ring| check_token(ring, token, now)).await.map_err(|refused| {
-        tracing::debug!(reason = refused.reason().name(), "a token was refused");
-        unauthorized("The token is not valid, or not any more; get a new one.").because(refused)
-    })
+    state.keys.check(|ring| check_token(ring, token, now)).await.map_err(invalid_token)
+}
+
+/// A token was refused. Its holder is not told why.
+pub(super) fn invalid_token(refused: Refused) -> Problem {
+    tracing::debug!(reason = refused.reason().name(), "a token was refused");
+    Problem::new(Code::Unauthorized, "The token is not valid, or not any more; get a new one.").because(refused)
+}
+
+/// The text of a request's token, or what is wrong with its header.
+pub(super) fn bearer_of(headers: &HeaderMap) -> Result<&str, &'static str> {
+    let header = headers.get(AUTHORIZATION);
+    let header = header.ok_or("This takes a token: send Authorization: Bearer with one from `zorb token issue`.")?;
+    bearer(header).ok_or("The Authorization header is not Bearer and a token.")
 }
 
 /// The token of an `Authorization` header. The scheme is not case-sensitive (RFC 9110, section 11.1).

@@ -1,4 +1,4 @@
-//! The keys in use. They change while the server runs: `zorb token rotate-key` writes a new key file beside it.
+//! The keys in use. They change while the server runs: `zorb token rotate-key` and `revoke` write a new key file beside it.
 
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,7 +41,8 @@ impl Keys {
         // Taken up where it was read: whoever waits may go away, and of two looks the later one must win.
         let look = move || {
             if let Some(changed) = source.changed() {
-                tracing::info!(keys = ?changed.ids().map(|id| id.number()).collect::<Vec<_>>(), "the keys have changed");
+                let keys: Vec<_> = changed.ids().map(|id| id.number()).collect();
+                tracing::info!(?keys, revoked_tokens = changed.revoked_count(), "the keys have changed");
                 *ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
             }
         };

@@ -26,6 +26,7 @@ mod origin;
 mod outlet;
 mod range;
 mod reconstructions;
+mod refresh;
 mod removal;
 mod render;
 mod representation;

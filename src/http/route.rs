@@ -29,6 +29,8 @@ pub(super) struct Route {
     pub(super) answers: Vec<Answer>,
     /// Statuses of failures, beside those that every route of its kind has.
     failures: Vec<u16>,
+    /// Whether it is in the audit log like a write, although it changes nothing here.
+    pub(super) is_audited: bool,
     /// What stands before the handler.
     work: Work,
     handler: MethodRouter<AppState>,
@@ -92,6 +94,7 @@ impl Route {
             body: None,
             answers: Vec::new(),
             failures: Vec::new(),
+            is_audited: false,
             work: Work::Lookup,
             handler: on(filter, handler),
         }
@@ -148,6 +151,12 @@ impl Route {
     /// What it costs; a question to the index, if nobody says anything else.
     pub(super) const fn costs(mut self, work: Work) -> Self {
         self.work = work;
+        self
+    }
+
+    /// It is in the audit log like a write.
+    pub(super) const fn audited(mut self) -> Self {
+        self.is_audited = true;
         self
     }
 

@@ -3,6 +3,7 @@
 
 use super::chunk_hashes::ChunkHashesJson;
 use super::listing::{FilesPageJson, XorbsPageJson};
+use super::refresh::RefreshedTokenJson;
 use super::removal::RemovedFileJson;
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
@@ -12,7 +13,7 @@ use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
 use super::work::Work::{Light, Open, Upload};
 use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
-use super::{reconstructions, removal, sha256, shards, transfer, usage, xorbs};
+use super::{reconstructions, refresh, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes with these settings.
@@ -99,6 +100,11 @@ fn for_writers() -> Vec<Route> {
             .query("repo", "whose claim; for tokens that administer all repositories, which remove all claims else")
             .answers(200, "removed", Content::json::<RemovedFileJson>())
             .fails(&[403, 404]),
+        Route::get("/v1/token", None, refresh::refresh)
+            .costs(Light)
+            .audited()
+            .says("Another token of the repository and scope of a refresh token, which is the bearer token here")
+            .answers(200, "the token", Content::json::<RefreshedTokenJson>()),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
             .costs(Light)
             .says("Counted and dropped")

@@ -42,6 +42,7 @@ def main(binary):
             check_parts(server, pushed, rng)
             check_near_duplicate(folder, server, files, rng)
             check_walls(server, pushed)
+            check_refresh(folder, server, rng)
             check_many(folder, server, rng)
             check_full_xorb(folder, server, rng)
             check_parallel(folder, server, rng)
@@ -153,6 +154,28 @@ def check_walls(server, pushed):
             if any(path.read_bytes().strip(b"\0") for path in pathlib.Path(target).iterdir()):
                 sys.exit(f"{repo} has got something of models/acme/one")
     say("other repositories, other scopes and no token see nothing and store nothing")
+
+
+def check_refresh(folder, server, rng):
+    """A client whose token ends gets another one by its refresh token; one that has no token, its first."""
+    command = [server.binary, "token", "issue", "--data-dir", str(server.folder), "--scope", "write"]
+    command += ["--repo", "models/acme/one", "--refresh", "--token-ttl", "60s"]
+    refresh = subprocess.check_output(command, text=True).strip()
+    for name, has_token in [("refreshed", True), ("begun-by-refresh", False)]:
+        files = write_files(folder / name, {name: rng.randbytes(300_000)})
+        before = server.answered("/v1/token")
+        arguments = {"paths": list(files), "refresh": refresh, "has_token": has_token}
+        pushed = client(server, "push", "models/acme/one", "write", arguments)
+        if server.answered("/v1/token") == before:
+            sys.exit("the client did not ask for another token")
+        check_pull(server, pushed)
+    subprocess.check_call([server.binary, "token", "revoke", refresh, "--data-dir", str(server.folder), "--quiet"])
+    time.sleep(1)
+    files = write_files(folder / "revoked", {"revoked": rng.randbytes(300_000)})
+    arguments = {"paths": list(files), "refresh": refresh, "has_token": True}
+    if client(server, "push", "models/acme/one", "write", arguments, may_fail=True) is not None:
+        sys.exit("a revoked refresh token makes tokens")
+    say("an upload outlives its token, by a refresh token that can be revoked")
 
 
 def check_many(folder, server, rng):
@@ -323,9 +346,23 @@ def finish(process, may_fail=False):
 
 
 def connection(arguments):
+    if "refresh" in arguments:
+        return refreshed(arguments)
     settings = {"endpoint": arguments["endpoint"]}
     if arguments["token"]:
         settings |= {"token": arguments["token"], "token_expiry_unix_secs": int(time.time()) + 3600}
+    return settings
+
+
+def refreshed(arguments):
+    endpoint = arguments["endpoint"]
+    settings = {
+        "token_refresh_url": f"{endpoint}/v1/token",
+        "token_refresh_headers": {"Authorization": f"Bearer {arguments['refresh']}"},
+    }
+    if arguments["has_token"]:
+        # It ends while the client works: less than 30 seconds are left.
+        settings |= {"endpoint": endpoint, "token": arguments["token"], "token_expiry_unix_secs": int(time.time()) + 5}
     return settings
 
 

@@ -23,6 +23,9 @@ const WRITES: [(&str, &str); 10] = [
     ("post", "/v2/shards"),
 ];
 
+/// What takes a refresh token, and no other one.
+const REFRESH: &str = "/v1/token";
+
 /// What only whoever runs the server may do.
 const ADMINISTRATION: [(&str, &str); 1] = [("get", "/metrics")];
 
@@ -53,7 +56,14 @@ async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_ope
                 _ if listed(&WRITES) => 2,
                 _ => 1,
             };
-            check_route(&client, &method.to_uppercase(), &path, needed, &tokens).await;
+            let method_name = method.to_uppercase();
+            if template == REFRESH {
+                for token in [None, Some("zorb_"), Some(tokens[0].as_str()), Some(&tokens[1]), Some(&tokens[2])] {
+                    assert_eq!(send(&client, &method_name, &path, token, Vec::new()).await.status, 401, "{token:?}");
+                }
+            } else {
+                check_route(&client, &method_name, &path, needed, &tokens).await;
+            }
             walked.insert((method.clone(), template.clone()));
         }
     }

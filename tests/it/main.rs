@@ -59,5 +59,6 @@ mod startup;
 mod support;
 mod tidy;
 mod tls;
+mod tokens;
 mod traps;
 mod upload;

@@ -1,24 +1,35 @@
-//! The keys that sign, and their file.
+//! The keys that sign, the tokens that were revoked, and the file of both.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use thiserror::Error;
 
-use super::SecretText;
+use super::{SecretText, TokenId};
 
 /// Bytes of a key's secret.
 pub const SECRET_LEN: usize = 32;
+
+/// What a line of the key file begins with that revokes a token.
+const REVOKED: &str = "revoked ";
+
+/// How long a revocation is kept after its token has expired, in seconds. 30 days: so far may the clock of the one who
+/// changes the file be ahead.
+const REVOCATION_MARGIN_SECS: u64 = 30 * 24 * 3600;
 
 /// Which key of the ring. Shown in what it has signed, and in logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// The keys that are accepted, and the one that signs: the newest.
+/// The keys that are accepted, and the one that signs: the newest. With them, the tokens that are not accepted any more:
+/// what changes, restores or loses one of both does so with the other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyRing {
     /// Ascending by id.
     older: Vec<Key>,
     current: Key,
+    /// By number.
+    revoked: BTreeMap<u64, TokenId>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -30,8 +41,8 @@ pub(super) struct Key {
 /// Why a key file cannot be used. Shows nothing of what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyRingError {
-    /// A line is not an id and 64 hex digits.
-    #[error("line {line} of the key file is not an id and {digits} hex digits", digits = 2 * SECRET_LEN)]
+    /// A line is neither an id and 64 hex digits nor a revocation.
+    #[error("line {line} of the key file is neither an id and {digits} hex digits nor a revocation", digits = 2 * SECRET_LEN)]
     Line {
         /// Which line, from 1.
         line: usize,
@@ -71,7 +82,7 @@ impl KeyRing {
     /// A ring of one key with the number 1. The secret must come from the system's random source.
     #[must_use]
     pub const fn new(secret: [u8; SECRET_LEN]) -> Self {
-        Self { older: Vec::new(), current: Key { id: KeyId(1), secret } }
+        Self { older: Vec::new(), current: Key { id: KeyId(1), secret }, revoked: BTreeMap::new() }
     }
 
     /// The ring with a new key that signs from now on. The others are still accepted.
@@ -82,14 +93,44 @@ impl KeyRing {
         let id = KeyId(self.current.id.0.checked_add(1)?);
         let mut older = self.older.clone();
         older.push(self.current.clone());
-        Some(Self { older, current: Key { id, secret } })
+        Some(Self { older, current: Key { id, secret }, revoked: self.revoked.clone() })
+    }
+
+    /// The ring that does not accept the token with this id any more, nor what a refresh token with this id has made.
+    #[must_use]
+    pub fn revoking(&self, id: TokenId) -> Self {
+        let mut ring = self.clone();
+        ring.revoked.insert(id.number(), id);
+        ring
+    }
+
+    /// The ring without revocations of tokens that expired long ago.
+    #[must_use]
+    pub fn forgetting(&self, now_unix_secs: u64) -> Self {
+        let is_needed = |id: &TokenId| id.expires_unix_secs().saturating_add(REVOCATION_MARGIN_SECS) >= now_unix_secs;
+        let mut ring = self.clone();
+        ring.revoked.retain(|_, id| is_needed(id));
+        ring
+    }
+
+    /// Whether the token with this id was revoked.
+    #[must_use]
+    pub fn is_revoked(&self, id: TokenId) -> bool {
+        self.revoked.contains_key(&id.number())
+    }
+
+    /// How many tokens are revoked.
+    #[must_use]
+    pub fn revoked_count(&self) -> usize {
+        self.revoked.len()
     }
 
     /// The ring with no more than this many older keys. What the others have signed is not accepted any more.
     #[must_use]
     pub fn retaining(&self, older_count: usize) -> Self {
         let dropped = self.older.len().saturating_sub(older_count);
-        Self { older: self.older.iter().skip(dropped).cloned().collect(), current: self.current.clone() }
+        let older = self.older.iter().skip(dropped).cloned().collect();
+        Self { older, current: self.current.clone(), revoked: self.revoked.clone() }
     }
 
     /// The key that signs.
@@ -103,15 +144,21 @@ impl KeyRing {
         self.keys().map(|key| key.id)
     }
 
-    /// Reads a key file: a number and 64 hex digits per line, numbers ascending. Empty lines and `#` are skipped.
+    /// Reads a key file: a number and 64 hex digits per line, numbers ascending; `revoked` and the id of a token for each
+    /// that was revoked. Empty lines and `#` are skipped.
     ///
     /// # Errors
     ///
     /// The text is something else. Half a key ring is none.
     pub fn parse(text: &str) -> Result<Self, KeyRingError> {
-        let mut keys: Vec<Key> = Vec::new();
+        let (mut keys, mut revoked): (Vec<Key>, _) = (Vec::new(), BTreeMap::new());
         for (content, line) in text.lines().map(str::trim).zip(1..) {
             if content.is_empty() || content.starts_with('#') {
+                continue;
+            }
+            if let Some(id) = content.strip_prefix(REVOKED) {
+                let id: TokenId = id.trim_start().parse().map_err(|_| KeyRingError::Line { line })?;
+                revoked.insert(id.number(), id);
                 continue;
             }
             let key = parse_line(content).ok_or(KeyRingError::Line { line })?;
@@ -121,7 +168,7 @@ impl KeyRing {
             keys.push(key);
         }
         let current = keys.pop().ok_or(KeyRingError::Empty)?;
-        Ok(Self { older: keys, current })
+        Ok(Self { older: keys, current, revoked })
     }
 
     /// The ring as [`KeyRing::parse`] reads it.
@@ -131,7 +178,8 @@ impl KeyRing {
             let digits: String = key.secret.iter().map(|byte| format!("{byte:02x}")).collect();
             format!("{} {digits}\n", key.id)
         };
-        SecretText(self.keys().map(line).collect())
+        let revoked = self.revoked.values().map(|id| format!("{REVOKED}{id}\n"));
+        SecretText(self.keys().map(line).chain(revoked).collect())
     }
 
     pub(super) const fn current(&self) -> &Key {

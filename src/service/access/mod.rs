@@ -1,6 +1,6 @@
 //! Who may do what: tokens, signed data URLs, upload grants. Pure functions of a key ring and the time.
 //!
-//! All three are sealed texts: `key id, payload` in the clear, and an HMAC-SHA256 over purpose, context and both, in
+//! All of them are sealed texts: `key id, payload` in the clear, and an HMAC-SHA256 over purpose, context and both, in
 //! URL-safe base64. They are opaque to clients, and not secret from their holder: nothing is encrypted.
 //!
 //! * The *purpose* keeps a grant from being taken for a token, whatever its payload.
@@ -12,7 +12,9 @@
 
 mod data_url;
 mod grant;
+mod id;
 mod keys;
+mod refresh;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -24,8 +26,10 @@ use thiserror::Error;
 
 pub use data_url::{DataUrl, MAX_URL_RANGE_COUNT, Permitted, check_data_url};
 pub use grant::{Grant, GrantRequest, IssuedGrant, check_grant, check_granted_upload};
+pub use id::{TokenId, TokenIdError};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
-pub use token::{Claims, NameError, Repo, RepoScope, Scope, Subject, check_token, inspect_token};
+pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
+pub use token::{Claims, NameError, Repo, RepoScope, Scope, Subject, Token, check_token, inspect_token};
 
 /// How long something is accepted after it has expired, in seconds.
 ///
@@ -51,6 +55,8 @@ pub enum Reason {
     Signature,
     /// Expired for longer than the grace.
     Expired,
+    /// A token that was revoked, or was made by a refresh token that was.
+    Revoked,
     /// Byte ranges that the URL was not made for.
     Ranges,
     /// A grant that was given to somebody else.
@@ -74,6 +80,7 @@ impl Reason {
             Self::UnknownKey => "unknown_key",
             Self::Signature => "signature",
             Self::Expired => "expired",
+            Self::Revoked => "revoked",
             Self::Ranges => "ranges",
             Self::Owner => "owner",
         }
@@ -104,6 +111,11 @@ impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretText(…)")
     }
+}
+
+/// Refuses a token that is on the list of the ring.
+fn check_revocation(ring: &KeyRing, id: TokenId) -> Result<(), Refused> {
+    if ring.is_revoked(id) { Err(Reason::Revoked.into()) } else { Ok(()) }
 }
 
 /// Refuses what expired more than [`GRACE_SECS`] ago.

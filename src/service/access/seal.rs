@@ -28,6 +28,8 @@ const MAX_TEXT_LEN: usize = 8192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Token,
+    /// What makes tokens, and opens nothing else.
+    RefreshToken,
     DataUrl,
     /// The id of a grant: for its commit, which takes a token as well.
     Grant,
@@ -39,6 +41,7 @@ impl Purpose {
     const fn label(self) -> &'static [u8] {
         match self {
             Self::Token => b"zorb token",
+            Self::RefreshToken => b"zorb refresh token",
             Self::DataUrl => b"zorb data url",
             Self::Grant => b"zorb grant",
             Self::GrantedUpload => b"zorb granted upload",

@@ -1,11 +1,12 @@
 mod grant;
+mod revoke;
 
 use std::collections::HashSet;
 
 use super::seal::{Purpose, open, seal};
 use super::{
     Claims, DataUrl, GRACE_SECS, KeyId, KeyRing, KeyRingError, MAX_URL_RANGE_COUNT, NameError, Permitted, Reason,
-    Refused, Repo, RepoScope, Scope, SecretText, Subject, check_data_url, check_token, inspect_token,
+    Refused, Repo, RepoScope, Scope, SecretText, Subject, Token, check_data_url, check_token, inspect_token,
 };
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::fair::Tenant;
@@ -18,6 +19,16 @@ const SECRET: [u8; 32] = *b"this-is-the-secret-of-key-one!!!";
 
 fn ring() -> KeyRing {
     KeyRing::new(SECRET)
+}
+
+/// The number of every token here that is not about numbers.
+const NUMBER: u64 = 0x0123_4567_89ab_cdef;
+
+impl Claims {
+    /// The token that says this.
+    fn issue(&self, ring: &KeyRing) -> SecretText {
+        Token::new(self.clone(), NUMBER).issue(ring)
+    }
 }
 
 fn claims() -> Claims {
@@ -63,8 +74,9 @@ fn a_token_says_what_it_was_issued_for() {
             for subject in [None, claims().subject] {
                 let claims = Claims { scope, repo: repo.clone(), subject, ..claims() };
                 let token = claims.issue(&ring());
-                assert_eq!(check_token(&ring(), token.expose(), NOW), Ok(claims.clone()));
-                assert_eq!(inspect_token(&ring(), token.expose()), Ok((KeyId::new(1), claims)));
+                let expected = Token::new(claims, NUMBER);
+                assert_eq!(check_token(&ring(), token.expose(), NOW), Ok(expected.clone()));
+                assert_eq!(inspect_token(&ring(), token.expose()), Ok((KeyId::new(1), expected)));
             }
         }
     }
@@ -110,12 +122,12 @@ fn texts_that_are_no_tokens_are_refused() {
 
 #[test]
 fn the_one_who_is_refused_learns_nothing_from_it() {
-    let reasons = [Reason::Malformed, Reason::UnknownKey, Reason::Signature, Reason::Expired];
+    let reasons = [Reason::Malformed, Reason::UnknownKey, Reason::Signature, Reason::Expired, Reason::Revoked];
     let texts: HashSet<String> = reasons.map(|reason| Refused::from(reason).to_string()).into();
     assert_eq!(texts.len(), 1);
     let names: HashSet<_> =
         [reasons.to_vec(), vec![Reason::Ranges, Reason::Owner]].concat().iter().map(|r| r.name()).collect();
-    assert_eq!(names.len(), 6, "yet metrics tell them apart");
+    assert_eq!(names.len(), 7, "yet metrics tell them apart");
 }
 
 #[test]
@@ -155,7 +167,8 @@ fn names_have_1_to_255_bytes_and_neither_spaces_nor_control_characters() {
     }
     let longest = Claims { subject: Some("ü".repeat(127).parse().unwrap()), ..claims() };
     let longest = Claims { repo: RepoScope::One("a".repeat(255).parse().unwrap()), ..longest };
-    assert_eq!(check_token(&ring(), longest.issue(&ring()).expose(), NOW), Ok(longest));
+    let checked = check_token(&ring(), longest.issue(&ring()).expose(), NOW);
+    assert_eq!(checked.map(|token| token.claims), Ok(longest));
     assert_eq!("*".parse::<RepoScope>().unwrap().to_string(), "*");
 }
 

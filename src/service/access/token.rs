@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::keys::{KeyId, KeyRing};
 use super::seal::{Purpose, open, seal};
-use super::{Reason, Refused, SecretText, check_expiry};
+use super::{Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
 /// What every token begins with, so that scanners for leaked secrets find it.
@@ -37,6 +38,17 @@ pub struct Claims {
     pub issued_unix_secs: u64,
     /// Until when it is valid, in seconds since 1970.
     pub expires_unix_secs: u64,
+}
+
+/// A token, read: what it says, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its id.
+    pub id: TokenId,
+    /// The refresh token that it was made by.
+    pub parent: Option<TokenId>,
+    /// What it says.
+    pub claims: Claims,
 }
 
 /// Which repositories a token is for.
@@ -207,14 +219,33 @@ impl Claims {
         self.scope >= needed
     }
 
-    /// The token that says this.
-    #[must_use]
-    pub fn issue(&self, ring: &KeyRing) -> SecretText {
+    /// What a text of any kind begins with that says this.
+    pub(super) fn to_payload(&self) -> Vec<u8> {
         let mut payload = vec![self.scope.as_byte()];
         payload.extend_from_slice(&self.issued_unix_secs.to_le_bytes());
         payload.extend_from_slice(&self.expires_unix_secs.to_le_bytes());
         push_text(&mut payload, self.repo.as_signed());
         push_text(&mut payload, self.subject.as_ref().map_or("", Subject::as_str));
+        payload
+    }
+}
+
+impl Token {
+    /// A token that says this. The number must come from the system's random source.
+    #[must_use]
+    pub const fn new(claims: Claims, number: u64) -> Self {
+        Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, claims }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn issue(&self, ring: &KeyRing) -> SecretText {
+        let mut payload = self.claims.to_payload();
+        payload.extend_from_slice(&self.id.number().to_le_bytes());
+        if let Some(parent) = self.parent {
+            payload.extend_from_slice(&parent.number().to_le_bytes());
+            payload.extend_from_slice(&parent.expires_unix_secs().to_le_bytes());
+        }
         let sealed = seal(ring, Purpose::Token, &[], &payload);
         SecretText(format!("{PREFIX}{}", sealed.expose()))
     }
@@ -230,39 +261,57 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
 ///
 /// # Errors
 ///
-/// It is not ours, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
-pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Claims, Refused> {
-    let (_, claims) = inspect_token(ring, token)?;
-    check_expiry(claims.expires_unix_secs, now_unix_secs)?;
-    Ok(claims)
+/// It is not ours, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or was revoked, or the refresh token that made
+/// it was.
+pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Token, Refused> {
+    let (_, token) = inspect_token(ring, token)?;
+    check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
+    check_revocation(ring, token.id)?;
+    token.parent.map_or(Ok(()), |parent| check_revocation(ring, parent))?;
+    Ok(token)
 }
 
-/// What a token says and which key has signed it, even if it has expired. Not for letting anybody in.
+/// What a token says and which key has signed it, even if it has expired or was revoked. Not for letting anybody in.
 ///
 /// # Errors
 ///
 /// It is not ours.
-pub fn inspect_token(ring: &KeyRing, token: &str) -> Result<(KeyId, Claims), Refused> {
+pub fn inspect_token(ring: &KeyRing, token: &str) -> Result<(KeyId, Token), Refused> {
     let text = token.strip_prefix(PREFIX).ok_or(Reason::Malformed)?;
     let (key_id, payload) = open(ring, Purpose::Token, &[], text)?;
-    let claims = parse_claims(&payload).ok_or(Reason::Malformed)?;
-    Ok((key_id, claims))
+    let token = parse_token(&payload).ok_or(Reason::Malformed)?;
+    Ok((key_id, token))
 }
 
-fn parse_claims(payload: &[u8]) -> Option<Claims> {
+fn parse_token(payload: &[u8]) -> Option<Token> {
     let mut reader = Reader::new(payload);
+    let claims = parse_claims(&mut reader)?;
+    if reader.is_at_end() {
+        // Older versions wrote no number: it follows from the rest.
+        let digest: [u8; 32] = Sha256::digest(payload).into();
+        let (number, _) = digest.split_first_chunk()?;
+        return Some(Token::new(claims, u64::from_le_bytes(*number)));
+    }
+    let mut token = Token::new(claims, reader.u64().ok()?);
+    if !reader.is_at_end() {
+        token.parent = Some(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
+    }
+    reader.finish().ok()?;
+    Some(token)
+}
+
+pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
     let scope = Scope::from_byte(reader.u8().ok()?)?;
     let issued_unix_secs = reader.u64().ok()?;
     let expires_unix_secs = reader.u64().ok()?;
-    let repo = match take_text(&mut reader)? {
+    let repo = match take_text(reader)? {
         "" => RepoScope::All,
         name => RepoScope::One(name.parse().ok()?),
     };
-    let subject = match take_text(&mut reader)? {
+    let subject = match take_text(reader)? {
         "" => None,
         name => Some(name.parse().ok()?),
     };
-    reader.finish().ok()?;
     Some(Claims { scope, repo, subject, issued_unix_secs, expires_unix_secs })
 }
 

@@ -1,0 +1,63 @@
+//! `GET /v1/token`: another token, for a client that runs for longer than its token lives (spec 5.13).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::AppState;
+use super::audit::Trail;
+use super::auth::{bearer_of, invalid_token};
+use super::error::{Code, Problem};
+use super::origin::BaseUrl;
+use crate::service::access::check_refresh_token;
+
+const X_XET_CAS_URL: HeaderName = HeaderName::from_static("x-xet-cas-url");
+const X_XET_ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-xet-access-token");
+const X_XET_TOKEN_EXPIRATION: HeaderName = HeaderName::from_static("x-xet-token-expiration");
+
+/// Response of `GET /v1/token`, as clients take it from the URL that refreshes their token.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RefreshedTokenJson {
+    /// The token.
+    access_token: String,
+    /// When it expires, in seconds since 1970.
+    exp: u64,
+    /// Where it is good.
+    cas_url: String,
+}
+
+/// `GET /v1/token` with a refresh token: the token in the body for programs that read JSON, and in headers for those that
+/// read headers.
+pub(super) async fn refresh(
+    State(state): State<AppState>,
+    BaseUrl(base): BaseUrl,
+    trail: Trail,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let text = bearer_of(&headers).map_err(|_| {
+        let detail =
+            "This takes a refresh token: send Authorization: Bearer with one from `zorb token issue --refresh`.";
+        Problem::new(Code::Unauthorized, detail)
+    })?;
+    let now = state.clock.now().as_secs();
+    let refresh = state.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;
+    let token = refresh.make(now, rand::random());
+    trail.belongs_to(&token);
+    tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "a token was made");
+    let exp = token.claims.expires_unix_secs;
+    let text = token.issue(&state.keys.current());
+    let fields = [
+        (X_XET_CAS_URL, HeaderValue::from_str(&base)),
+        (X_XET_ACCESS_TOKEN, HeaderValue::from_str(text.expose())),
+        (X_XET_TOKEN_EXPIRATION, HeaderValue::from_str(&exp.to_string())),
+    ];
+    let json = RefreshedTokenJson { access_token: text.expose().to_owned(), exp, cas_url: base };
+    let mut response = Json(json).into_response();
+    // What a header cannot say is in the body all the same.
+    response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
+    Ok(response)
+}

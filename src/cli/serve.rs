@@ -25,7 +25,7 @@ use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::SystemClock;
+use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::{create_folder, open_lock};
 use crate::runtime::journal::Journal;
 use crate::runtime::metrics::Metrics;
@@ -119,6 +119,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
     let descriptors = descriptors::budget(&config)?;
     metrics.descriptors_max.set(i64::try_from(descriptors.limit).unwrap_or(i64::MAX));
+    metrics.process.started(SystemClock.now(), descriptors.limit);
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
     let (cas, index) = open_store(&config, descriptors.kept_count, &metrics).await?;
@@ -128,13 +129,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
-    tracing::info!(
-        drafts_removed = recovered.drafts,
-        rows_removed = recovered.rows,
-        files_recorded = recorded,
-        elapsed_ms = begin.elapsed().as_millis(),
-        "ready"
-    );
+    let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
+    started.log(&config, &cas).await?;
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
     let address = address(&config);
@@ -177,6 +173,34 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     index.close().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What a start has done.
+struct Started {
+    recovered: Recovered,
+    files_recorded: u64,
+    elapsed: Duration,
+}
+
+impl Started {
+    /// The line that says which server this is, of which store, and what is in it.
+    async fn log(self, config: &Config, cas: &Cas) -> anyhow::Result<()> {
+        let totals = cas.totals().await.context("cannot count what is stored")?;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            data_dir = %config.data_dir.display(),
+            auth = config.auth.name(),
+            tls = config.tls.is_some(),
+            xorbs = totals.xorb_count,
+            stored_bytes = totals.serialized_len,
+            drafts_removed = self.recovered.drafts,
+            rows_removed = self.recovered.rows,
+            files_recorded = self.files_recorded,
+            elapsed_ms = telemetry::millis(self.elapsed),
+            "ready"
+        );
+        Ok(())
+    }
 }
 
 /// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows

@@ -10,7 +10,12 @@ use super::AppState;
 use super::error::{Code, Problem};
 use super::wire::StatusJson;
 use crate::runtime::descriptors::open_count;
+use crate::runtime::metrics::{ProcessMetrics, RepoSample};
+use crate::runtime::process::{cpu_time, resident_len};
 use crate::runtime::telemetry::chain;
+
+/// Repositories with metrics of their own, the largest ones. Each takes three of the series that Prometheus keeps.
+const MAX_REPO_COUNT: u32 = 100;
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn live() -> Json<StatusJson> {
@@ -35,10 +40,15 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
     state.metrics.reads_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
     state.metrics.answers_bytes.set(state.cas.answers_len().cast_signed());
-    // Not worth a refusal where the system does not tell.
-    if let Ok(count) = state.looks.run(open_count).await {
-        state.metrics.descriptors_open.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
+    measure_process(&state).await;
+    let repos = state.cas.largest_usages(MAX_REPO_COUNT).await?;
+    let samples = repos.into_iter().map(|one| RepoSample {
+        repo: one.repo,
+        files: one.usage.file_count,
+        logical_bytes: one.usage.logical_len,
+        physical_bytes: one.usage.physical_len,
+    });
+    state.metrics.repos.replace(samples.collect());
     let health = state.cas.health().await?;
     state.metrics.store_damaged_xorbs.set(health.damaged_count.cast_signed());
     state.metrics.scrub_oldest.set(health.oldest.map_or(0, |oldest| oldest.as_secs().cast_signed()));
@@ -48,4 +58,18 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     let text = state.metrics.render().expect("writing to memory does not fail");
     let format = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     Ok(([(CONTENT_TYPE, format)], text))
+}
+
+/// What the operating system says of the process. Not worth a refusal where it does not tell.
+async fn measure_process(state: &AppState) {
+    let process: &ProcessMetrics = &state.metrics.process;
+    process.set_cpu_time(cpu_time());
+    if let (Ok(count), resident_len) = state.looks.run(|| (open_count(), resident_len())).await {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        state.metrics.descriptors_open.set(count);
+        process.open_fds.set(count);
+        if let Ok(len) = resident_len {
+            process.resident_bytes.set(len.cast_signed());
+        }
+    }
 }

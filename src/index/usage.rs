@@ -107,4 +107,7 @@ pub trait Measure {
     /// What repositories have, in the order of their names' bytes, from behind `after` on. Those without files are not
     /// among them.
     fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>>;
+
+    /// What the repositories have that have most bytes stored for them, the largest first.
+    fn largest_usages(&self, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>>;
 }

@@ -3,6 +3,8 @@
 //! The handles are plain counters: incrementing one is an atomic add, and code that counts does not know the registry.
 
 mod collection;
+mod process;
+mod repos;
 
 use std::fmt;
 
@@ -15,6 +17,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 pub use self::collection::CollectionMetrics;
+pub use self::process::ProcessMetrics;
+pub use self::repos::{RepoMetrics, RepoSample};
 use super::journal::JournalCounts;
 
 /// Every metric of the process.
@@ -85,6 +89,10 @@ pub struct Metrics {
     pub store_free_bytes: Gauge,
     /// Of collections of garbage.
     pub collection: CollectionMetrics,
+    /// Of the process.
+    pub process: ProcessMetrics,
+    /// Of the largest repositories.
+    pub repos: RepoMetrics,
 }
 
 /// What tells requests apart.
@@ -110,7 +118,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix("zorb"),
+            registry: Registry::default(),
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 18))),
             requests_in_flight: Gauge::default(),
@@ -143,6 +151,8 @@ impl Metrics {
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
+            process: ProcessMetrics::default(),
+            repos: RepoMetrics::default(),
         };
         metrics.register();
         metrics
@@ -160,7 +170,10 @@ impl Metrics {
     }
 
     fn register(&mut self) {
-        let registry = &mut self.registry;
+        self.process.register(&mut self.registry);
+        let registry = self.registry.sub_registry_with_prefix("zorb");
+        self.process.register_build(registry);
+        registry.register_collector(Box::new(self.repos.clone()));
         registry.register("http_requests", "Requests answered", self.requests.clone());
         let help = "Time from the request's head to the response's head";
         registry.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());

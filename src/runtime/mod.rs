@@ -11,6 +11,7 @@ pub mod fair;
 pub mod journal;
 pub mod metrics;
 pub mod outage;
+pub mod process;
 pub mod reload;
 pub mod shutdown;
 pub(crate) mod system;

@@ -14,7 +14,7 @@ use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
 use super::listing::{MAX_PAGE_COUNT, Page};
 use super::register::domain;
-use crate::index::{Allowance, Excess, Limits, Quantity, Registration, Usage};
+use crate::index::{Allowance, Excess, Limits, Quantity, Registration, RepoUsage, Usage};
 
 /// How much repositories may have. By default, any number of everything.
 #[derive(Clone, Debug, Default)]
@@ -149,6 +149,15 @@ impl Cas {
         let owner = self.owner_of(&one).await?;
         let repo = Holding { limits: self.quotas.of_repo(&one), name: one, usage };
         Ok(Page { entries: vec![MeteredRepo { repo, owner }], is_full: false })
+    }
+
+    /// What the repositories have that have most bytes stored for them, the largest first, `count` at most.
+    ///
+    /// # Errors
+    ///
+    /// The index does not answer.
+    pub async fn largest_usages(&self, count: u32) -> Result<Vec<RepoUsage>, StoreError> {
+        Ok(self.index.largest_usages(count).await?)
     }
 
     async fn usages(&self, after: Option<String>, count: u32) -> Result<Page<MeteredRepo>, StoreError> {

@@ -40,7 +40,8 @@ async fn exported() -> (BTreeSet<String>, BTreeMap<String, String>) {
 /// Every word of a text that is the name of one of our metrics.
 fn names_in(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let words = text.split(|c| !is_part(c)).filter(|word| word.starts_with("zorb_"));
+    let is_name = |word: &&str| ["zorb_", "process_"].iter().any(|prefix| word.starts_with(prefix));
+    let words = text.split(|c| !is_part(c)).filter(is_name);
     words.map(str::to_owned).collect()
 }
 
@@ -81,6 +82,15 @@ async fn the_dashboard_asks_for_metrics_that_there_are_and_for_every_one() {
     );
     let stale: Vec<_> = left_out.iter().filter(|name| !families.contains(*name) || shown.contains(name)).collect();
     assert!(stale.is_empty(), "{stale:?} are in NOT_SHOWN in vain");
+}
+
+#[tokio::test]
+async fn the_alerts_are_about_metrics_that_there_are() {
+    let (_, names) = exported().await;
+    let mentioned = names_in(&read("docs/alerts.yml"));
+    assert!(mentioned.len() >= 10, "{mentioned:?}");
+    let unknown: Vec<_> = mentioned.iter().filter(|name| !names.contains_key(*name)).collect();
+    assert!(unknown.is_empty(), "docs/alerts.yml asks for what no server has: {unknown:?}");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Answer, Client, Metrics, Raw, Start, TestServer, Xorb, eventually, rng};
+use crate::support::{
+    Answer, Client, Metrics, Raw, Start, TestServer, Xorb, eventually, guarded, issue, rng, upload_shard,
+};
 
 #[tokio::test]
 async fn health_is_that_of_the_process_and_readiness_that_of_the_store() {
@@ -226,6 +228,81 @@ async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
         .filter(|line| line["message"] == "answered" && line["span"]["id"] == "json-1" && line["status"] == 201)
         .collect();
     assert!(matches!(answered[..], [line] if line["level"] == "INFO" && line["span"]["path"] == xorb.path()), "{log}");
+    assert!(answered[0]["elapsed_ms"].is_u64() && answered[0]["status"].is_u64(), "{}", answered[0]);
+    assert!(lines.iter().all(|line| line.get("spans").is_none()), "the request is there once");
+}
+
+#[tokio::test]
+async fn the_start_line_says_version_data_dir_mode_and_counts() {
+    let server = Start::default().with("log_format", "json").with("auth", "token").start();
+    let mut found = None;
+    eventually("the line is written", async || {
+        let log = server.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        found = lines.find(|line| line["message"] == "ready");
+        found.is_some()
+    })
+    .await;
+    let line = found.expect("it is there");
+    assert_eq!(line["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(line["data_dir"].as_str(), server.data_dir().to_str());
+    assert_eq!((&line["auth"], &line["tls"]), (&"token".into(), &false.into()));
+    for count in ["xorbs", "stored_bytes", "drafts_removed", "rows_removed", "files_recorded", "elapsed_ms"] {
+        assert!(line[count].is_u64(), "{count} in {line}");
+    }
+}
+
+#[tokio::test]
+async fn debug_has_sql_only_where_its_target_is_named() {
+    for (log, has_sql) in [("debug", false), ("debug,sqlx=debug", true)] {
+        let server = Start::default().with("log", log).start();
+        assert_eq!(server.client().get("/readyz").await.status, 200);
+        assert!(server.log().contains("answered"), "{log}");
+        assert_eq!(server.log().contains("SELECT"), has_sql, "{log}: {}", server.log());
+    }
+}
+
+#[tokio::test]
+async fn metrics_tell_of_the_process_and_of_the_build() {
+    let server = TestServer::start();
+    let client = server.client();
+    let metrics = Metrics::of(&client).await;
+    let build = format!("zorb_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+    assert!((metrics.get(&build) - 1.0).abs() < f64::EPSILON);
+    assert!(metrics.get("process_cpu_seconds_total") > 0.0);
+    assert!(metrics.get("process_resident_memory_bytes") > 1e6);
+    let (open, max) = (metrics.get("process_open_fds"), metrics.get("process_max_fds"));
+    assert!(open > 5.0 && open < max, "{open} of {max}");
+    let start = metrics.get("process_start_time_seconds");
+    assert!(start > 1.7e9, "{start}");
+    let again = Metrics::of(&client).await;
+    assert!(again.get("process_cpu_seconds_total") >= metrics.get("process_cpu_seconds_total"));
+    assert!((again.get("process_start_time_seconds") - start).abs() < f64::EPSILON);
+}
+
+#[tokio::test]
+async fn metrics_tell_what_repositories_have() {
+    let server = guarded();
+    let client = server.client();
+    let admin = client.bearing(&issue(&server, "admin", "*", &[]));
+    let xorb = Xorb::mixed(&mut rng(), 6);
+    for (repo, end) in [("models/a/one", 3), ("models/b/\"two\"", 6)] {
+        let writer = client.bearing(&issue(&server, "write", repo, &[]));
+        assert_eq!(writer.post(&xorb.xet_path(), xorb.bytes.clone()).await.status, 200);
+        assert_eq!(writer.post("/v1/shards", upload_shard(&xorb, 0, end).bytes()).await.status, 200);
+    }
+    let metrics = Metrics::of(&admin).await;
+    let usage = admin.get("/v1/usage").await.json();
+    let repos = usage["repos"].as_array().expect("a list");
+    assert_eq!(repos.len(), 2);
+    for repo in repos {
+        let name = repo["repo"].as_str().expect("a name").replace('"', "\\\"");
+        for field in ["files", "logical_bytes", "physical_bytes"] {
+            let sample = metrics.get(&format!("zorb_repo_{field}{{repo=\"{name}\"}}"));
+            assert_eq!(Some(sample), repo[field].as_f64(), "{field} of {name}");
+            assert!(sample > 0.0);
+        }
+    }
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ suite! {
     of_two_registrations_at_the_limit_one_wins
     a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept
     usages_are_listed_in_pages_by_name
+    the_largest_usages_are_the_first_and_as_many_as_asked_for
 }
 
 /// The first ones are of the same length, the others are not.
@@ -250,5 +251,22 @@ async fn usages_are_listed_in_pages_by_name(db: Db) {
         let expected =
             ["*", "a/x", "b", "ä"].map(|repo| RepoUsage { repo: repo.to_owned(), usage: used(1, 1000, &[1]) });
         assert_eq!(listed, expected, "limit {limit}");
+    }
+}
+
+async fn the_largest_usages_are_the_first_and_as_many_as_asked_for(db: Db) {
+    stocked(&db).await;
+    for (repo, files) in [("small", &[10][..]), ("large", &[20, 10]), ("other", &[10]), ("gone", &[30])] {
+        db.register(&limited(repo, &Allowance::default(), files)).await.unwrap();
+    }
+    db.remove_claims(file_hash(30), None, NOW).await.unwrap();
+    let all = db.largest_usages(10).await.unwrap();
+    let names: Vec<_> = all.iter().map(|usage| usage.repo.as_str()).collect();
+    assert_eq!(names, ["large", "other", "small"]);
+    for usage in &all {
+        assert_eq!(usage.usage, db.repo_usage(usage.repo.clone()).await.unwrap(), "{}", usage.repo);
+    }
+    for limit in 0..4 {
+        assert_eq!(db.largest_usages(limit).await.unwrap(), all[..limit as usize], "limit {limit}");
     }
 }

@@ -31,10 +31,19 @@ impl Measure for SqliteIndex {
                 .fetch_all(&self.readers)
                 .await
                 .map_err(|error| map(op, error))?;
-            let parse = |row: &SqliteRow| {
-                Ok(RepoUsage { repo: row.try_get(3).map_err(|error| map(op, error))?, usage: parse_usage(op, row)? })
-            };
-            rows.iter().map(parse).collect()
+            rows.iter().map(|row| parse_named(op, row)).collect()
+        }
+        .boxed()
+    }
+
+    fn largest_usages(&self, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
+        // All rows, one per repository, and the largest of them in memory: an index would cost every registration a write.
+        const SQL: &str = "SELECT file_count, logical_len, physical_len, name FROM repos \
+             WHERE file_count > 0 OR physical_len > 0 ORDER BY physical_len DESC, name LIMIT ?";
+        let op = "list the usage of the largest repositories";
+        async move {
+            let rows = sqlx::query(SQL).bind(limit).fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+            rows.iter().map(|row| parse_named(op, row)).collect()
         }
         .boxed()
     }
@@ -110,6 +119,10 @@ async fn of_owner<'e>(
          FROM repos WHERE owner = ?";
     let row = sqlx::query(sql).bind(name.to_owned()).fetch_one(executor).await.map_err(|error| map(op, error))?;
     parse_usage(op, &row)
+}
+
+fn parse_named(op: &'static str, row: &SqliteRow) -> Result<RepoUsage, IndexError> {
+    Ok(RepoUsage { repo: row.try_get(3).map_err(|error| map(op, error))?, usage: parse_usage(op, row)? })
 }
 
 fn parse_usage(op: &'static str, row: &SqliteRow) -> Result<Usage, IndexError> {

@@ -18,4 +18,8 @@ impl Measure for FaultyIndex {
     fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
         self.faults.around("usages_after", self.inner.usages_after(after, limit), index_error).boxed()
     }
+
+    fn largest_usages(&self, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
+        self.faults.around("largest_usages", self.inner.largest_usages(limit), index_error).boxed()
+    }
 }

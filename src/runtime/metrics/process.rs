@@ -1,0 +1,62 @@
+//! What is told of the process and of the program, under the names that every program has for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::runtime::clock::Timestamp;
+
+/// Metrics of the process, as of the last scrape.
+#[derive(Debug, Default)]
+pub struct ProcessMetrics {
+    cpu_seconds: Counter<f64, AtomicU64>,
+    /// Bytes of resident memory.
+    pub resident_bytes: Gauge,
+    /// Open file descriptors.
+    pub open_fds: Gauge,
+    max_fds: Gauge,
+    start_time: Gauge,
+    build: Family<BuildLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+impl ProcessMetrics {
+    /// It starts at this moment, and may have so many file descriptors open.
+    pub fn started(&self, now: Timestamp, max_fds: usize) {
+        self.start_time.set(now.as_secs().cast_signed());
+        self.max_fds.set(i64::try_from(max_fds).unwrap_or(i64::MAX));
+    }
+
+    /// The CPU time so far, which the operating system counts.
+    pub fn set_cpu_time(&self, time: Duration) {
+        // The atomic holds the bits of the number.
+        self.cpu_seconds.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
+    }
+
+    /// Registers those that every program has. The registry has no prefix: they have the same name everywhere.
+    pub(super) fn register(&self, bare: &mut Registry) {
+        let help = "Time of CPUs spent on this process";
+        bare.register_with_unit("process_cpu", help, Unit::Seconds, self.cpu_seconds.clone());
+        let help = "Resident memory of this process";
+        bare.register_with_unit("process_resident_memory", help, Unit::Bytes, self.resident_bytes.clone());
+        bare.register("process_open_fds", "File descriptors that are open", self.open_fds.clone());
+        bare.register("process_max_fds", "File descriptors that may be open", self.max_fds.clone());
+        let help = "When this process started, since 1970";
+        bare.register_with_unit("process_start_time", help, Unit::Seconds, self.start_time.clone());
+    }
+
+    /// Registers what is about this program.
+    pub(super) fn register_build(&self, own: &mut Registry) {
+        self.build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        own.register("build_info", "The version of this server; always 1", self.build.clone());
+    }
+}

@@ -101,7 +101,7 @@ fn for_writers() -> Vec<Route> {
             .answers(200, "removed", Content::json::<RemovedFileJson>())
             .fails(&[403, 404]),
         Route::get("/v1/token", None, refresh::refresh)
-            .costs(Light)
+            .costs(Open)
             .audited()
             .says("Another token of the repository and scope of a refresh token, which is the bearer token here")
             .answers(200, "the token", Content::json::<RefreshedTokenJson>()),

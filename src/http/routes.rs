@@ -18,7 +18,7 @@ use crate::service::access::Scope::{Admin, Read, Write};
 
 /// The routes with these settings.
 pub(super) fn routes(state: &AppState) -> Vec<Route> {
-    let mut routes = vec![for_people(), for_writers(), for_readers(), for_operators()];
+    let mut routes = vec![for_people(), for_writers(), for_readers(), for_lists(), for_operators()];
     if state.grants {
         routes.push(for_granted());
     }
@@ -178,6 +178,32 @@ fn for_readers() -> Vec<Route> {
             .required()
             .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>())
             .fails(&[404]),
+        Route::get("/v1/files/{file}", Read, files::read)
+            .costs(Light)
+            .says("The bytes of a file")
+            .header("range", "bytes of the file, as in RFC 9110")
+            .answers(200, "the file", octets())
+            .answers(206, "the bytes of the Range header", octets())
+            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .answers(304, "as If-None-Match has it", None)
+            .fails(&[404, 412, 416]),
+        Route::get("/v1/data/{xorb}", None, transfer::data)
+            .costs(Light)
+            .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
+            .query("s", "the signature")
+            .required()
+            .header("range", "one of the ranges that were signed, or all of them in their order")
+            .of(schema::closed_byte_ranges())
+            .required()
+            .answers(206, "the bytes", octets())
+            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .fails(&[403, 404]),
+    ]
+}
+
+/// For those who ask what there is.
+fn for_lists() -> Vec<Route> {
+    vec![
         Route::get("/v1/files", Read, listing::files)
             .says("The files that the token may read, a page at a time")
             .query("after", "the `next` of the page before")
@@ -205,26 +231,6 @@ fn for_readers() -> Vec<Route> {
             .says("The file with this sha256")
             .answers(200, "its hash, and whether the claim is verified", Content::json::<Sha256Json>())
             .fails(&[404]),
-        Route::get("/v1/files/{file}", Read, files::read)
-            .costs(Light)
-            .says("The bytes of a file")
-            .header("range", "bytes of the file, as in RFC 9110")
-            .answers(200, "the file", octets())
-            .answers(206, "the bytes of the Range header", octets())
-            .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .answers(304, "as If-None-Match has it", None)
-            .fails(&[404, 412, 416]),
-        Route::get("/v1/data/{xorb}", None, transfer::data)
-            .costs(Light)
-            .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
-            .query("s", "the signature")
-            .required()
-            .header("range", "one of the ranges that were signed, or all of them in their order")
-            .of(schema::closed_byte_ranges())
-            .required()
-            .answers(206, "the bytes", octets())
-            .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .fails(&[403, 404]),
     ]
 }
 

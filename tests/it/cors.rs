@@ -32,7 +32,7 @@ async fn a_preflight_from_an_allowed_origin_succeeds_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_response_to_an_allowed_origin_says_so_also_when_it_is_a_failure() {
+async fn every_response_to_an_allowed_origin_says_so() {
     let server = sharing();
     for (path, status) in [("/healthz", 200), ("/nothing", 404), ("/v1/data/0?s=x", 400)] {
         let answer = server.client().get_with(path, &[("origin", SITE)]).await;
@@ -45,7 +45,7 @@ async fn a_response_to_an_allowed_origin_says_so_also_when_it_is_a_failure() {
 }
 
 #[tokio::test]
-async fn any_other_origin_is_told_nothing_and_nobody_is_without_the_setting() {
+async fn any_other_origin_is_told_nothing() {
     for (server, origins) in [
         (
             sharing(),

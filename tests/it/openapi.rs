@@ -23,7 +23,7 @@ fn references(value: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_operation_has_an_id_its_failures_and_schemas_that_exist() {
+async fn every_operation_has_its_id_failures_and_schemas() {
     for server in [Start::default().with("grants", true).start(), guarded()] {
         let document = document(&server).await;
         for reference in references(&document) {

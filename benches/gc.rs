@@ -200,6 +200,7 @@ async fn run() -> bool {
         Arc::new(Metrics::new()),
         budget,
     );
+    cas.agree(true).await.unwrap();
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     let pace = Pace { pause: STEP_PAUSE, ..Pace::default() };
     let mut longest: f64 = 0.0;

@@ -81,6 +81,7 @@ impl Bench {
             Arc::new(Metrics::new()),
             budget,
         );
+        cas.agree(true).await.unwrap();
         let whole = shape.whole_xorbs();
         Self { shape, index, cas, clock, rng: StdRng::seed_from_u64(seed), whole }
     }

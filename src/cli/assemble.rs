@@ -1,33 +1,35 @@
 //! The store of a configuration, put together of its parts.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::Context;
 
+use super::store::advice;
 use crate::blob::fs::FsBlobStore;
-use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::config::{Config, QuotaConfig, QuotaLimits};
 use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::SystemClock;
+use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
-use crate::service::{Budget, Cas, Limits, Quotas, Shares};
+use crate::service::{Budget, Cas, Limits, Quotas, Shares, has_anything};
 
 /// The store of this configuration, which keeps up to so many blobs open, and its index, which is to be closed at the end.
 pub(super) async fn open_store(
     config: &Config,
     kept_count: usize,
     metrics: &Arc<Metrics>,
+    clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let blobs =
         blobs.keeping_open(kept_count).reading_at_once(config.read_turns).writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let index = open_index(&config.data_dir, &records).await?;
-    let (clock, writer, budget) = (Arc::new(SystemClock), Arc::new(index.clone()), budget(config));
+    let index = open_index(&config.data_dir, &blobs, &records).await?;
+    let (writer, budget) = (Arc::new(index.clone()), budget(config));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
         .sharing(shares(config), budget)
         .keep_free(config.min_free_len)
@@ -35,18 +37,22 @@ pub(super) async fn open_store(
     Ok((cas, index))
 }
 
-/// Opens the index. Where it is gone, and it was not one of an empty store, none is made in its place: the server would
-/// answer that there is nothing.
-async fn open_index(data_dir: &Path, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
+/// Opens the index. Where it is gone or empty, and it was not one of an empty store, none is made in its place: the server
+/// would respond that there is nothing.
+async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
     let path = data_dir.join("index.sqlite");
     if Replacement::of(&path).finish()? {
         tracing::warn!("a rebuilt index was put in place, which the process that made it had no time for");
     }
-    if !path.exists() && records.last().await?.is_some() {
-        let dir = data_dir.display();
-        bail!("the index of {dir} is gone; zorb index rebuild --data-dir {dir} makes it of what else is there");
+    let len = match path.metadata() {
+        Ok(metadata) => Some(metadata.len()),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("cannot read the index of {}", data_dir.display())),
+    };
+    if len.unwrap_or(0) == 0 && has_anything(blobs, records).await? {
+        return Err(advice::lost_index(data_dir, len.is_some()));
     }
-    Ok(SqliteIndex::open(&path).await?)
+    SqliteIndex::open(&path).await.map_err(|error| advice::explain(data_dir, error.into()))
 }
 
 const fn budget(config: &Config) -> Budget {

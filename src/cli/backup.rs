@@ -5,14 +5,16 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
+use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs};
+use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, try_lock};
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::fs::FsBlobStore;
@@ -49,6 +51,12 @@ pub(super) struct BackupArgs {
     output: OutputArgs,
 }
 
+/// Pause between two looks at whether registrations that were under way are over.
+const SETTLE_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often that is looked at: a registration takes milliseconds, and on the slowest disks a second.
+const SETTLE_COUNT: usize = 20;
+
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
@@ -83,15 +91,12 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
         return verify(&args.archive, &output);
     }
     let data_dir = args.store.data_dir()?;
-    let index_path = data_dir.join("index.sqlite");
-    if !index_path.is_file() {
-        bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
-    }
+    index_path(&data_dir)?;
     check_outside(&args.archive, &data_dir)?;
     let ring = if args.include_keys { Some(read_keys(&data_dir)?) } else { None };
     let done = remote::run(async {
-        let index = SqliteIndex::open_read_only(&index_path).await;
-        let index = index.context("cannot read the store; run this as the user that serves it")?;
+        let index = open_read_only(&data_dir).await?;
+        check_taken(&data_dir, &index).await?;
         let archive = open(&args.archive, ring.is_some(), &output)?;
         let origin = Origin {
             blobs: Arc::new(FsBlobStore::open_existing(&data_dir, Pool::new(1))),
@@ -101,9 +106,35 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
         let watch = Progress::new(&output, "backup");
         let done = Box::pin(origin.back_up(archive, ring.as_ref(), watch)).await;
         index.close().await;
-        done.with_context(|| format!("cannot back up to {}", args.archive.display()))
+        let done = done.with_context(|| format!("cannot back up to {}", args.archive.display()));
+        done.map_err(|error| advice::explain(&data_dir, error))
     })?;
     report(&args.archive, &done, &output)
+}
+
+/// Makes sure that the index has everything that was recorded when this was called: what it lacks would be missing from the
+/// backup, and nobody would know. Registrations beside it are waited for.
+async fn check_taken(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
+    let mut tail = compare(data_dir, index).await?;
+    for _ in 0..SETTLE_COUNT {
+        if tail.is_empty() || !is_served(data_dir) {
+            break;
+        }
+        sleep(SETTLE_PAUSE).await;
+        tail.retain_of(&compare(data_dir, index).await?);
+    }
+    if tail.is_empty() {
+        return Ok(());
+    }
+    let (dir, count) = (data_dir.display(), Count(tail.len() as u64, "record"));
+    bail!(
+        "the index of {dir} has not taken {count} that the last run has left; start zorb serve once, which takes them"
+    )
+}
+
+/// Whether a server runs there, or that cannot be told.
+fn is_served(data_dir: &Path) -> bool {
+    !matches!(try_lock(data_dir), Ok(Some(_)))
 }
 
 fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()> {

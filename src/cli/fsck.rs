@@ -14,14 +14,15 @@ use super::backup::{open_to_read, workers};
 use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Progress, StoreArgs, try_lock};
+use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, try_lock};
 use super::units::{Count, Size};
 use crate::blob::BlobStore;
 use crate::blob::fs::FsBlobStore;
 use crate::format::{FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::SystemClock;
+use crate::runtime::clock::{Clock, SystemClock};
+use crate::service::Tail;
 use crate::service::archive::Patient;
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
 
@@ -123,7 +124,7 @@ struct Tally {
 }
 
 pub(super) fn run(args: FsckArgs) -> anyhow::Result<()> {
-    let left = check(args).context(CannotCheck)?;
+    let left = check(args, Arc::new(SystemClock)).context(CannotCheck)?;
     if left > 0 {
         bail!("{} left", Count(left, "finding"));
     }
@@ -131,13 +132,10 @@ pub(super) fn run(args: FsckArgs) -> anyhow::Result<()> {
 }
 
 /// Returns how many findings are left.
-fn check(args: FsckArgs) -> anyhow::Result<u64> {
+pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64> {
     let output = Output::new(args.output);
     let data_dir = args.store.data_dir()?;
-    let index_path = data_dir.join("index.sqlite");
-    if !index_path.is_file() {
-        bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
-    }
+    let index_path = index_path(&data_dir)?;
     let archive = args.from.as_deref().map(open_to_read).transpose()?;
     // Held to the end.
     let lock = match try_lock(&data_dir) {
@@ -153,9 +151,9 @@ fn check(args: FsckArgs) -> anyhow::Result<u64> {
     let _deleting = if args.repair { Some(lock_deletions(&data_dir)?) } else { None };
     remote::run(async {
         // Also checks that the schema is the one that this program knows, and changes nothing.
-        let mut index = SqliteIndex::open_read_only(&index_path)
-            .await
-            .context("cannot read the index; run this as the user that serves the store")?;
+        let mut index = open_read_only(&data_dir).await?;
+        index.check_pages().await.map_err(|error| advice::explain(&data_dir, error.into()))?;
+        let tail = compare(&data_dir, &index).await?;
         if args.repair {
             index.close().await;
             index = SqliteIndex::open(&index_path).await?;
@@ -164,15 +162,15 @@ fn check(args: FsckArgs) -> anyhow::Result<u64> {
         let fsck = Fsck {
             blobs,
             index: Arc::new(index.clone()),
-            clock: Arc::new(SystemClock),
+            clock,
             pool: workers(),
             presence,
             is_deep: args.deep,
             trusts_clock: args.trust_clock,
         };
-        let left = Box::pin(go_through(&fsck, args.repair, archive, &output)).await;
+        let left = Box::pin(go_through(&fsck, &tail, args.repair, archive, &output)).await;
         index.close().await;
-        left
+        left.map_err(|error| advice::explain(&data_dir, error))
     })
 }
 
@@ -184,8 +182,21 @@ fn lock_deletions(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     Ok(lock)
 }
 
-async fn go_through(fsck: &Fsck, repair: bool, archive: Option<File>, output: &Output) -> anyhow::Result<u64> {
+async fn go_through(
+    fsck: &Fsck,
+    tail: &Tail,
+    repair: bool,
+    archive: Option<File>,
+    output: &Output,
+) -> anyhow::Result<u64> {
     let mut tally = Tally::default();
+    // Beside a server these are registrations that are under way.
+    if fsck.presence == Presence::Alone && !tail.is_empty() {
+        let finding = Finding::untaken(tail.len());
+        let outcome = if repair { Some(fsck.execute(&finding).await?) } else { None };
+        tally.count(&finding, outcome);
+        print(&finding, outcome, output)?;
+    }
     let mut walk = fsck.walk();
     while let Some(findings) = walk.next_findings().await? {
         for finding in findings {

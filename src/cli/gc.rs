@@ -18,18 +18,18 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::StoreArgs;
+use super::store::{StoreArgs, advice, index_path, open_read_only};
 use super::units::{Count, Size};
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::config::{CollectionConfig, Config};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::{SystemClock, Timestamp};
+use crate::runtime::clock::{Clock, SystemClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
-use crate::service::gc::{Action, Collected, CollectionPlan, Pace, PlannedXorb, Policy, Tally};
+use crate::service::gc::{Action, Collected, CollectionPlan, Doubt, Pace, PlannedXorb, Policy, Tally};
 use crate::service::{Budget, Cas};
 
 /// Collect garbage: delete xorbs that no file needs.
@@ -123,6 +123,11 @@ struct Job {
 }
 
 pub(super) fn run(args: GcArgs) -> anyhow::Result<()> {
+    run_at(args, &(Arc::new(SystemClock) as Arc<dyn Clock>))
+}
+
+/// Does it by this clock.
+pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let raw = args.store.raw()?;
     let config = CollectionConfig::new(&raw)?;
@@ -133,22 +138,18 @@ pub(super) fn run(args: GcArgs) -> anyhow::Result<()> {
         is_dry: args.dry_run,
     };
     let data_dir = Config::data_dir_of(raw.data_dir);
-    let index_path = data_dir.join("index.sqlite");
-    if !index_path.is_file() {
-        bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
-    }
+    let index_path = index_path(&data_dir)?;
     let lock = if job.is_dry { None } else { Some(lock(&data_dir)?) };
     let done = remote::run(async {
         // This neither makes an index nor brings one up to date: a server of another version may be using it.
-        let index = SqliteIndex::open_read_only(&index_path).await;
-        let mut index = index.context("cannot read the store; run this as the user that serves it")?;
+        let mut index = open_read_only(&data_dir).await?;
         if !job.is_dry {
             index.close().await;
             index = SqliteIndex::open(&index_path).await?;
         }
-        let done = Box::pin(collect(index.clone(), &job, &data_dir, &output)).await;
+        let done = Box::pin(collect(index.clone(), &job, &data_dir, Arc::clone(clock), &output)).await;
         index.close().await;
-        done
+        done.map_err(|error| advice::explain(&data_dir, error))
     });
     // Until here, also where a signal has ended it: a blob that is being deleted at that moment is by now.
     drop(lock);
@@ -160,14 +161,22 @@ fn lock(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     lock.with_context(|| format!("another process deletes blobs in {} at the moment; try again", data_dir.display()))
 }
 
-async fn collect(index: SqliteIndex, job: &Job, data_dir: &Path, output: &Output) -> anyhow::Result<()> {
+async fn collect(
+    index: SqliteIndex,
+    job: &Job,
+    data_dir: &Path,
+    clock: Arc<dyn Clock>,
+    output: &Output,
+) -> anyhow::Result<()> {
     let blobs = FsBlobStore::open_existing(data_dir, Pool::new(1));
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
-    let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
     let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, metrics, budget);
+    let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget);
     let cas = cas.keep_free(job.min_free_len);
-    let plan = cas.plan_collection(job.policy).await.context("nothing was done, out of doubt")?;
+    let plan = match cas.plan_collection(job.policy).await {
+        Err(Doubt::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
+        plan => plan.context("nothing was done, out of doubt")?,
+    };
     if job.is_dry {
         let compaction = compact::plan(&cas, job).await?;
         return print_plan(&plan, compaction.as_ref(), output);

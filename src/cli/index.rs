@@ -72,6 +72,11 @@ pub(super) fn run(command: IndexCommand) -> anyhow::Result<()> {
 }
 
 fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
+    rebuild_at(args, &(Arc::new(SystemClock) as Arc<dyn Clock>)).map(drop)
+}
+
+/// Does it by this clock.
+pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Rebuilt> {
     let output = Output::new(args.output);
     let data_dir = args.store.data_dir()?;
     if !data_dir.join("xorbs").is_dir() {
@@ -84,26 +89,45 @@ fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
     replacement.finish()?;
     let rebuilt = remote::run(async {
         let records = Arc::new(FsRecordStore::open(&data_dir, Pool::new(4))?);
-        complete(&data_dir, &records, args.accept_incomplete).await?;
+        complete(&data_dir, &records, clock, args.accept_incomplete).await?;
         let index = SqliteIndex::open_unsynced(&replacement.begin()?).await?;
-        let cas = store(&data_dir, &records, &index)?;
+        let cas = store(&data_dir, &records, &index, Arc::clone(clock))?;
         let watch: Arc<dyn crate::service::archive::Watch> = Progress::new(&output, "rebuild");
         let rebuilt = Box::pin(cas.rebuild(&watch)).await;
         index.close().await;
         Ok(rebuilt?)
     })?;
     // Not within the above: a signal must not come between.
-    let old = replacement.publish(SystemClock.now())?;
-    report(&data_dir, &rebuilt, old.as_deref(), &output)
+    let old = replacement.publish(clock.now())?;
+    // After the index, as at the first start; one that is killed here is completed by the next start.
+    remote::run(identify(&data_dir, &rebuilt))?;
+    report(&data_dir, &rebuilt, old.as_deref(), &output)?;
+    Ok(rebuilt)
+}
+
+/// Gives the data directory the id of its index, where it has none.
+async fn identify(data_dir: &Path, rebuilt: &Rebuilt) -> anyhow::Result<()> {
+    let records = FsRecordStore::open(data_dir, Pool::new(1))?;
+    if let (Some(id), None) = (rebuilt.store_id, records.store_id().await?) {
+        records.set_store_id(id).await?;
+    }
+    Ok(())
 }
 
 /// Makes sure that the records have everything, as far as an index can still tell.
-async fn complete(data_dir: &Path, records: &Arc<FsRecordStore>, accept_incomplete: bool) -> anyhow::Result<()> {
+async fn complete(
+    data_dir: &Path,
+    records: &Arc<FsRecordStore>,
+    clock: &Arc<dyn Clock>,
+    accept_incomplete: bool,
+) -> anyhow::Result<()> {
     if records.is_complete().await? {
         return Ok(());
     }
     let old = data_dir.join("index.sqlite");
-    let completed = if old.is_file() { from_old(data_dir, records, &old).await } else { Ok(false) };
+    // One that is empty says that there is nothing, which is not so.
+    let is_there = old.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+    let completed = if is_there { from_old(data_dir, records, clock, &old).await } else { Ok(false) };
     match completed {
         Ok(true) => Ok(()),
         _ if accept_incomplete => Ok(records.set_complete().await?),
@@ -119,19 +143,33 @@ async fn complete(data_dir: &Path, records: &Arc<FsRecordStore>, accept_incomple
     }
 }
 
-async fn from_old(data_dir: &Path, records: &Arc<FsRecordStore>, old: &Path) -> anyhow::Result<bool> {
+async fn from_old(
+    data_dir: &Path,
+    records: &Arc<FsRecordStore>,
+    clock: &Arc<dyn Clock>,
+    old: &Path,
+) -> anyhow::Result<bool> {
     let index = SqliteIndex::open(old).await?;
-    let completed = store(data_dir, records, &index)?.complete_records().await;
+    let cas = store(data_dir, records, &index, Arc::clone(clock))?;
+    // What another store's index says, or an empty one, is not what was registered here.
+    let completed = match cas.agree(false).await {
+        Ok(_) => cas.complete_records().await.map(|_| true).map_err(anyhow::Error::from),
+        Err(gap) => Err(gap.into()),
+    };
     index.close().await;
-    completed?;
-    Ok(true)
+    completed
 }
 
-fn store(data_dir: &Path, records: &Arc<FsRecordStore>, index: &SqliteIndex) -> anyhow::Result<Cas> {
+fn store(
+    data_dir: &Path,
+    records: &Arc<FsRecordStore>,
+    index: &SqliteIndex,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Cas> {
     let workers = available_parallelism().map_or(1, NonZero::get);
     let budget = Budget { upload_count: 1, verify_worker_count: workers, layout_cache_len: LAYOUT_CACHE_LEN };
     let blobs = Arc::new(FsBlobStore::open(data_dir, Pool::new(2 * workers))?);
-    let (records, index, clock) = (Arc::clone(records), Arc::new(index.clone()), Arc::new(SystemClock));
+    let (records, index) = (Arc::clone(records), Arc::new(index.clone()));
     Ok(Cas::new(blobs, records, index, clock, Arc::new(Metrics::new()), budget))
 }
 

@@ -169,6 +169,9 @@ impl Stopped {
 }
 
 #[cfg(test)]
+mod tests_recoverable;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

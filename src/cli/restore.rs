@@ -16,7 +16,11 @@ use super::store::{Progress, StoreArgs};
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::fs::FsBlobStore;
+use crate::blob::records::RecordStore;
+use crate::blob::records::fs::FsRecordStore;
+use crate::format::StoreId;
 use crate::format::xorb::Tightening;
+use crate::index::Recorded;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
@@ -76,7 +80,9 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
             tightening: Tightening::Compressed,
         };
         let restored = Box::pin(target.restore(archive, Progress::new(&output, "restore"))).await;
+        let identified = identify(folder.path(), &index).await;
         index.close().await;
+        let restored = restored.map_err(anyhow::Error::from).and_then(|restored| identified.map(|()| restored));
         restored.with_context(|| format!("cannot restore {}", args.archive.display()))
     })?;
     let ring = restored.keys.as_ref().filter(|_| args.include_keys);
@@ -91,6 +97,13 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// Makes it a store of its own: what is registered in it is not what is registered where the archive is from.
+async fn identify(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
+    let id = StoreId::from_bytes(rand::random());
+    index.set_store(id, None).await?;
+    Ok(FsRecordStore::open(data_dir, Pool::new(1))?.set_store_id(id).await?)
 }
 
 fn report(

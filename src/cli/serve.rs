@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::assemble::open_store;
 use super::collector::{self, DeletionLock};
 use super::reload::{self, Reloaded};
+use super::store::{advice, check_place};
 use super::{descriptors, keys};
 use crate::config::{AuditMode, AuthMode, Config, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
@@ -33,7 +34,7 @@ use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Cas, Recovered, ScrubBudget};
+use crate::service::{Cas, Recovered, ScrubBudget, StoreError};
 
 /// Pause between two looks for expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -68,6 +69,7 @@ pub(super) struct ServeArgs {
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = settings(args)?;
     telemetry::install(config.log_format, &config.log)?;
+    check_place(&config.data_dir, config.require_store)?;
     // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
     let _lock = lock(&config.data_dir)?;
     let runtime = Builder::new_multi_thread()
@@ -122,10 +124,10 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     metrics.process.started(SystemClock.now(), descriptors.limit);
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
-    let (cas, index) = open_store(&config, descriptors.kept_count, &metrics).await?;
+    let Begun { cas, index, recovered, recorded } =
+        begin_store(&config, descriptors.kept_count, &metrics, Arc::new(SystemClock)).await?;
     let keys = keys::open(&config.data_dir)?;
-    let recovered = recover(&cas, &config.data_dir).await?;
-    let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
+    warn_of_low_space(&cas).await;
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
@@ -200,6 +202,48 @@ impl Started {
             "ready"
         );
         Ok(())
+    }
+}
+
+/// A store that is ready to be served.
+pub(super) struct Begun {
+    pub(super) cas: Cas,
+    pub(super) index: SqliteIndex,
+    recovered: Recovered,
+    /// Files that were registered before there were records, and have one now.
+    recorded: u64,
+}
+
+/// Opens the store, makes sure that its index is the right one, and clears up what the last run has left.
+pub(super) async fn begin_store(
+    config: &Config,
+    kept_count: usize,
+    metrics: &Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Begun> {
+    let (cas, index) = open_store(config, kept_count, metrics, clock).await?;
+    // Before anything is cleared up: what an index does not know that is older would be taken for unfinished.
+    let agreed = cas.agree(!config.require_store).await;
+    let agreed = agreed.map_err(|gap| advice::of_gap(&config.data_dir, gap))?;
+    if agreed.is_new {
+        tracing::info!(data_dir = %config.data_dir.display(), "made a new store");
+    }
+    if agreed.taken_count > 0 {
+        tracing::info!(records = agreed.taken_count, "took registrations and removals that the last run had left");
+    }
+    let recovered = recover(&cas, &config.data_dir).await?;
+    let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
+    Ok(Begun { cas, index, recovered, recorded })
+}
+
+/// Says at the start that nothing will be taken.
+async fn warn_of_low_space(cas: &Cas) {
+    if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_room(0).await {
+        tracing::warn!(
+            free_bytes = free_len,
+            min_free_bytes = min_free_len,
+            "store is full for writes: less is free than min_free_bytes; free disk space or lower min_free_bytes"
+        );
     }
 }
 

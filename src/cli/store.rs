@@ -1,18 +1,35 @@
 //! Which store a command works on that needs no server, and how such a command shows its progress.
 
+pub(super) mod advice;
+
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
 use super::output::Output;
+use crate::blob::fs::FsBlobStore;
+use crate::blob::records::fs::FsRecordStore;
 use crate::config::{Config, RawConfig};
 use crate::runtime::durable::open_lock;
+use crate::index::sqlite::SqliteIndex;
+use crate::runtime::blocking::Pool;
+use crate::runtime::clock::SystemClock;
+use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;
+use crate::service::{Budget, Cas, Tail};
+
+/// What only a store has.
+const STORE_NAMES: [&str; 4] = ["store", "index.sqlite", "xorbs", "shards"];
+
+/// What a directory may have that is no store yet: what a start that was cut short has made, and what a file system has by
+/// itself.
+const HARMLESS_NAMES: [&str; 7] = ["lock", "gc.lock", "keys", "keys.lock", "tmp", "lost+found", ".snapshot"];
 
 /// The data folder, found as `zorb serve` finds it.
 #[derive(Debug, Args)]
@@ -38,6 +55,77 @@ impl StoreArgs {
         let file = self.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
         Ok(flags.or(environment).or(file))
     }
+}
+
+/// Whether there is a store in this directory, by what is in it.
+///
+/// # Errors
+///
+/// The directory cannot be read.
+pub(super) fn is_store(data_dir: &Path) -> io::Result<bool> {
+    for name in STORE_NAMES {
+        if data_dir.join(name).try_exists()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Refuses a directory that has something else in it than a store, and with `require_store` one that has none. To be called
+/// before anything is made there.
+pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Result<()> {
+    let dir = data_dir.display();
+    if is_store(data_dir).with_context(|| format!("cannot read the data directory {dir}"))? {
+        return Ok(());
+    }
+    if require_store {
+        return Err(advice::no_store(data_dir));
+    }
+    let entries = match data_dir.read_dir() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot read the data directory {dir}"))?,
+    };
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot read the data directory {dir}"))?.file_name();
+        let is_ours =
+            HARMLESS_NAMES.iter().any(|harmless| name == *harmless) || name.as_encoded_bytes().starts_with(b".zorb-");
+        if !is_ours {
+            let name = name.display();
+            bail!(
+                "the directory {dir} is not empty and is no store: {name} is in it; name another one with --data-dir"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The path of the index of a store that is there.
+pub(super) fn index_path(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = data_dir.join("index.sqlite");
+    match path.metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(path),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot read the index of {}", data_dir.display()))
+        }
+        found if is_store(data_dir).unwrap_or(false) => Err(advice::lost_index(data_dir, found.is_ok())),
+        _ => bail!("there is no store in {}; name its directory with --data-dir", data_dir.display()),
+    }
+}
+
+/// Opens the index of a store that is there, to read it.
+pub(super) async fn open_read_only(data_dir: &Path) -> anyhow::Result<SqliteIndex> {
+    let opened = SqliteIndex::open_read_only(&index_path(data_dir)?).await;
+    opened.map_err(|error| advice::explain(data_dir, error.into()))
+}
+
+/// Compares the index of a store with what else is there: see [`Cas::compare`].
+pub(super) async fn compare(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<Tail> {
+    let blobs = Arc::new(FsBlobStore::open_existing(data_dir, Pool::new(1)));
+    let records = Arc::new(FsRecordStore::open_existing(data_dir, Pool::new(1)));
+    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
+    let (index, clock, metrics) = (Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()));
+    let compared = Cas::new(blobs, records, index, clock, metrics, budget).compare().await;
+    compared.map_err(|gap| advice::of_gap(data_dir, gap))
 }
 
 /// Takes the data folder for this process, as a server does; `None` where one has it. The operating system lets go of it

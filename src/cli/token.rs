@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::output::{Output, OutputArgs, write_stdout};
+use super::store::is_store;
 use super::{Usage, keys};
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
@@ -151,6 +152,11 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
 }
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
+    let dir = &args.keys.data_dir;
+    // A token of keys that no server has is valid nowhere.
+    if !is_store(dir).with_context(|| format!("cannot read the data directory {}", dir.display()))? {
+        bail!("there is no store in {}; name its directory with --data-dir, or start zorb serve first", dir.display());
+    }
     let scope = match args.scope {
         ScopeArg::Read => Scope::Read,
         ScopeArg::Write => Scope::Write,

@@ -51,6 +51,8 @@ pub struct Config {
     pub allow_anonymous: bool,
     /// Whether upload grants are given out.
     pub grants: bool,
+    /// Whether a start without a store there is refused, and none made.
+    pub require_store: bool,
     /// Bytes to keep free where everything is kept; 0 for none.
     pub min_free_len: u64,
     /// Connections held at once.
@@ -214,6 +216,7 @@ impl Config {
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
+            require_store: raw.require_store.unwrap_or(false),
             min_free_len: Self::min_free_len_of(raw.min_free_bytes)?,
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,

@@ -78,6 +78,8 @@ keys! {
     allow_anonymous: bool, "true or false";
     /// Give out upload grants.
     grants: bool, "true or false";
+    /// Refuse to start where there is no store.
+    require_store: bool, "true or false";
     /// Connections held at once.
     max_connections: i64, "a whole number";
     /// Bytes.

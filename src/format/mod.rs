@@ -19,6 +19,7 @@ pub mod merkle;
 mod range;
 pub mod reader;
 pub mod shard;
+mod store_id;
 #[cfg(test)]
 mod tests;
 pub mod windows;
@@ -27,3 +28,4 @@ pub mod xorb;
 pub use crc64::Crc64;
 pub use hash::{ChunkHash, FileHash, HmacKey, ParseHashError, RangeHash, XorbHash};
 pub use range::{ByteRange, ByteRangeSpec, ChunkRange, ChunkRangeSpec, ParseRangeError};
+pub use store_id::{ParseStoreIdError, StoreId};

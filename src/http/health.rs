@@ -8,11 +8,12 @@ use axum::response::IntoResponse;
 
 use super::AppState;
 use super::error::{Code, Problem};
-use super::wire::StatusJson;
+use super::wire::{ReadyJson, StatusJson};
 use crate::runtime::descriptors::open_count;
 use crate::runtime::metrics::{ProcessMetrics, RepoSample};
 use crate::runtime::process::{cpu_time, resident_len};
 use crate::runtime::telemetry::chain;
+use crate::service::{StoreError, StoreErrorKind};
 
 /// Repositories with metrics of their own, the largest ones. Each takes three of the series that Prometheus keeps.
 const MAX_REPO_COUNT: u32 = 100;
@@ -22,13 +23,21 @@ pub(super) async fn live() -> Json<StatusJson> {
     Json(StatusJson { status: "ok" })
 }
 
-/// `GET /readyz`: the store takes data and the index answers.
-pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<StatusJson>, Problem> {
+/// `GET /readyz`: the store takes data and the index answers. A store that is full for writes serves readers still, so it is
+/// ready and says so.
+pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<ReadyJson>, Problem> {
     match state.cas.probe().await {
-        Ok(()) => Ok(Json(StatusJson { status: "ok" })),
+        Ok(()) => {
+            let is_full = matches!(state.cas.check_room(0).await, Err(StoreError::LowSpace { .. }));
+            Ok(Json(ReadyJson { status: "ok", store: if is_full { "full" } else { "ok" } }))
+        }
         Err(error) => {
             tracing::error!(error = %chain(&error), "not ready");
-            Err(Problem::new(Code::NotReady, "The store or its index does not work; the log says why."))
+            let detail = match error.kind() {
+                StoreErrorKind::NoSpace => "The disk of the store is full: nothing can be written, and reads go on.",
+                _ => "The store or its index does not work; the log says why.",
+            };
+            Err(Problem::new(Code::NotReady, detail))
         }
     }
 }

@@ -10,7 +10,7 @@ use super::sha256::Sha256Json;
 use super::usage::UsagePageJson;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
-use super::wire::{StatusJson, UploadedJson, WasInsertedJson};
+use super::wire::{ReadyJson, StatusJson, UploadedJson, WasInsertedJson};
 use super::work::Work::{Light, Open, Upload};
 use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
 use super::{reconstructions, refresh, removal, sha256, shards, transfer, usage, xorbs};
@@ -245,7 +245,7 @@ fn for_operators() -> Vec<Route> {
         Route::get("/readyz", None, health::ready)
             .costs(Open)
             .says("Whether the store takes data and the index answers")
-            .answers(200, "they do", Content::json::<StatusJson>()),
+            .answers(200, "they do", Content::json::<ReadyJson>()),
         Route::get("/metrics", Admin, health::metrics)
             .costs(Light)
             .says("Everything that is counted, for Prometheus")

@@ -111,10 +111,18 @@ pub(super) struct RegisteredJson {
     pub(super) result: u8,
 }
 
-/// Answer of the signs of life.
+/// Response of `GET /healthz`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StatusJson {
     pub(super) status: &'static str,
+}
+
+/// Response of `GET /readyz`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ReadyJson {
+    pub(super) status: &'static str,
+    /// `ok`, or `full` while less than `min_free_bytes` is free: reads and deletions go on, uploads are refused.
+    pub(super) store: &'static str,
 }
 
 /// Body of `POST /v1/reconstructions` (spec 5.3).

@@ -102,12 +102,24 @@ pub trait Collect {
     /// the same transaction, and counts no more; what is left of it goes in [`Collect::sweep_removed`], and keeps its xorbs
     /// until then. Where these are thousands, its repositories are charged for them until then, too.
     /// A sha256 that nobody but the repository has claimed, and that is not verified, goes with its claim.
+    /// The record with this number, which tells of it, is taken in the same transaction, unless nothing was removed.
+    fn remove_claims_of(
+        &self,
+        file: FileHash,
+        repo: Option<String>,
+        now: Timestamp,
+        record: Option<u64>,
+    ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>>;
+
+    /// The same where no record tells of it.
     fn remove_claims(
         &self,
         file: FileHash,
         repo: Option<String>,
         now: Timestamp,
-    ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>>;
+    ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>> {
+        self.remove_claims_of(file, repo, now, None)
+    }
 
     /// Takes one step, which is short, at removing what is left of removed files: terms, then references, then the row.
     /// A xorb that loses its last reference by that is touched. Returns whether there was anything to do.

@@ -109,10 +109,21 @@ pub trait Compact {
     /// live afterwards, and kept by that file. A xorb that loses its last reference is touched, and clients that ask for chunks
     /// are told of the new xorbs, as far as these have them, and of it no more.
     ///
-    /// Costs as much as the files have terms; the database is locked meanwhile.
+    /// Costs as much as the files have terms; the database is locked meanwhile. The record with this number, which tells of
+    /// it, is taken in the same transaction.
+    fn switch_terms_of<'a>(
+        &'a self,
+        files: &'a [FileSwitch],
+        now: Timestamp,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Switched, IndexError>>;
+
+    /// The same where no record tells of it.
     fn switch_terms<'a>(
         &'a self,
         files: &'a [FileSwitch],
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Switched, IndexError>>;
+    ) -> BoxFuture<'a, Result<Switched, IndexError>> {
+        self.switch_terms_of(files, now, None)
+    }
 }

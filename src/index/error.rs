@@ -32,6 +32,12 @@ pub enum IndexErrorKind {
     Lost,
     /// A row does not say anything valid.
     Inconsistent,
+    /// The file is no database, or a page of it is damaged.
+    Damaged,
+    /// A newer program has made its schema.
+    Newer,
+    /// Its schema is older than this program needs, and it was opened for reading only.
+    Older,
     /// Anything else.
     Other,
 }

@@ -1,11 +1,14 @@
 //! The migrations that are built in, and how they are applied.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
+use std::cmp::Ordering;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{Row, SqlSafeStr, SqlitePool};
 use thiserror::Error;
+
+use super::error::{IndexError, IndexErrorKind};
+use super::sqlite::map;
 
 /// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with the folder.
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
@@ -21,13 +24,24 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (10, "repo_files", include_str!("../../migrations/sqlite/0010_repo_files.sql")),
     (11, "registered_at", include_str!("../../migrations/sqlite/0011_registered_at.sql")),
     (12, "leaving_files", include_str!("../../migrations/sqlite/0012_leaving_files.sql")),
+    (13, "store", include_str!("../../migrations/sqlite/0013_store.sql")),
 ];
 
 /// Brings the database to the version that this program knows.
 ///
 /// Refuses a database of a newer version, and one whose applied migrations are not those that are built in.
-pub(super) async fn run(pool: &SqlitePool) -> Result<(), MigrateError> {
-    migrator(SQLITE).run(pool).await
+pub(super) async fn run(pool: &SqlitePool) -> Result<(), IndexError> {
+    let op = "bring the schema up to date";
+    let known = SQLITE.last().map_or(0, |(version, ..)| *version);
+    match migrator(SQLITE).run(pool).await {
+        Ok(()) => Ok(()),
+        Err(MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _)) => {
+            let found = version(pool).await.unwrap_or(found);
+            Err(IndexError { op, kind: IndexErrorKind::Newer, source: Box::new(OtherVersion { found, known }) })
+        }
+        Err(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => Err(map(op, error)),
+        Err(error) => Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(error) }),
+    }
 }
 
 /// Applies these migrations.
@@ -47,9 +61,19 @@ struct OtherVersion {
 }
 
 /// Checks that the database has the version that this program knows, and changes nothing.
-pub(super) async fn check(pool: &SqlitePool) -> Result<(), Box<dyn StdError + Send + Sync>> {
-    let row =
-        sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success").fetch_one(pool).await?;
-    let (found, known) = (row.try_get(0)?, SQLITE.last().map_or(0, |(version, ..)| *version));
-    if found == known { Ok(()) } else { Err(Box::new(OtherVersion { found, known })) }
+pub(super) async fn check(op: &'static str, pool: &SqlitePool) -> Result<(), IndexError> {
+    let known = SQLITE.last().map_or(0, |(version, ..)| *version);
+    let found = version(pool).await.map_err(|error| map(op, error))?;
+    let kind = match found.cmp(&known) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => IndexErrorKind::Newer,
+        Ordering::Less => IndexErrorKind::Older,
+    };
+    Err(IndexError { op, kind, source: Box::new(OtherVersion { found, known }) })
+}
+
+/// The version that the database has.
+async fn version(pool: &SqlitePool) -> sqlx::Result<i64> {
+    let sql = "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success";
+    sqlx::query(sql).fetch_one(pool).await?.try_get(0)
 }

@@ -42,7 +42,7 @@ pub use self::health::{
     Drift, FaultPage, FileFault, FilesHit, FutureTimes, HealthIndex, HealthSums, RepairIndex, XorbHealth,
 };
 pub use self::listing::{FileEntry, XorbEntry};
-pub use self::records::Recorded;
+pub use self::records::{Recorded, StoreMark};
 pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
@@ -233,7 +233,17 @@ pub trait Index:
     /// is live afterwards, with a reference that keeps it from being collected, or else fresh: no step of a collection
     /// runs at the same time. What it leads to is compared with its allowance in the same transaction, so that of two
     /// registrations that exceed it together one is refused.
-    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>;
+    /// The record with this number, which tells of it, is taken in the same transaction, unless everything was known.
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>>;
+
+    /// The same where no record tells of it.
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        self.register_of(registration, None)
+    }
 
     /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part
     /// is asked for. Costs as much as there are terms around the part, whatever the file has.

@@ -202,7 +202,11 @@ impl StoreError {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
                 IndexErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
                 IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,
-                IndexErrorKind::Inconsistent | IndexErrorKind::Other => StoreErrorKind::Broken,
+                IndexErrorKind::Inconsistent
+                | IndexErrorKind::Damaged
+                | IndexErrorKind::Newer
+                | IndexErrorKind::Older
+                | IndexErrorKind::Other => StoreErrorKind::Broken,
             },
         }
     }

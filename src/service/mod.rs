@@ -56,7 +56,7 @@ pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::scrub::ScrubBudget;
-pub use self::shard_records::{Noted, Pruned, Pruning, RebuildError, Rebuilt};
+pub use self::shard_records::{Agreed, Gap, Noted, Pruned, Pruning, RebuildError, Rebuilt, Tail, has_anything};
 pub use self::shares::Shares;
 pub use self::upload::shard::ReceivedShard;
 pub use self::upload::{BodyError, Upload, Uploaded};
@@ -255,4 +255,4 @@ impl Cas {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -237,7 +237,7 @@ impl Cas {
         let registration = Arc::clone(registration);
         self.uninterrupted(|cas| async move {
             let noted = cas.note_registration(&registration, domain, shard).await?;
-            let registered = cas.index.register(&registration).await;
+            let registered = cas.index.register_of(&registration, Some(noted.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Also where that failed: it may have been done all the same.
                 cas.unsettled.ring();

@@ -68,7 +68,7 @@ impl Cas {
 
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
         let noted = self.note_removal(file, repo.clone()).await?;
-        let removed = self.index.remove_claims(file, repo, self.clock.now()).await;
+        let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(noted.number())).await;
         match &removed {
             Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => noted.withdraw().await,
             // Also where that failed: it may have been done all the same.

@@ -56,6 +56,7 @@ mod slow;
 mod smoke;
 mod spec;
 mod startup;
+mod store;
 mod support;
 mod tidy;
 mod tls;

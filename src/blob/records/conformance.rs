@@ -11,6 +11,7 @@ use super::fs::FsRecordStore;
 use super::memory::MemoryRecordStore;
 use super::{MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
 use crate::blob::BlobErrorKind;
+use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
 
 type Store = Arc<dyn RecordStore>;
@@ -38,6 +39,26 @@ suite! {
     a_list_is_cut_into_pages_that_leave_nothing_out
     a_record_longer_than_a_reader_takes_is_refused
     nothing_is_complete_until_somebody_says_so
+    a_store_has_one_id_for_ever
+    numbers_go_on_behind_one_that_is_named
+}
+
+async fn a_store_has_one_id_for_ever(store: Store) {
+    let id = StoreId::from_bytes([7; 16]);
+    assert_eq!(store.store_id().await.unwrap(), None);
+    store.set_store_id(id).await.unwrap();
+    assert_eq!(store.store_id().await.unwrap(), Some(id));
+    store.set_store_id(StoreId::from_bytes([8; 16])).await.unwrap_err();
+    assert_eq!(store.store_id().await.unwrap(), Some(id));
+}
+
+async fn numbers_go_on_behind_one_that_is_named(store: Store) {
+    store.start_behind(Seq::new(41));
+    store.start_behind(Seq::new(3));
+    let seq = store.append("a".into()).await.unwrap();
+    assert_eq!(seq, Seq::new(42));
+    store.remove(seq).await.unwrap();
+    assert_eq!(store.append("a".into()).await.unwrap(), Seq::new(43));
 }
 
 fn open(folder: &Path) -> FsRecordStore {

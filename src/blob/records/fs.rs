@@ -4,6 +4,7 @@
 //! <root>/tmp/<32 hex>                          records that are being written
 //! <root>/shards/0000000000002/0000000000002a7f one file per record, 4096 numbers to a folder
 //! <root>/shards/complete                       empty; says that everything is in here
+//! <root>/store                                 the id of the store, 32 hexadecimal digits
 //! ```
 //!
 //! Durability is that of `runtime::durable`. A record never takes a name that is there: two processes that append at
@@ -19,6 +20,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
+use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, create_folder, remove};
 
@@ -31,9 +33,16 @@ const DIGIT_COUNT: usize = 16;
 /// The file that says that everything is in here.
 const COMPLETE: &str = "complete";
 
+/// The file with the id of the store.
+const STORE_ID: &str = "store";
+
+/// Bytes of that file, at most: the id and the end of a line, and room to say that it is something else.
+const MAX_STORE_ID_LEN: u64 = 64;
+
 /// A local folder as a [`RecordStore`].
 #[derive(Clone, Debug)]
 pub struct FsRecordStore {
+    store_id: PathBuf,
     tmp: PathBuf,
     shards: PathBuf,
     pool: Pool,
@@ -59,7 +68,7 @@ impl FsRecordStore {
         let last = create_folder(&tmp).and_then(|()| create_folder(&shards)).and_then(|()| find_last(&shards));
         let last = last.map_err(|error| BlobError::io("open the folder shards", None, error))?;
         let next = Next { seq: last.map_or(Seq::new(0), Seq::next), group: None };
-        Ok(Self { tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
+        Ok(Self { store_id: root.join(STORE_ID), tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
     }
 
     /// The store that is in `root`, to be read: makes no folder, so that one that is not there is just empty.
@@ -67,7 +76,7 @@ impl FsRecordStore {
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
         // Whoever appends all the same finds the number taken, and then looks for the last one.
         let next = Arc::new(Mutex::new(Next { seq: Seq::new(0), group: None }));
-        Self { tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
+        Self { store_id: root.join(STORE_ID), tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
     }
 
     fn path(&self, seq: Seq) -> PathBuf {
@@ -183,6 +192,44 @@ impl RecordStore for FsRecordStore {
         }
         .boxed()
     }
+
+    fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>> {
+        let path = self.store_id.clone();
+        async move {
+            let read = self.pool.run(move || read_store_id(&path)).await;
+            read.map_err(|error| BlobError::io("read the file store", None, error))
+        }
+        .boxed()
+    }
+
+    fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>> {
+        let (tmp, path) = (self.tmp.clone(), self.store_id.clone());
+        async move {
+            let write = move || {
+                let mut file = TempFile::create(&tmp)?;
+                file.write(format!("{id}\n").as_bytes())?;
+                file.publish_new(&path)
+            };
+            let written = self.pool.run(write).await;
+            written.map_err(|error| BlobError::io("make the file store", None, error))
+        }
+        .boxed()
+    }
+
+    fn start_behind(&self, seq: Seq) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        next.seq = next.seq.max(seq.next());
+    }
+}
+
+fn read_store_id(path: &Path) -> io::Result<Option<StoreId>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut text = String::new();
+    file.take(MAX_STORE_ID_LEN).read_to_string(&mut text)?;
+    text.trim_end().parse().map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Its bytes, unless there are too many of them.

@@ -1,6 +1,7 @@
 //! Records in memory: what the contract means, without a disk in the way. For tests.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 
 use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
+use crate::format::StoreId;
 
 /// A [`RecordStore`] that forgets everything when it is dropped.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +22,9 @@ pub struct MemoryRecordStore {
 struct Kept {
     records: BTreeMap<Seq, Bytes>,
     is_complete: bool,
+    store_id: Option<StoreId>,
+    /// The least number of the next record.
+    next: Option<Seq>,
 }
 
 impl MemoryRecordStore {
@@ -45,9 +50,10 @@ impl RecordStore for MemoryRecordStore {
         if record.len() as u64 > MAX_RECORD_LEN {
             return ready(Err(BlobError::too_long("append a record", record.len() as u64))).boxed();
         }
-        let records = &mut self.lock().records;
-        let seq = records.last_key_value().map_or(Seq::new(0), |(last, _)| last.next());
-        records.insert(seq, record);
+        let mut kept = self.lock();
+        let seq = kept.records.last_key_value().map(|(last, _)| last.next()).max(kept.next).unwrap_or(Seq::new(0));
+        kept.records.insert(seq, record);
+        kept.next = Some(seq.next());
         ready(Ok(seq)).boxed()
     }
 
@@ -80,5 +86,27 @@ impl RecordStore for MemoryRecordStore {
     fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>> {
         self.lock().is_complete = true;
         ready(Ok(())).boxed()
+    }
+
+    fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>> {
+        let id = self.lock().store_id;
+        ready(Ok(id)).boxed()
+    }
+
+    fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>> {
+        let mut kept = self.lock();
+        let set = match kept.store_id {
+            None => {
+                kept.store_id = Some(id);
+                Ok(())
+            }
+            Some(_) => Err(BlobError::io("make the file store", None, io::ErrorKind::AlreadyExists.into())),
+        };
+        ready(set).boxed()
+    }
+
+    fn start_behind(&self, seq: Seq) {
+        let mut kept = self.lock();
+        kept.next = kept.next.max(Some(seq.next()));
     }
 }

@@ -25,6 +25,7 @@ use futures_util::future::BoxFuture;
 use thiserror::Error;
 
 use super::{BlobError, BlobErrorKind};
+use crate::format::StoreId;
 
 /// Bytes of one record, at most: the largest shard (80 MiB), and a head that says whose it is. What is longer is refused
 /// before it is written, and before memory is taken to read it.
@@ -51,7 +52,8 @@ impl Seq {
     }
 
     /// The number after this one.
-    const fn next(self) -> Self {
+    #[must_use]
+    pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }
@@ -85,6 +87,15 @@ pub trait RecordStore: fmt::Debug + Send + Sync + 'static {
 
     /// Says so, durably and for ever.
     fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>>;
+
+    /// The id of the store whose records these are; `None` where nobody has said it.
+    fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>>;
+
+    /// Says it, durably. An id that was said before is never replaced: that is an error.
+    fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>>;
+
+    /// Gives the next records numbers behind this one, also where no such record is there (any more).
+    fn start_behind(&self, seq: Seq);
 }
 
 impl BlobError {

@@ -15,7 +15,7 @@ use super::{READER_COUNT, SqliteIndex, get, map, millis};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::archive::{FileRecord, RestoredFile, Sha256State};
-use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
+use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
 use crate::index::{migrate, rows};
 use crate::runtime::clock::Timestamp;
@@ -42,7 +42,7 @@ impl SqliteIndex {
             .busy_timeout(Duration::from_secs(5));
         let pool = pool_options(READER_COUNT);
         let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
-        migrate::check(&readers).await.map_err(|source| IndexError { op, kind: IndexErrorKind::Other, source })?;
+        migrate::check(op, &readers).await?;
         Ok(Self { writer: readers.clone(), readers })
     }
 

@@ -106,13 +106,14 @@ impl Collect for SqliteIndex {
         .boxed()
     }
 
-    fn remove_claims(
+    fn remove_claims_of(
         &self,
         file: FileHash,
         repo: Option<String>,
         now: Timestamp,
+        record: Option<u64>,
     ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>> {
-        self.delete_claims(file, repo, now).boxed()
+        self.delete_claims(file, repo, now, record).boxed()
     }
 
     fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {

@@ -116,12 +116,13 @@ impl Compact for SqliteIndex {
         .boxed()
     }
 
-    fn switch_terms<'a>(
+    fn switch_terms_of<'a>(
         &'a self,
         files: &'a [FileSwitch],
         now: Timestamp,
+        record: Option<u64>,
     ) -> BoxFuture<'a, Result<Switched, IndexError>> {
-        self.write_switch(files, now).boxed()
+        self.write_switch(files, now, record).boxed()
     }
 }
 

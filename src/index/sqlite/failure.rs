@@ -6,7 +6,7 @@ use crate::index::error::{IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 
 /// What a failure means for callers.
-pub(super) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
+pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
     let code = match &error {
         sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
         _ => None,
@@ -28,6 +28,8 @@ const fn kind(code: i64) -> IndexErrorKind {
     const IOERR: i64 = 10;
     const FULL: i64 = 13;
     const CANTOPEN: i64 = 14;
+    const CORRUPT: i64 = 11;
+    const NOTADB: i64 = 26;
     /// The log's index could not be made longer: that is how a full disk shows there.
     const IOERR_SHMSIZE: i64 = IOERR | 19 << 8;
     match (code, code & 0xff) {
@@ -37,6 +39,7 @@ const fn kind(code: i64) -> IndexErrorKind {
         (_, READONLY) => IndexErrorKind::Outage(Outage::ReadOnly),
         (_, IOERR) => IndexErrorKind::Outage(Outage::Failing),
         (_, CANTOPEN) => IndexErrorKind::Outage(Outage::CannotOpen),
+        (_, CORRUPT | NOTADB) => IndexErrorKind::Damaged,
         _ => IndexErrorKind::Other,
     }
 }
@@ -67,7 +70,9 @@ mod tests {
         assert_eq!(kind(14), IndexErrorKind::Outage(Outage::CannotOpen));
         assert_eq!(kind(7), IndexErrorKind::Outage(Outage::OutOfMemory));
         // Damage, and our own mistakes, are no outage.
-        assert_eq!(kind(11), IndexErrorKind::Other);
+        assert_eq!(kind(11), IndexErrorKind::Damaged);
+        assert_eq!(kind(267), IndexErrorKind::Damaged);
+        assert_eq!(kind(26), IndexErrorKind::Damaged);
         assert_eq!(kind(1), IndexErrorKind::Other);
     }
 }

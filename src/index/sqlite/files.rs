@@ -8,6 +8,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::claims::{Made, make_claim, sign_claim};
 use super::named::{Named, Unfit};
+use super::store::take_record;
 use super::terms::insert_terms;
 use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
@@ -64,10 +65,14 @@ impl SqliteIndex {
         Ok(parts)
     }
 
-    pub(super) async fn register_files(&self, registration: &Registration) -> Result<Registered, IndexError> {
+    pub(super) async fn register_files(
+        &self,
+        registration: &Registration,
+        record: Option<u64>,
+    ) -> Result<Registered, IndexError> {
         let op = "register files";
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let registered = register(op, &mut connection, registration).await;
+        let registered = register(op, &mut connection, registration, record).await;
         release(connection, registered.is_ok()).await;
         registered
     }
@@ -130,12 +135,18 @@ async fn register(
     op: &'static str,
     connection: &mut SqliteConnection,
     registration: &Registration,
+    record: Option<u64>,
 ) -> Result<Registered, IndexError> {
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let outcome = write_registration(op, &mut transaction, registration).await?;
     match outcome {
-        Registered::New | Registered::Added | Registered::Known => transaction.commit().await.map_err(failed)?,
+        Registered::New | Registered::Added => {
+            take_record(op, &mut transaction, record).await?;
+            transaction.commit().await.map_err(failed)?;
+        }
+        // Its record is withdrawn.
+        Registered::Known => transaction.commit().await.map_err(failed)?,
         Registered::MissingXorb(_)
         | Registered::DamagedXorb(_)
         | Registered::OtherSha256 { .. }

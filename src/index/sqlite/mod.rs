@@ -21,6 +21,7 @@ mod records;
 mod remove;
 mod repair;
 mod replace;
+mod store;
 mod switch;
 mod terms;
 mod times;
@@ -38,9 +39,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSyn
 use sqlx::{Row, SqlitePool};
 
 use self::connect::{pool_options, sync_parent};
-use self::failure::{can_write, map};
+use self::failure::can_write;
+pub(super) use self::failure::map;
 pub use self::replace::Replacement;
-use super::error::{IndexError, IndexErrorKind};
+use super::error::IndexError;
 use super::rows::{self, state_to_sql};
 use super::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
@@ -97,11 +99,7 @@ impl SqliteIndex {
         let writer =
             pool_options(1).before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
         let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
-        migrate::run(&writer).await.map_err(|error| IndexError {
-            op: "bring the schema up to date",
-            kind: IndexErrorKind::Other,
-            source: Box::new(error),
-        })?;
+        migrate::run(&writer).await?;
         sync_parent(path)?;
         let readers = pool_options(READER_COUNT);
         let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
@@ -313,8 +311,12 @@ impl Index for SqliteIndex {
         self.read_parts(wanted).boxed()
     }
 
-    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
-        self.register_files(registration).boxed()
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        self.register_files(registration, record).boxed()
     }
 
     fn find_file(

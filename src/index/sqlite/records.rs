@@ -8,9 +8,9 @@ use super::claims::parse_sha256;
 use super::files::{BATCH_COUNT, push_hashes};
 use super::{SqliteIndex, get, map};
 use crate::format::shard::Sha256;
-use crate::format::{FileHash, XorbHash};
+use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::records::Recorded;
+use crate::index::records::{Recorded, StoreMark};
 use crate::index::rows;
 
 impl Recorded for SqliteIndex {
@@ -56,5 +56,17 @@ impl Recorded for SqliteIndex {
             row.map(|row| parse_sha256(op, file, get(op, &row, 0)?)).transpose()
         }
         .boxed()
+    }
+
+    fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>> {
+        self.read_store_mark().boxed()
+    }
+
+    fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.write_store_mark(id, last_record).boxed()
+    }
+
+    fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        async move { self.write_left_records(&seqs).await }.boxed()
     }
 }

@@ -5,6 +5,7 @@ use sqlx::{Connection, SqliteConnection};
 
 use super::files::{execute, release};
 use super::named::id_list;
+use super::store::take_record;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::FileHash;
 use crate::index::collect::RemovedClaims;
@@ -37,10 +38,11 @@ impl SqliteIndex {
         file: FileHash,
         repo: Option<String>,
         now: Timestamp,
+        record: Option<u64>,
     ) -> Result<RemovedClaims, IndexError> {
         let op = "remove a file";
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let removed = remove(op, &mut connection, file, repo, now).await;
+        let removed = remove(op, &mut connection, (file, repo), now, record).await;
         release(connection, removed.is_ok()).await;
         removed
     }
@@ -62,9 +64,9 @@ impl SqliteIndex {
 async fn remove(
     op: &'static str,
     connection: &mut SqliteConnection,
-    file: FileHash,
-    repo: Option<String>,
+    (file, repo): (FileHash, Option<String>),
     now: Timestamp,
+    record: Option<u64>,
 ) -> Result<RemovedClaims, IndexError> {
     const CLAIMS: &str = "SELECT repo, has_claimed FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
     const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
@@ -101,6 +103,7 @@ async fn remove(
     } else if had_claimed {
         execute(op, &mut transaction, DISOWN, |query| query.bind(id)).await?;
     }
+    take_record(op, &mut transaction, record).await?;
     transaction.commit().await.map_err(failed)?;
     Ok(RemovedClaims { repos, is_file_removed })
 }

@@ -7,6 +7,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 use super::files::{BATCH_COUNT, execute, push_hashes, release};
 use super::named::{Named, Unfit, id_list};
 use super::remove::touch_unreferenced;
+use super::store::take_record;
 use super::{SqliteIndex, get, map};
 use crate::format::XorbHash;
 use crate::format::shard::Term;
@@ -26,10 +27,15 @@ struct Switch {
 }
 
 impl SqliteIndex {
-    pub(super) async fn write_switch(&self, files: &[FileSwitch], now: Timestamp) -> Result<Switched, IndexError> {
+    pub(super) async fn write_switch(
+        &self,
+        files: &[FileSwitch],
+        now: Timestamp,
+        record: Option<u64>,
+    ) -> Result<Switched, IndexError> {
         let op = "switch the terms of files";
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let switched = switch(op, &mut connection, files, now).await;
+        let switched = switch(op, &mut connection, files, now, record).await;
         release(connection, switched.is_ok()).await;
         switched
     }
@@ -40,12 +46,16 @@ async fn switch(
     connection: &mut SqliteConnection,
     files: &[FileSwitch],
     now: Timestamp,
+    record: Option<u64>,
 ) -> Result<Switched, IndexError> {
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let switched = write(op, &mut transaction, files, now).await?;
     match switched {
-        Switched::All => transaction.commit().await.map_err(failed)?,
+        Switched::All => {
+            take_record(op, &mut transaction, record).await?;
+            transaction.commit().await.map_err(failed)?;
+        }
         Switched::Other(_) | Switched::Unfit(_) => transaction.rollback().await.map_err(failed)?,
     }
     Ok(switched)

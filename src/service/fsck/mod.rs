@@ -117,6 +117,8 @@ pub enum Kind {
     TemporaryFiles,
     /// Times that have not come yet.
     FutureTimes,
+    /// Records that a crash has left and the index has not taken.
+    UntakenRecords,
 }
 
 impl Kind {
@@ -139,6 +141,7 @@ impl Kind {
             Self::UnfinishedRow => "unfinished_row",
             Self::TemporaryFiles => "temporary_files",
             Self::FutureTimes => "future_times",
+            Self::UntakenRecords => "untaken_records",
         }
     }
 }
@@ -170,6 +173,8 @@ pub enum Repair {
     Upload,
     /// Nothing, but look into it.
     LookInto,
+    /// Nothing that can be done here: the start of a server does it.
+    Start,
 }
 
 impl Repair {
@@ -189,6 +194,7 @@ impl Repair {
             Self::SetBack => "set them back to now, with --trust-clock if this machine's clock is right",
             Self::Upload => "upload it again, or heal it with --from ARCHIVE",
             Self::LookInto => "see why",
+            Self::Start => "start zorb serve, which takes them",
         }
     }
 
@@ -233,6 +239,15 @@ impl Finding {
         self.file = Some(file);
         self.files = FilesHit { files: vec![file], count: 1 };
         self
+    }
+}
+
+impl Finding {
+    /// That the index has not taken so many records. The comparison finds them, and not the walk.
+    #[must_use]
+    pub fn untaken(count: usize) -> Self {
+        let detail = format!("the last run has left records that are not in the index: {count}");
+        Self::new(Kind::UntakenRecords, detail, Repair::Start)
     }
 }
 

@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::execute::Collected;
 pub use self::plan::{Action, CollectionPlan, Kept, PlannedXorb, Tally};
-use super::Cas;
 use super::error::StoreError;
+use super::{Cas, Gap};
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
@@ -126,6 +126,9 @@ pub enum Doubt {
         /// The xorb.
         xorb: XorbHash,
     },
+    /// The index is not that of the store, or is older.
+    #[error(transparent)]
+    Gap(Gap),
     /// The store failed, or has a row that makes no sense.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),

@@ -11,8 +11,8 @@ use super::{Doubt, Policy, STAGED_LIFE};
 use crate::format::XorbHash;
 use crate::index::{XorbLife, XorbState};
 use crate::runtime::clock::Timestamp;
-use crate::service::Cas;
 use crate::service::error::StoreError;
+use crate::service::{Cas, Gap, Tail};
 
 /// Xorbs of one page: some 70 KiB of the index.
 pub(super) const LIFE_PAGE_COUNT: u32 = 1000;
@@ -143,14 +143,17 @@ impl CollectionPlan {
     }
 
     /// Decides what becomes of a xorb.
-    fn consider(&mut self, life: &XorbLife) {
+    fn consider(&mut self, life: &XorbLife, tail: &Tail) {
         let decided = match (life.state, life.since) {
             (XorbState::Staged, staged_since) if staged_since <= self.staged_since() => {
                 Ok(Action::Abandon { staged_since })
             }
             (XorbState::Staged, _) => Err(&mut self.kept.staged),
             (XorbState::Deleting, deleting_since) => Ok(Action::Finish { deleting_since }),
-            (XorbState::Live | XorbState::Condemned, _) if life.is_referenced => Err(&mut self.kept.referenced),
+            // A file refers to it, or will when the index has taken its record.
+            (XorbState::Live | XorbState::Condemned, _) if life.is_referenced || tail.needs(&life.hash) => {
+                Err(&mut self.kept.referenced)
+            }
             (XorbState::Live, since) if since > self.idle_since() => Err(&mut self.kept.in_grace),
             (XorbState::Live | XorbState::Condemned, _) if life.lease_until > self.made => Err(&mut self.kept.leased),
             (XorbState::Live, idle_since) => Ok(Action::Condemn { idle_since }),
@@ -169,7 +172,7 @@ impl CollectionPlan {
     /// Whether this xorb would go although somebody may need it: what is not visible is needed by nobody.
     fn would_take(&self, life: &XorbLife) -> bool {
         let mut alone = Self { made: self.made, policy: self.policy, xorbs: Vec::new(), kept: Kept::default() };
-        alone.consider(life);
+        alone.consider(life, &Tail::default());
         alone.visible().next().is_some()
     }
 
@@ -197,6 +200,12 @@ impl Cas {
     pub async fn plan_collection(&self, policy: Policy) -> Result<CollectionPlan, Doubt> {
         let made = self.clock.now();
         Doubt::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        // Read before the rows: what is registered from now on touches its xorbs.
+        let tail = match self.compare().await {
+            Ok(tail) => tail,
+            Err(Gap::Store(error)) => return Err(error.into()),
+            Err(gap) => return Err(Doubt::Gap(gap)),
+        };
         let mut plan = CollectionPlan { made, policy, xorbs: Vec::new(), kept: Kept::default() };
         let mut after = None;
         loop {
@@ -205,7 +214,7 @@ impl Cas {
             let now = self.clock.now();
             for life in &lives {
                 Doubt::of_clock(now, life.since)?;
-                plan.consider(life);
+                plan.consider(life, &tail);
             }
             let Some(last) = lives.last() else { break };
             after = Some(last.hash);

@@ -42,6 +42,10 @@ impl Cas {
             count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
+        // They tell of what the index has.
+        if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
+            self.index.set_store(id, Some(last.number())).await?;
+        }
         self.records.set_complete().await?;
         Ok(count)
     }

@@ -17,11 +17,13 @@
 //! uploaded, spent grants, leases, and whether a claimed sha256 was verified. Blobs and the hashes in records say what is
 //! damaged; a record that says "removed" and is itself damaged cannot be honoured, which is reported.
 
+mod agree;
 mod backfill;
 mod prune;
 mod rebuild;
 mod record;
 mod replay;
+mod tail;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
@@ -30,9 +32,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+pub use self::agree::{Agreed, Gap, has_anything};
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuild::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
+pub use self::tail::Tail;
 use super::Cas;
 use super::error::StoreError;
 use super::register::distinct;
@@ -70,6 +74,12 @@ pub struct Noted {
 }
 
 impl Noted {
+    /// The number of the record, for the transaction that takes it.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.seq.number()
+    }
+
     /// It was done, or nobody knows.
     pub fn keep(self) {}
 

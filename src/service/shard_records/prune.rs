@@ -6,6 +6,9 @@
 //! more when no registration that is older has its file. So a rebuild gives the same before and after, and after a crash
 //! in between.
 //!
+//! A record that the index has not taken says something in any case, and the last one that it has taken stays, since the
+//! index is compared with it.
+//!
 //! Only the deletion of blobs makes a record of files that were given up one to be removed, so this is worth its reads
 //! after a collection that deleted some.
 
@@ -17,7 +20,7 @@ use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::FileHash;
 use crate::format::shard::{Shard, parse as parse_shard};
-use crate::index::Reader;
+use crate::index::{Reader, StoreMark};
 use crate::runtime::clock::Timestamp;
 use crate::service::Cas;
 use crate::service::error::StoreError;
@@ -42,10 +45,20 @@ pub struct Pruning {
     after: Option<Seq>,
     /// Whether all removals are known.
     is_second_pass: bool,
+    /// What the index had taken when this began.
+    mark: Option<StoreMark>,
     /// Files that were removed, and whether a registration of it was met that stays.
     removed: HashMap<FileHash, bool>,
     /// A record was met that cannot be read: whatever it registers, it may be readable one day.
     has_met_damage: bool,
+}
+
+impl Pruning {
+    /// Whether the index has taken this record, and does not need it to be compared with.
+    fn may_remove(&self, seq: Seq) -> bool {
+        let Some(StoreMark { last_record: Some(last), left, .. }) = &self.mark else { return false };
+        seq.number() < *last && !left.contains(&seq.number())
+    }
 }
 
 impl Cas {
@@ -56,6 +69,9 @@ impl Cas {
     ///
     /// The store failed; it can be called again, or anew.
     pub async fn prune_records(&self, pruning: &mut Pruning, count: usize) -> Result<Option<Pruned>, StoreError> {
+        if pruning.mark.is_none() {
+            pruning.mark = Some(self.index.store_mark().await?);
+        }
         let mut left = count.max(1);
         while left > 0 {
             let page = self.records.list(pruning.after).await?;
@@ -98,7 +114,7 @@ impl Cas {
             pruning.has_met_damage = true;
             return Ok(());
         };
-        if self.is_old(at) && !self.says_something(&shard).await? {
+        if pruning.may_remove(seq) && self.is_old(at) && !self.says_something(&shard).await? {
             pruning.pruned.registration_count += u64::from(self.records.remove(seq).await?);
             return Ok(());
         }
@@ -119,7 +135,11 @@ impl Cas {
     ) -> Result<(), StoreError> {
         if !pruning.is_second_pass {
             pruning.removed.insert(file, false);
-        } else if pruning.removed.get(&file) == Some(&false) && !pruning.has_met_damage && self.is_old(at) {
+        } else if pruning.may_remove(seq)
+            && pruning.removed.get(&file) == Some(&false)
+            && !pruning.has_met_damage
+            && self.is_old(at)
+        {
             pruning.pruned.removal_count += u64::from(self.records.remove(seq).await?);
         }
         Ok(())

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use thiserror::Error;
 
+use super::agree::new_store_id;
 use super::replay::Replay;
 use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
-use crate::format::{ByteRange, Crc64, XorbHash};
+use crate::format::{ByteRange, Crc64, StoreId, XorbHash};
 use crate::index::{NewXorb, Staging, Ticket};
 use crate::service::Cas;
 use crate::service::archive::Watch;
@@ -42,6 +43,8 @@ pub struct Rebuilt {
     pub damaged_record_count: u64,
     /// Registrations of a file that could not be repeated.
     pub left_out_count: u64,
+    /// The store that the new index belongs to.
+    pub store_id: Option<StoreId>,
 }
 
 impl Rebuilt {
@@ -99,7 +102,14 @@ impl Cas {
     pub async fn rebuild(&self, watch: &Arc<dyn Watch>) -> Result<Rebuilt, RebuildError> {
         let mut rebuilt = Rebuilt::default();
         self.adopt_all(watch, &mut rebuilt).await?;
-        Replay::new(self, &**watch, &mut rebuilt).run().await?;
+        let left = Replay::new(self, &**watch, &mut rebuilt).run().await?;
+        // All of them are taken, but for what was left, whose xorbs a collection must keep.
+        let left = left.into_iter().map(Seq::number).collect();
+        self.index.leave_records(left).await.map_err(StoreError::from)?;
+        let id = self.records.store_id().await.map_err(StoreError::from)?.unwrap_or_else(new_store_id);
+        let last = self.records.last().await.map_err(StoreError::from)?;
+        self.index.set_store(id, last.map(Seq::number)).await.map_err(StoreError::from)?;
+        rebuilt.store_id = Some(id);
         Ok(rebuilt)
     }
 

@@ -10,17 +10,18 @@
 //! cannot be proven because of a missing xorb waits: a later registration may name others, and then everybody who had
 //! registered it has it; or a later removal may make it nobody's business.
 
+mod parts;
 mod prove;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::slice;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use thiserror::Error;
 use tokio::time::Instant;
 
+use self::parts::{Problem, Proven, Unproven, Waiting};
 use super::owners_of;
 use super::rebuild::{RebuildError, Rebuilt};
 use super::record::{Record, RecordError, Registered as Registrations, parse};
@@ -42,52 +43,7 @@ use crate::service::register::{RegisterError, distinct, domain};
 /// How long reading a file may take that decides between two claims: there is no request that waits for it.
 const CONFLICT_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Something that could not be repeated.
-#[derive(Debug, Error)]
-enum Problem {
-    #[error("record {seq} cannot be used")]
-    Record {
-        seq: Seq,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    #[error("file {file} of {repo} is left out")]
-    File {
-        file: FileHash,
-        repo: String,
-        #[source]
-        source: RegisterError,
-    },
-}
-
-/// A registration of one file that waits for a proof.
-#[derive(Debug)]
-struct Waiting {
-    file: NewFile,
-    repo: String,
-    at: Timestamp,
-    missing: XorbHash,
-}
-
-/// A file that may be registered.
-struct Proven {
-    file: NewFile,
-    /// Its first chunk, and the xorb that has it.
-    first: Option<(ChunkHash, XorbHash)>,
-    at: Timestamp,
-    /// Whether its terms are not those of its registration.
-    is_switched: bool,
-}
-
-/// Why one may not.
-enum Unproven {
-    /// A xorb is not there.
-    Missing(XorbHash),
-    /// What it says is false.
-    False(RegisterError),
-}
-
-/// One pass over all records.
+/// One pass over all records, or those behind one.
 pub(super) struct Replay<'a> {
     cas: &'a Cas,
     watch: &'a dyn Watch,
@@ -95,15 +51,29 @@ pub(super) struct Replay<'a> {
     /// The records of new terms for each file that has any, from the oldest on.
     switched: HashMap<FileHash, Vec<Seq>>,
     waiting: HashMap<FileHash, Vec<Waiting>>,
+    /// Replayed are the records behind this one.
+    begin: Option<Seq>,
+    /// The record that is being repeated.
+    current: Seq,
+    /// Records of which something could not be repeated.
+    left: BTreeSet<Seq>,
 }
 
 impl<'a> Replay<'a> {
     pub(super) fn new(cas: &'a Cas, watch: &'a dyn Watch, rebuilt: &'a mut Rebuilt) -> Self {
-        Self { cas, watch, rebuilt, switched: HashMap::new(), waiting: HashMap::new() }
+        let (switched, waiting, left) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        Self { cas, watch, rebuilt, switched, waiting, begin: None, current: Seq::new(0), left }
     }
 
-    pub(super) async fn run(mut self) -> Result<(), RebuildError> {
-        let mut after = None;
+    /// The same over the records behind this one.
+    pub(super) const fn behind(mut self, begin: Option<Seq>) -> Self {
+        self.begin = begin;
+        self
+    }
+
+    /// Returns the records of which something could not be repeated.
+    pub(super) async fn run(mut self) -> Result<BTreeSet<Seq>, RebuildError> {
+        let mut after = self.begin;
         while let Some(seqs) = self.page(&mut after).await? {
             for seq in seqs {
                 if let Some(Ok(Record::Terms { shard, owners, .. })) = self.read(seq).await?
@@ -113,9 +83,10 @@ impl<'a> Replay<'a> {
                 }
             }
         }
-        after = None;
+        after = self.begin;
         while let Some(seqs) = self.page(&mut after).await? {
             for seq in seqs {
+                self.current = seq;
                 match self.read(seq).await? {
                     None => {}
                     Some(Ok(record)) => {
@@ -128,10 +99,11 @@ impl<'a> Replay<'a> {
         }
         while self.cas.index.sweep_removed(self.cas.clock.now()).await.map_err(StoreError::from)? {}
         for waiting in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.current = waiting.seq;
             let (file, source) = (waiting.file.hash, RegisterError::MissingXorb { xorb: waiting.missing });
             self.leave_out(file, waiting.repo, source);
         }
-        Ok(())
+        Ok(self.left)
     }
 
     /// Keeps in mind where files have new terms, and says whose the new xorbs are: whoever is told of them must be known
@@ -175,11 +147,13 @@ impl<'a> Replay<'a> {
 
     fn spoilt(&mut self, seq: Seq, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) {
         self.rebuilt.damaged_record_count += 1;
+        self.left.insert(seq);
         self.watch.problem(&Problem::Record { seq, source: source.into() });
     }
 
     fn leave_out(&mut self, file: FileHash, repo: String, source: RegisterError) {
         self.rebuilt.left_out_count += 1;
+        self.left.insert(self.current);
         self.watch.problem(&Problem::File { file, repo, source });
     }
 
@@ -273,8 +247,9 @@ impl<'a> Replay<'a> {
     ) -> Result<(), RebuildError> {
         match why {
             Unproven::Missing(missing) => {
-                let waiting = Waiting { file: file.clone(), repo: repo.to_owned(), at, missing: *missing };
-                self.waiting.entry(file.hash).or_default().push(waiting);
+                let (file, repo) = (file.clone(), repo.to_owned());
+                let waiting = Waiting { seq: self.current, file, repo, at, missing: *missing };
+                self.waiting.entry(waiting.file.hash).or_default().push(waiting);
             }
             Unproven::False(error) => {
                 let actual = match error {

@@ -17,12 +17,12 @@ use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::shard::Sha256;
-use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, StoreId, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
-    KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket,
-    Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
+    KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant, Staging, StoreMark,
+    Ticket, Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 use crate::service::tests::model::{Gate, Weakness};
@@ -258,6 +258,19 @@ impl RecordStore for FaultyRecords {
         async move { self.faults.around("set_complete", async { self.inner.set_complete().await }, blob_error).await }
             .boxed()
     }
+
+    fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>> {
+        self.faults.around("store_id", self.inner.store_id(), blob_error).boxed()
+    }
+
+    fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>> {
+        async move { self.faults.around("set_store_id", async { self.inner.set_store_id(id).await }, blob_error).await }
+            .boxed()
+    }
+
+    fn start_behind(&self, seq: Seq) {
+        self.inner.start_behind(seq);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -355,8 +368,12 @@ impl Index for FaultyIndex {
         self.faults.around("xorb_parts", self.inner.xorb_parts(wanted), index_error).boxed()
     }
 
-    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
-        self.faults.around("register", self.weakness.register(&self.inner, registration), index_error).boxed()
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        self.faults.around("register", self.weakness.register(&self.inner, registration, record), index_error).boxed()
     }
 
     fn find_file(
@@ -429,5 +446,17 @@ impl Recorded for FaultyIndex {
 
     fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>> {
         self.faults.around("unverified_sha256", self.inner.unverified_sha256(file), index_error).boxed()
+    }
+
+    fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>> {
+        self.faults.around("store_mark", self.inner.store_mark(), index_error).boxed()
+    }
+
+    fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("set_store", self.inner.set_store(id, last_record), index_error).boxed()
+    }
+
+    fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("leave_records", self.inner.leave_records(seqs), index_error).boxed()
     }
 }

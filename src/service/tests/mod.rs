@@ -1,5 +1,6 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
+mod agree;
 mod backup;
 mod claims;
 mod compact;
@@ -19,7 +20,7 @@ mod late;
 )]
 mod model;
 mod quota;
-mod records;
+pub(crate) mod records;
 mod turns;
 mod unreadable;
 mod verbs;
@@ -33,6 +34,7 @@ use tempfile::TempDir;
 
 use self::faults::{Faults, FaultyBlobs, FaultyIndex, FaultyRecords, Moment};
 use super::access::Claims;
+use super::gc as gc_rules;
 use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
@@ -61,14 +63,21 @@ impl Setup {
         let folder = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-        Self {
+        let setup = Self {
             _folder: folder,
             faults: Faults::default(),
             blobs: MemoryBlobStore::new(),
             records: MemoryRecordStore::new(),
             index,
             clock,
-        }
+        };
+        assert!(setup.process().agree(true).await.unwrap().is_new);
+        setup
+    }
+
+    /// An index that knows nothing.
+    async fn empty_index(&self) -> SqliteIndex {
+        SqliteIndex::open(&self._folder.path().join("empty.sqlite")).await.unwrap()
     }
 
     /// Claims that nobody has verified.
@@ -89,6 +98,11 @@ impl Setup {
         let records = FaultyRecords { inner: self.records.clone(), faults: self.faults.clone() };
         Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
     }
+}
+
+/// The shortest times that a collection takes.
+fn policy_of_gc() -> gc_rules::Policy {
+    gc_rules::Policy::new(gc_rules::MIN_GRACE, gc_rules::MIN_CONDEMNED).unwrap()
 }
 
 fn xorb(text: &str, policy: Policy) -> BuiltXorb {

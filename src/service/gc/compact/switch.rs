@@ -157,7 +157,8 @@ impl Running<'_> {
             let shard = Shard { files: batch.files, xorbs: Vec::new() };
             let noted = self.cas.note_terms(&shard, self.new_xorbs(&shard.files)).await?;
             batch.files = shard.files;
-            match self.cas.index.switch_terms(&batch.switches, self.cas.clock.now()).await {
+            let (now, record) = (self.cas.clock.now(), Some(noted.number()));
+            match self.cas.index.switch_terms_of(&batch.switches, now, record).await {
                 Ok(Switched::All) => {
                     noted.keep();
                     self.done.file_count += batch.files.len() as u64;

@@ -53,14 +53,15 @@ impl Collect for FaultyIndex {
             .boxed()
     }
 
-    fn remove_claims(
+    fn remove_claims_of(
         &self,
         file: FileHash,
         repo: Option<String>,
         now: Timestamp,
+        record: Option<u64>,
     ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>> {
         self.faults
-            .around("remove_claims", self.weakness.remove_claims(&self.inner, file, repo, now), index_error)
+            .around("remove_claims", self.weakness.remove_claims(&self.inner, (file, repo), now, record), index_error)
             .boxed()
     }
 

@@ -43,11 +43,14 @@ impl Compact for FaultyIndex {
         self.faults.around("endow_xorb", self.inner.endow_xorb(xorb, owners, chunks, now), index_error).boxed()
     }
 
-    fn switch_terms<'a>(
+    fn switch_terms_of<'a>(
         &'a self,
         files: &'a [FileSwitch],
         now: Timestamp,
+        record: Option<u64>,
     ) -> BoxFuture<'a, Result<Switched, IndexError>> {
-        self.faults.around("switch_terms", self.weakness.switch_terms(&self.inner, files, now), index_error).boxed()
+        self.faults
+            .around("switch_terms", self.weakness.switch_terms(&self.inner, files, now, record), index_error)
+            .boxed()
     }
 }

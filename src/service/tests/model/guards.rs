@@ -235,13 +235,14 @@ impl Weakness {
         &self,
         index: &SqliteIndex,
         registration: &Registration,
+        record: Option<u64>,
     ) -> Result<Registered, IndexError> {
         let mut before = Vec::new();
         for hash in &registration.xorbs {
             before.push(self.life(index, *hash).await?);
         }
         let hidden = self.hide_marks(index, Guard::RegisterRefusesDamaged).await?;
-        let registered = index.register(registration).await?;
+        let registered = index.register_of(registration, record).await?;
         self.show_marks(index, hidden).await?;
         if matches!(registered, Registered::New | Registered::Known) {
             for life in before {
@@ -372,12 +373,12 @@ impl Weakness {
     pub(in crate::service::tests) async fn remove_claims(
         &self,
         index: &SqliteIndex,
-        file: FileHash,
-        repo: Option<String>,
+        (file, repo): (FileHash, Option<String>),
         now: Timestamp,
+        record: Option<u64>,
     ) -> Result<RemovedClaims, IndexError> {
         let repo = repo.filter(|_| !self.lacks(Guard::OwnClaim));
-        index.remove_claims(file, repo, now).await
+        index.remove_claims_of(file, repo, now, record).await
     }
 
     pub(in crate::service::tests) async fn sweep_removed(

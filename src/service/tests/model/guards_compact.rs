@@ -25,6 +25,7 @@ impl Weakness {
         index: &SqliteIndex,
         files: &[FileSwitch],
         now: Timestamp,
+        record: Option<u64>,
     ) -> Result<Switched, IndexError> {
         let mut forced = Vec::new();
         if self.lacks(Guard::SwitchComparesTerms) {
@@ -41,7 +42,7 @@ impl Weakness {
         }
         let before =
             if self.lacks(Guard::SwitchTouches) { index.xorb_lives(None, u32::MAX).await? } else { Vec::new() };
-        let switched = index.switch_terms(files, now).await?;
+        let switched = index.switch_terms_of(files, now, record).await?;
         if switched != Switched::All {
             for row in forced {
                 index.force_terms(row.row, &row.terms).await?;

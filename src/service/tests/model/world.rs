@@ -21,15 +21,20 @@ use super::scene::{Actor, Crash, LOCKED, Played, Script, play};
 use super::verbs::{Outcome, Verb, perform};
 use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
+use crate::blob::records::RecordStore;
 use crate::blob::records::memory::MemoryRecordStore;
+use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, XorbLife, XorbState};
+use crate::index::{Collect, Index, Recorded, XorbLife, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::service::fsck::Presence;
 use crate::service::gc::{CollectionPlan, MIN_GRACE, Policy};
 use crate::service::tests::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
 use crate::service::{Budget, Cas};
+
+/// The store of every world.
+const STORE_ID: StoreId = StoreId::from_bytes([7; 16]);
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -121,6 +126,7 @@ impl World {
         let empty = EMPTY.get_or_init(empty_index).await;
         File::create(path(&folder)).unwrap().write_all(empty).unwrap();
         let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+        index.set_store(STORE_ID, None).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let blobs = MemoryBlobStore::new();
         let weakness = Weakness::new(broken, blobs.clone());
@@ -358,6 +364,7 @@ fn process(index: &SqliteIndex, blobs: &MemoryBlobStore, weakness: &Weakness, cl
     let index = FaultyIndex { inner, faults, weakness };
     // Nobody rebuilds the index here, so nobody reads what the process before has recorded.
     let records = MemoryRecordStore::new();
+    records.set_store_id(STORE_ID).now_or_never().unwrap().unwrap();
     let clock = Arc::clone(clock) as _;
     Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
 }
@@ -380,6 +387,7 @@ fn folder() -> TempDir {
 async fn empty_index() -> Vec<u8> {
     let folder = folder();
     let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+    index.set_store(STORE_ID, None).await.unwrap();
     index.close().await;
     std::fs::read(path(&folder)).unwrap()
 }

@@ -1,0 +1,259 @@
+//! A store whose index is lost, damaged, older or of another store, whatever is done to it then: as long as records and
+//! blobs are there, no file is lost.
+
+#![expect(clippy::disallowed_methods, reason = "a test damages files")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use tempfile::TempDir;
+
+use super::collector::prune;
+use super::index::{IndexCommand, rebuild_at};
+use super::serve::{Begun, begin_store};
+use super::{Cli, Command, backup, fsck, gc, remote};
+use crate::config::{Config, RawConfig};
+use crate::index::sqlite::SqliteIndex;
+use crate::runtime::clock::{Clock, ManualClock, Timestamp};
+use crate::runtime::metrics::Metrics;
+use crate::service::access::Claims;
+use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
+use crate::service::tests::records::{file_of, register, upload_as, xorb_of};
+use crate::service::{Cas, Rebuilt};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Registrations of the whole store, each a record, and its xorbs.
+const RECORD_COUNT: u64 = 106;
+const XORB_COUNT: u64 = 12;
+
+fn begin(data_dir: &Path, clock: &Arc<dyn Clock>) -> anyhow::Result<Begun> {
+    let raw = RawConfig { data_dir: Some(data_dir.to_str().unwrap().to_owned()), ..RawConfig::default() };
+    let config = Config::new(raw)?;
+    remote::run(begin_store(&config, 16, &Arc::new(Metrics::new()), Arc::clone(clock)))
+}
+
+/// Does something to a store as a server does, and closes it.
+fn serve(data_dir: &Path, clock: &Arc<dyn Clock>, work: impl AsyncFnOnce(&Cas)) -> anyhow::Result<()> {
+    let Begun { cas, index, .. } = begin(data_dir, clock)?;
+    remote::run(async {
+        work(&cas).await;
+        cas.finish().await;
+        index.close().await;
+        Ok(())
+    })
+}
+
+/// A store, and copies of its index from before.
+struct Stock {
+    folder: TempDir,
+    clock: Arc<dyn Clock>,
+}
+
+impl Stock {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+        let stock = Self { folder, clock };
+        let chunks = |number: u32| (0..10).map(|chunk| 10 * number + chunk).collect::<Vec<_>>();
+        let files = async |cas: &Cas, number: u32, count: u32| {
+            let xorb = xorb_of(&chunks(number));
+            upload_as(cas, "org/a", &xorb).await;
+            for end in 1..=count {
+                assert!(register(cas, "org/a", vec![file_of(&xorb, 0, end, None)], &[]).await);
+            }
+        };
+        stock.phase(async |cas| files(cas, 0, 6).await);
+        stock.keep("older_by_100");
+        stock.phase(async |cas| {
+            for number in 1..=10 {
+                files(cas, number, if number == 10 { 9 } else { 10 }).await;
+            }
+        });
+        stock.keep("older_by_1");
+        stock.phase(async |cas| upload_as(cas, "org/a", &xorb_of(&chunks(11))).await);
+        stock.keep("older_by_1_with_its_xorb");
+        stock.phase(async |cas| files(cas, 11, 1).await);
+        let other = tempfile::tempdir().unwrap();
+        serve(other.path(), &stock.clock, async |cas| files(cas, 0, 6).await).unwrap();
+        fs::copy(other.path().join("index.sqlite"), stock.folder.path().join("of_another_store")).unwrap();
+        stock
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn phase(&self, work: impl AsyncFnOnce(&Cas)) {
+        serve(&self.data_dir(), &self.clock, work).unwrap();
+    }
+
+    fn keep(&self, name: &str) {
+        fs::copy(self.data_dir().join("index.sqlite"), self.folder.path().join(name)).unwrap();
+    }
+
+    /// A copy of the store with this index, and what removes it.
+    fn damaged(&self, damage: &str) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        copy_all(&self.data_dir(), copy.path());
+        let index = copy.path().join("index.sqlite");
+        match damage {
+            "0_bytes" => fs::write(&index, "").unwrap(),
+            "deleted" => fs::remove_file(&index).unwrap(),
+            "garbage_page" => {
+                let mut bytes = fs::read(&index).unwrap();
+                let at = bytes.len() / 2 / 4096 * 4096;
+                bytes[at..at + 4096].fill(0xa5);
+                fs::write(&index, bytes).unwrap();
+            }
+            kept => {
+                fs::copy(self.folder.path().join(kept), &index).unwrap();
+            }
+        }
+        copy
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (entry, path) = entry.map(|entry| (entry.file_name(), entry.path())).unwrap();
+        if path.is_dir() {
+            copy_all(&path, &to.join(entry));
+        } else {
+            fs::copy(path, to.join(entry)).unwrap();
+        }
+    }
+}
+
+fn run(line: &[&str], clock: &Arc<dyn Clock>) -> anyhow::Result<Option<Rebuilt>> {
+    match Cli::try_parse_from([&["zorb"], line].concat()).unwrap().command {
+        Command::Fsck(args) => fsck::check(args, Arc::clone(clock)).map(|_| None),
+        Command::Gc(args) => gc::run_at(args, clock).map(|()| None),
+        Command::Backup(args) => backup::run(args).map(|()| None),
+        Command::Index(IndexCommand::Rebuild(args)) => rebuild_at(args, clock).map(Some),
+        _ => unreachable!("no such command is tried"),
+    }
+}
+
+/// What goes on by itself after a start, for a week.
+fn live_on(data_dir: &Path, clock: &Arc<ManualClock>) -> anyhow::Result<()> {
+    let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
+    let shared: Arc<dyn Clock> = Arc::clone(clock) as _;
+    serve(data_dir, &shared, async |cas| {
+        for _ in 0..7 {
+            // What it refuses to do changes nothing.
+            let _ = cas.collect_garbage(policy, &Pace::default()).await;
+            let _ = prune(cas, Duration::ZERO).await;
+            clock.advance(DAY);
+        }
+    })
+}
+
+fn check(stock: &Stock, damage: &str, command: &str) {
+    let case = format!("{damage} x {command}");
+    let copy = stock.damaged(damage);
+    let dir = copy.path().to_str().unwrap();
+    let archive = stock.folder.path().join(format!("{damage}-{}.rca", command.replace(' ', "-")));
+    let clock = Arc::new(ManualClock::new(stock.clock.now()));
+    clock.advance(60 * DAY);
+    let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
+    let done = match command {
+        "serve" => live_on(copy.path(), &clock).map(|()| None),
+        "backup" => run(&["backup", archive.to_str().unwrap(), "--data-dir", dir], &shared),
+        _ => run(&[&command.split(' ').collect::<Vec<_>>()[..], &["--data-dir", dir]].concat(), &shared),
+    };
+    match (damage, command) {
+        (_, "index rebuild") => drop(done.unwrap_or_else(|error| panic!("{case}: {error:#}"))),
+        // What it does is checked below: which page is hit, and whether it is read, is SQLite's business.
+        ("garbage_page", "serve" | "gc" | "backup") => {}
+        // That is also what a crash leaves: a start takes the record, and nothing is lost before.
+        ("older_by_1_with_its_xorb", "backup") => {
+            let error = format!("{:#}", done.unwrap_err());
+            assert!(error.contains("1 record") && error.contains("zorb serve"), "{case}: {error}");
+        }
+        ("older_by_1_with_its_xorb", _) => drop(done.unwrap_or_else(|error| panic!("{case}: {error:#}"))),
+        _ => {
+            let error = format!("{:#}", done.expect_err(&case));
+            assert!(error.contains("zorb index rebuild --data-dir"), "{case}: {error}");
+            assert!(!error.contains("sqlx") && !error.contains("(code:"), "{case}: {error}");
+        }
+    }
+    // Whatever somebody does next who does not read messages.
+    for next in ["serve", "fsck --repair", "gc", "gc"] {
+        let _ = match next {
+            "serve" => live_on(copy.path(), &clock),
+            _ => run(&[&next.split(' ').collect::<Vec<_>>()[..], &["--data-dir", dir]].concat(), &shared).map(drop),
+        };
+        clock.advance(2 * DAY);
+    }
+    let rebuilt = run(&["index", "rebuild", "--data-dir", dir], &shared).unwrap().unwrap();
+    assert!(!rebuilt.has_problems(), "{case}: {rebuilt:?}");
+    assert_eq!((rebuilt.xorb_count, rebuilt.record_count), (XORB_COUNT, RECORD_COUNT), "{case}");
+    // And that is what is served from then on.
+    live_on(copy.path(), &clock).unwrap_or_else(|error| panic!("{case}: {error:#}"));
+    assert_eq!(run(&["fsck", "--deep", "--data-dir", dir], &shared).unwrap(), None, "{case}");
+    serve(copy.path(), &shared, async |cas| {
+        let page = cas.list_files(&Claims::UNRESTRICTED, None, 1000).await.unwrap();
+        assert_eq!(page.entries.len() as u64, RECORD_COUNT, "{case}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn no_file_is_lost_whatever_is_done_to_a_wrong_index() {
+    let stock = Stock::new();
+    for damage in [
+        "0_bytes",
+        "older_by_1",
+        "older_by_1_with_its_xorb",
+        "older_by_100",
+        "garbage_page",
+        "deleted",
+        "of_another_store",
+    ] {
+        for command in ["serve", "fsck", "fsck --repair", "gc", "backup", "index rebuild"] {
+            check(&stock, damage, command);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_or_newer_index_is_told_without_sql() {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+    let folder = tempfile::tempdir().unwrap();
+    serve(folder.path(), &clock, async |cas| upload_as(cas, "org/a", &xorb_of(&[1, 2])).await).unwrap();
+    let (index, dir) = (folder.path().join("index.sqlite"), folder.path().to_str().unwrap());
+    let archive = folder.path().join("../archive-that-is-never-made");
+    let commands = [
+        &["fsck", "--data-dir", dir][..],
+        &["fsck", "--repair", "--data-dir", dir],
+        &["gc", "--data-dir", dir],
+        &["backup", archive.to_str().unwrap(), "--data-dir", dir],
+    ];
+    let check_told = |words: &[&str]| {
+        let mut told = vec![begin(folder.path(), &clock).map(drop).unwrap_err()];
+        told.extend(commands.iter().map(|line| run(line, &clock).unwrap_err()));
+        for error in told {
+            let error = format!("{error:#}");
+            assert!(words.iter().all(|word| error.contains(word)), "{words:?} in {error}");
+            assert!(!error.contains("(code:") && !error.contains("returned from database"), "{error}");
+        }
+    };
+    let sound = fs::read(&index).unwrap();
+    remote::run(async {
+        let opened = SqliteIndex::open(&index).await?;
+        opened.tamper("INSERT INTO _sqlx_migrations VALUES (99, 'later', 0, true, x'00', 0)").await;
+        opened.close().await;
+        Ok(())
+    })
+    .unwrap();
+    check_told(&["newer zorb", "version 99"]);
+    fs::write(&index, "no database".repeat(1000)).unwrap();
+    check_told(&["damaged, or is no database", "zorb index rebuild --data-dir"]);
+    fs::write(&index, sound).unwrap();
+    begin(folder.path(), &clock).unwrap();
+}

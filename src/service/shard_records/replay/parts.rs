@@ -1,0 +1,56 @@
+//! What a replay has in hand.
+
+use thiserror::Error;
+
+use crate::blob::records::Seq;
+use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::index::NewFile;
+use crate::runtime::clock::Timestamp;
+use crate::service::register::RegisterError;
+
+/// Something that could not be repeated.
+#[derive(Debug, Error)]
+pub(super) enum Problem {
+    #[error("record {seq} cannot be used")]
+    Record {
+        seq: Seq,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("file {file} of {repo} is left out")]
+    File {
+        file: FileHash,
+        repo: String,
+        #[source]
+        source: RegisterError,
+    },
+}
+
+/// A registration of one file that waits for a proof.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The record of it.
+    pub(super) seq: Seq,
+    pub(super) file: NewFile,
+    pub(super) repo: String,
+    pub(super) at: Timestamp,
+    pub(super) missing: XorbHash,
+}
+
+/// A file that may be registered.
+pub(super) struct Proven {
+    pub(super) file: NewFile,
+    /// Its first chunk, and the xorb that has it.
+    pub(super) first: Option<(ChunkHash, XorbHash)>,
+    pub(super) at: Timestamp,
+    /// Whether its terms are not those of its registration.
+    pub(super) is_switched: bool,
+}
+
+/// Why one may not.
+pub(super) enum Unproven {
+    /// A xorb is not there.
+    Missing(XorbHash),
+    /// What it says is false.
+    False(RegisterError),
+}

@@ -1,0 +1,198 @@
+//! Records that the index has not taken: what they tell of, and whether the index has what that needs.
+//!
+//! Beside a server these are the registrations that are under way: the record is durable, and the transaction is not over.
+//! A crash leaves some of them. What they name is in the index in both cases, since a registration is proven before its
+//! record is written. Where it is not, the index is older than the records.
+
+use std::collections::{HashMap, HashSet};
+
+use super::record::{Record, RecordError, parse};
+use crate::blob::records::Seq;
+use crate::blob::{BlobErrorKind, BlobKey};
+use crate::format::shard::{Shard, parse as parse_shard};
+use crate::format::{FileHash, XorbHash};
+use crate::index::{Reader, StoreMark};
+use crate::service::Cas;
+use crate::service::error::StoreError;
+
+/// The records behind the last one that the index has taken.
+#[derive(Debug, Default)]
+pub struct Tail {
+    /// Their numbers, ascending.
+    pub(super) seqs: Vec<Seq>,
+    /// What files of theirs need, and those of records that a rebuild had to leave.
+    needed: HashSet<XorbHash>,
+}
+
+/// Why the index cannot take the tail.
+#[derive(Debug)]
+pub(super) enum Untakable {
+    /// This record cannot be read, or needs what the index does not have.
+    Record(Seq),
+    /// A record of a newer program.
+    Newer { seq: Seq, found: u32 },
+}
+
+/// What registrations of one file in the tail need.
+#[derive(Debug)]
+struct Need {
+    seq: Seq,
+    repos: HashSet<String>,
+    xorbs: HashSet<XorbHash>,
+}
+
+impl Tail {
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    /// How many records it has.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.seqs.len()
+    }
+
+    /// Forgets the records that are not in a later look at the tail: they were taken or withdrawn since.
+    pub fn retain_of(&mut self, later: &Self) {
+        self.seqs.retain(|seq| later.seqs.contains(seq));
+    }
+
+    /// Whether a file of a record that the index has not taken is made of this xorb.
+    #[must_use]
+    pub fn needs(&self, xorb: &XorbHash) -> bool {
+        self.needed.contains(xorb)
+    }
+}
+
+impl Cas {
+    /// Reads the tail, and what was left; says why where the index cannot take it.
+    pub(super) async fn read_tail(&self, mark: &StoreMark) -> Result<Result<Tail, Untakable>, StoreError> {
+        let (mut tail, mut needs) = (Tail::default(), HashMap::new());
+        let mut after = mark.last_record.map(Seq::new);
+        loop {
+            let page = self.records.list(after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(*last);
+            for seq in page {
+                if let Err(why) = self.read_untaken(seq, &mut tail, &mut needs).await? {
+                    return Ok(Err(why));
+                }
+            }
+        }
+        for need in needs.values() {
+            if !self.has_all(&need.xorbs).await? {
+                return Ok(Err(Untakable::Record(need.seq)));
+            }
+        }
+        tail.needed.extend(needs.into_values().flat_map(|need| need.xorbs));
+        for seq in &mark.left {
+            self.read_left(Seq::new(*seq), &mut tail.needed).await?;
+        }
+        Ok(Ok(tail))
+    }
+
+    /// Adds what a record of the tail needs to what those before it do.
+    async fn read_untaken(
+        &self,
+        seq: Seq,
+        tail: &mut Tail,
+        needs: &mut HashMap<FileHash, Need>,
+    ) -> Result<Result<(), Untakable>, StoreError> {
+        let record = match self.read_record(seq).await? {
+            // Withdrawn since it was listed.
+            None => return Ok(Ok(())),
+            Some(Ok(record)) => record,
+            Some(Err(RecordError::Version { found })) => return Ok(Err(Untakable::Newer { seq, found })),
+            Some(Err(_)) => return Ok(Err(Untakable::Record(seq))),
+        };
+        tail.seqs.push(seq);
+        let (shard, repos) = match record {
+            Record::Register(registered) => (registered.shard, Some(registered.repos)),
+            Record::Terms { shard, .. } => (shard, None),
+            Record::Remove { file, repo, .. } => {
+                if let Some(need) = needs.get_mut(&file) {
+                    need.repos.retain(|other| repo.as_ref().is_some_and(|repo| repo != other));
+                    if need.repos.is_empty() {
+                        needs.remove(&file);
+                    }
+                }
+                return Ok(Ok(()));
+            }
+        };
+        let Ok(Shard { files, .. }) = self.verify_pool.run(move || parse_shard(&shard)).await else {
+            return Ok(Err(Untakable::Record(seq)));
+        };
+        for file in files {
+            let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+            let is_known = self.index.find_file(file.hash, Reader::All, None).await?.is_some();
+            match (&repos, needs.get_mut(&file.hash)) {
+                // It has its terms, and gets readers.
+                (Some(_), None) if is_known => {}
+                // The terms of the first registration count, or those of a later switch.
+                (Some(repos), Some(need)) => need.repos.extend(repos.iter().cloned()),
+                (Some(repos), None) => {
+                    needs.insert(file.hash, Need { seq, repos: repos.iter().cloned().collect(), xorbs });
+                }
+                (None, Some(need)) => need.xorbs = xorbs,
+                // The new xorbs were there before the record was, and a collection may still have to keep them. What the
+                // file is made of until it is switched must be there.
+                (None, None) if is_known => {
+                    tail.needed.extend(xorbs);
+                    let xorbs = self.terms_in_use(file.hash).await?;
+                    if !self.has_all(&xorbs).await? {
+                        return Ok(Err(Untakable::Record(seq)));
+                    }
+                }
+                // It was removed since.
+                (None, None) => {}
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Adds the xorbs of what a rebuild could not take, as far as that can be read and the files have not come back since.
+    async fn read_left(&self, seq: Seq, needed: &mut HashSet<XorbHash>) -> Result<(), StoreError> {
+        let shard = match self.read_record(seq).await? {
+            Some(Ok(Record::Register(registered))) => registered.shard,
+            Some(Ok(Record::Terms { shard, .. })) => shard,
+            _ => return Ok(()),
+        };
+        let Ok(shard) = self.verify_pool.run(move || parse_shard(&shard)).await else { return Ok(()) };
+        for file in shard.files {
+            if self.index.find_file(file.hash, Reader::All, None).await?.is_none() {
+                needed.extend(file.terms.iter().map(|term| term.xorb));
+            }
+        }
+        Ok(())
+    }
+
+    /// The xorbs that a file is made of now; none where the index does not have it.
+    async fn terms_in_use(&self, file: FileHash) -> Result<HashSet<XorbHash>, StoreError> {
+        let rows = self.index.terms_of(file).await?;
+        Ok(rows.iter().flat_map(|row| &row.terms).map(|term| term.xorb).collect())
+    }
+
+    /// Whether readers see all of these, and the blob of each is there with the length that its row says.
+    async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
+        for xorb in xorbs {
+            let Some(row) = self.index.find_xorb(*xorb).await? else { return Ok(false) };
+            // What is known to be damaged is lacking wherever it is, and says nothing of the index.
+            if !row.is_damaged && self.blobs.head(BlobKey::xorb(*xorb)).await? != Some(row.layout.serialized_len()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A record, or what is wrong with it; `None` where there is none any more.
+    pub(super) async fn read_record(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, StoreError> {
+        match self.records.read(seq).await {
+            Ok(Some(bytes)) => Ok(Some(self.verify_pool.run(move || parse(&bytes)).await)),
+            Ok(None) => Ok(None),
+            Err(error) if error.kind == BlobErrorKind::Corrupt => Ok(Some(Err(RecordError::Damaged))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The comparison of the index with the records: what a crash leaves is taken, and a wrong index is refused.
+
+use std::time::Duration;
+
+use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
+use super::{Moment, Setup, policy_of_gc};
+use crate::blob::records::{RecordStore, Seq};
+use crate::format::StoreId;
+use crate::format::shard::{Shard, write_upload};
+use crate::format::xorb::BuiltXorb;
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{Index, Reader, Recorded};
+use crate::service::gc::{Doubt, Pace};
+use crate::service::{Cas, Gap, Pruning};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A registration whose record is durable, and whose transaction is not done: what a crash between the two leaves.
+async fn register_half(setup: &Setup, xorb: &BuiltXorb) {
+    let cas = setup.process();
+    upload_as(&cas, "org/a", xorb).await;
+    setup.faults.arm_at("register", Moment::Before);
+    let shard = write_upload(&Shard { files: vec![file_of(xorb, 0, 2, None)], xorbs: Vec::new() }).unwrap();
+    cas.register(&writer("org/a"), shard.into()).await.unwrap_err();
+    setup.faults.disarm().unwrap();
+}
+
+async fn is_known(setup: &Setup, xorb: &BuiltXorb) -> bool {
+    setup.index.find_file(file_of(xorb, 0, 2, None).hash, Reader::All, None).await.unwrap().is_some()
+}
+
+/// Weeks of collections.
+async fn collect_for_weeks(setup: &Setup, cas: &Cas) {
+    for _ in 0..30 {
+        let _ = cas.collect_garbage(policy_of_gc(), &Pace::default()).await;
+        let mut pruning = Pruning::default();
+        while cas.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
+        setup.clock.advance(DAY);
+    }
+}
+
+#[tokio::test]
+async fn a_start_takes_the_record_that_a_crash_has_left() {
+    let (setup, first, second) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let cas = setup.process();
+    upload_as(&cas, "org/a", &first).await;
+    register(&cas, "org/a", vec![file_of(&first, 0, 2, None)], &[]).await;
+    register_half(&setup, &second).await;
+    assert!(!is_known(&setup, &second).await);
+    assert_eq!(setup.process().compare().await.unwrap().len(), 1);
+    let agreed = setup.process().agree(false).await.unwrap();
+    assert_eq!((agreed.is_new, agreed.taken_count), (false, 1));
+    assert!(is_known(&setup, &second).await);
+    assert!(setup.process().compare().await.unwrap().is_empty());
+    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    // What a removal that was cut short has left is done.
+    setup.faults.arm_at("remove_claims", Moment::Before);
+    cas.remove_file(&writer("org/a"), file_of(&first, 0, 2, None).hash, None).await.unwrap_err();
+    setup.faults.disarm().unwrap();
+    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 1);
+    assert!(!is_known(&setup, &first).await && is_known(&setup, &second).await);
+}
+
+#[tokio::test]
+async fn a_collection_keeps_what_an_untaken_record_needs() {
+    let (setup, needed, garbage) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    upload_as(&setup.process(), "org/a", &garbage).await;
+    register_half(&setup, &needed).await;
+    collect_for_weeks(&setup, &setup.process()).await;
+    let xorbs = setup.index.list_xorbs().await.unwrap();
+    assert_eq!(xorbs, [needed.xorb().hash()]);
+    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 1);
+    assert!(is_known(&setup, &needed).await);
+}
+
+#[tokio::test]
+async fn an_index_that_is_not_the_one_of_the_records_is_refused() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let cas = setup.process();
+    upload_as(&cas, "org/a", &xorb).await;
+    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let other = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let cas = setup.process_with(&other);
+    assert!(matches!(cas.agree(true).await, Err(Gap::EmptyIndex)));
+    assert!(matches!(cas.compare().await, Err(Gap::EmptyIndex)));
+    // Older than the first registration.
+    let id = setup.records.store_id().await.unwrap().unwrap();
+    other.set_store(id, None).await.unwrap();
+    assert!(matches!(cas.agree(true).await, Err(Gap::Behind { .. })));
+    assert!(matches!(cas.plan_collection(policy_of_gc()).await, Err(Doubt::Gap(Gap::Behind { .. }))));
+    other.set_store(StoreId::from_bytes([7; 16]), None).await.unwrap();
+    assert!(matches!(cas.agree(true).await, Err(Gap::OtherStore { .. })));
+    assert!(matches!(cas.compare().await, Err(Gap::OtherStore { .. })));
+    // Nothing of it has changed the store.
+    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    assert!(is_known(&setup, &xorb).await);
+}
+
+#[tokio::test]
+async fn records_that_are_older_than_the_index_are_refused() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let cas = setup.process();
+    cas.complete_records().await.unwrap();
+    upload_as(&cas, "org/a", &xorb).await;
+    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    let last = setup.records.last().await.unwrap().unwrap();
+    setup.records.remove(last).await.unwrap();
+    assert!(matches!(setup.process().compare().await, Err(Gap::RecordsMissing { seq }) if seq == last));
+    // Its number is not given to another one.
+    assert!(setup.records.append("x".into()).await.unwrap() > last);
+}
+
+#[tokio::test]
+async fn pruning_keeps_the_last_record_that_was_taken_and_those_behind_it() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let cas = setup.process();
+    cas.complete_records().await.unwrap();
+    upload_as(&cas, "org/a", &xorb).await;
+    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    remove(&cas, file_of(&xorb, 0, 2, None).hash, None).await;
+    collect_for_weeks(&setup, &cas).await;
+    // Of both nothing is left; the removal is what the index has taken last.
+    assert_eq!(setup.record_seqs().await, [Seq::new(1)]);
+    setup.process().agree(false).await.unwrap();
+    // The same where the index has taken neither.
+    let other = xorb_of(&[3, 4, 5]);
+    register_half(&setup, &other).await;
+    setup.clock.advance(2 * DAY);
+    delete_xorb(&setup, other.xorb().hash()).await;
+    let mut pruning = Pruning::default();
+    while cas.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
+    assert_eq!(setup.record_seqs().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_first_start_that_dies_between_both_ids_is_completed() {
+    for n in 0..12 {
+        for moment in [Moment::Before, Moment::After] {
+            let mut setup = Setup::new().await;
+            (setup.records, setup.index) = (Default::default(), setup.empty_index().await);
+            setup.faults.arm(n, moment);
+            let died = setup.process().agree(true).await.is_err();
+            setup.faults.disarm();
+            setup.process().agree(true).await.unwrap();
+            let id = setup.records.store_id().await.unwrap();
+            assert!(id.is_some() && id == setup.index.store_mark().await.unwrap().id, "{n} {moment:?} {died}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_from_before_there_were_ids_gets_one_and_keeps_its_files() {
+    let (mut setup, xorb, other) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    setup.records = Default::default();
+    setup.index.tamper("UPDATE store SET store_id = NULL").await;
+    let cas = setup.process();
+    upload_as(&cas, "org/a", &xorb).await;
+    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    register_half(&setup, &other).await;
+    setup.index.tamper("UPDATE store SET last_record = NULL").await;
+    assert!(matches!(setup.process().compare().await, Err(Gap::Unidentified)));
+    let agreed = setup.process().agree(false).await.unwrap();
+    assert_eq!((agreed.is_new, agreed.taken_count), (false, 1));
+    assert!(is_known(&setup, &xorb).await && is_known(&setup, &other).await);
+    setup.process().compare().await.unwrap();
+}

@@ -31,7 +31,7 @@ impl PartialFile {
     /// something of that name is not a file of ours.
     pub(crate) fn open_beside(path: &Path, id: &str) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Self::open_in(open(parent(path)?, flags, Mode::empty())?, id, 0o666)
+        Self::open_in(File::from(open(parent(path)?, flags, Mode::empty())?), id, 0o666)
     }
 
     /// The same in this folder. `mode` is for a new file, as far as the umask lets it be.

@@ -18,7 +18,7 @@ use crate::service::error::StoreError;
 /// The records behind the last one that the index has taken.
 #[derive(Debug, Default)]
 pub struct Tail {
-    /// Their numbers, ascending.
+    /// The numbers of registrations and removals among them, ascending.
     pub(super) seqs: Vec<Seq>,
     /// What files of theirs need, and those of records that a rebuild had to leave.
     needed: HashSet<XorbHash>,
@@ -42,13 +42,13 @@ struct Need {
 }
 
 impl Tail {
-    /// Whether there is none.
+    /// Whether it has no registration and no removal.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.seqs.is_empty()
     }
 
-    /// How many records it has.
+    /// How many registrations and removals it has.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.seqs.len()
@@ -107,7 +107,11 @@ impl Cas {
             Some(Err(RecordError::Version { found })) => return Ok(Err(Untakable::Newer { seq, found })),
             Some(Err(_)) => return Ok(Err(Untakable::Record(seq))),
         };
-        tail.seqs.push(seq);
+        // New terms change nothing that was registered. Nor may they be taken by anybody but those who switch them: a command
+        // that compacts beside the start of a server may still withdraw its record.
+        if !matches!(record, Record::Terms { .. }) {
+            tail.seqs.push(seq);
+        }
         let (shard, repos) = match record {
             Record::Register(registered) => (registered.shard, Some(registered.repos)),
             Record::Terms { shard, .. } => (shard, None),

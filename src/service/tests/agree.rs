@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup, policy_of_gc};
 use crate::blob::records::{RecordStore, Seq};
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
@@ -164,4 +165,24 @@ async fn a_store_from_before_there_were_ids_gets_one_and_keeps_its_files() {
     assert_eq!((agreed.is_new, agreed.taken_count), (false, 1));
     assert!(is_known(&setup, &xorb).await && is_known(&setup, &other).await);
     setup.process().compare().await.unwrap();
+}
+
+#[tokio::test]
+async fn new_terms_that_may_still_be_withdrawn_are_not_taken_by_a_start() {
+    let (setup, old, new) = (Setup::new().await, xorb_of(&[0, 1, 2, 3]), xorb_of(&[1, 2]));
+    let cas = setup.process();
+    cas.complete_records().await.unwrap();
+    upload_as(&cas, "org/a", &old).await;
+    upload_as(&cas, "org/a", &new).await;
+    register(&cas, "org/a", vec![file_of(&old, 1, 3, None)], &[]).await;
+    let switched = Shard { files: vec![file_of(&new, 0, 2, None)], xorbs: Vec::new() };
+    let noted = cas.note_terms(&switched, Vec::new()).await.unwrap();
+    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    noted.withdraw().await;
+    setup.process().compare().await.unwrap();
+    // Where the old xorbs are gone, the index is older than the switch.
+    cas.note_terms(&switched, Vec::new()).await.unwrap().keep();
+    setup.process().agree(false).await.unwrap();
+    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
 }

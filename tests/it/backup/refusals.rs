@@ -110,7 +110,13 @@ async fn a_store_that_is_not_there_or_of_another_version_is_said_and_nothing_is_
     folder.zorb(&["backup", "b.rca"]).failed(1, &["there is no store in ./zorb-data"]);
     std::fs::create_dir(folder.path("odd")).unwrap();
     folder.write("odd/index.sqlite", b"");
-    folder.zorb(&["backup", "b.rca", "--data-dir", "odd"]).failed(1, &["index: cannot open the database for reading"]);
+    folder
+        .zorb(&["backup", "b.rca", "--data-dir", "odd"])
+        .failed(1, &["the index of odd is empty", "zorb index rebuild"]);
+    folder.write("odd/index.sqlite", b"no database");
+    folder
+        .zorb(&["backup", "b.rca", "--data-dir", "odd"])
+        .failed(1, &["the index of odd is damaged", "zorb index rebuild"]);
     folder.zorb(&["backup", "no/folder/b.rca", "--data-dir", "odd"]).failed(1, &["cannot write no/folder/b.rca"]);
     folder.zorb(&["restore", "b.rca", "--data-dir", "copy"]).failed(1, &["cannot read b.rca"]);
     folder.zorb(&["backup", "b.rca", "--verify"]).failed(1, &["cannot read b.rca"]);

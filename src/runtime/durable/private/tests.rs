@@ -80,7 +80,7 @@ fn private_file_of_more_than_a_mebibyte_is_refused() {
 }
 
 #[test]
-fn file_is_trusted_by_its_owner_of_root_and_by_root_in_its_owners_directory() {
+fn file_of_user_root_or_directory_owner_is_trusted() {
     let trusted = |owner, user, directory| is_trusted(owner, user, || Ok(directory)).unwrap();
     assert!(trusted(1000, 1000, 0) && trusted(0, 1000, 1000) && trusted(1000, 0, 1000));
     assert!(!trusted(1001, 1000, 1001) && !trusted(1001, 0, 1000) && !trusted(1001, 0, 0));

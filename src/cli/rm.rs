@@ -45,6 +45,6 @@ pub(super) fn run(args: RmArgs) -> anyhow::Result<()> {
 
 fn line(removed: &RemovedFile) -> String {
     let (file, repos) = (&removed.file, removed.claims_removed.join(", "));
-    let rest = if removed.file_removed { "nobody has it any more" } else { "others still have it" };
-    format!("{file}  removed for {repos}; {rest}")
+    let rest = if removed.file_removed { "" } else { "; others still have it" };
+    format!("{file}  removed for {repos}{rest}")
 }

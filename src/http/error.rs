@@ -230,7 +230,7 @@ impl From<RegisterError> for Problem {
             RegisterError::Term { file, term, .. } => {
                 Self::new(Code::ShardMismatch, sentence).with("file", file.to_string()).with("term", term)
             }
-            RegisterError::NoProof { file, term } => {
+            RegisterError::NoProof { file, term, .. } => {
                 Self::new(Code::NoProof, sentence).with("file", file.to_string()).with("term", term)
             }
             RegisterError::FileHash { claimed, actual } => Self::new(Code::FileHashMismatch, sentence)

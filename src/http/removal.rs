@@ -54,7 +54,7 @@ pub(super) async fn file(
 pub(super) struct RemovedFileJson {
     #[schema(value_type = HashText)]
     file: String,
-    /// Whether nobody has the file any more.
+    /// Whether no repository has the file any more. A token of one repository is told of that one only: always true.
     file_removed: bool,
     /// The repositories that had it; `*` stands for tokens of all of them.
     claims_removed: Vec<String>,

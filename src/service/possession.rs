@@ -1,42 +1,33 @@
-//! Proof that a client has what its files refer to, where its verification hashes prove nothing (spec 6.2, rule 9).
+//! What a registration is told of xorbs that its owner has not uploaded (spec 6.2, rule 9): nothing, unless it proves to know
+//! their chunks.
 //!
-//! A verification hash is made of chunk hashes, and a xorb of one chunk has the hash of that chunk. Xorb hashes are told
-//! in clear, in reconstructions and in answers of deduplication, so whoever has seen that one could claim the chunk for
-//! a file of its own and read it. Such a xorb counts only for owners who have uploaded it, and in files whose sha256 is
-//! right: those are read before they are registered. It hardly ever comes to that: only a file that is alone in its
-//! session and smaller than a chunk makes such a xorb, and only somebody who sends it again for another owner, with a
-//! client that remembers it, refers to it there.
+//! A verification hash is made of chunk hashes, and a xorb of one chunk has the hash of that chunk: the hash of such a xorb,
+//! which reconstructions and responses of deduplication tell in clear, is all that a proof takes. So it counts only for owners
+//! who have uploaded it, and the sha256 of its bytes is no proof either: pointer files have that in clear. The bytes
+//! themselves are one, and the way to show them is an upload. It hardly ever comes to that: only a file that is alone in its
+//! session and smaller than a chunk makes such a xorb, and only a client that remembers it from another owner names it.
+//!
+//! Of all other xorbs of others, a wrong statement is told like a xorb that does not exist.
 
 use std::collections::HashSet;
 
-use sha2::{Digest, Sha256 as Hasher};
-
 use super::Cas;
-use super::download::Proof;
 use super::error::StoreError;
 use super::register::RegisterError;
 use crate::format::XorbHash;
-use crate::format::shard::{Sha256, Term};
-use crate::index::NewFile;
-use crate::runtime::fair::Tenant;
-use crate::runtime::telemetry::chain;
+use crate::format::shard::{CasInfo, Term};
 
-/// Bytes of a file that are read for such a proof, at most: some seconds of work for one registration.
-const MAX_READ_LEN: u64 = 1 << 30;
-
-/// The xorbs of which terms want the first chunk alone. Of other terms it is known that their xorbs have more than one chunk: a
-/// look at a thousand places saved.
-pub(super) fn first_chunks<'t>(terms: impl Iterator<Item = &'t Term>) -> HashSet<XorbHash> {
-    terms.filter(|term| term.chunks.end() == 1).map(|term| term.xorb).collect()
+/// The xorbs that are listed with a single chunk, or of which terms want the first chunk alone. Of other terms it is known that
+/// their xorbs have more than one chunk, or that what they say is false: a thousand reads saved.
+pub(super) fn single_chunks<'t>(terms: impl Iterator<Item = &'t Term>, xorbs: &[CasInfo]) -> HashSet<XorbHash> {
+    let listed = xorbs.iter().filter(|xorb| xorb.chunks.len() == 1).map(|xorb| xorb.hash);
+    terms.filter(|term| term.chunks.end() == 1).map(|term| term.xorb).chain(listed).collect()
 }
 
 impl Cas {
-    /// Proves that whoever registers these files, whose terms lie within their xorbs, for this domain has the single chunks
-    /// that they refer to. `candidates` are the [`first_chunks`] of their terms.
+    /// Proves that this domain has uploaded the xorbs of one chunk among these, which are the [`single_chunks`] of a shard.
     pub(super) async fn prove_possession(
         &self,
-        tenant: Tenant,
-        files: &[NewFile],
         candidates: HashSet<XorbHash>,
         domain: &str,
     ) -> Result<(), RegisterError> {
@@ -44,37 +35,23 @@ impl Cas {
             return Ok(());
         }
         let foreign = self.index.foreign_single_chunks(candidates.into_iter().collect(), domain.to_owned()).await;
-        let foreign: HashSet<XorbHash> = foreign.map_err(StoreError::from)?.into_iter().collect();
-        for file in files {
-            let Some(term) = file.terms.iter().find(|term| foreign.contains(&term.xorb)) else { continue };
+        match foreign.map_err(StoreError::from)?.first() {
+            None => Ok(()),
             // Not told apart from a xorb that is not there.
-            let unproven = RegisterError::MissingXorb { xorb: term.xorb };
-            let claimed = file.sha256.filter(|_| file.raw_len <= MAX_READ_LEN);
-            if claimed.is_none() || claimed != self.sha256_of_terms(tenant, file).await {
-                tracing::debug!(file = %file.hash, xorb = %term.xorb, "a single chunk of somebody else's is not proven");
-                return Err(unproven);
-            }
+            Some(xorb) => Err(RegisterError::MissingXorb { xorb: *xorb }),
         }
-        // From now on they are theirs as well. Not those that only a listing names: that proves nothing.
-        for xorb in foreign {
-            self.index.share_xorb(xorb, domain.to_owned()).await.map_err(StoreError::from)?;
-        }
-        Ok(())
     }
 
-    /// The sha256 of what these terms make; `None` where they cannot be read.
-    async fn sha256_of_terms(&self, tenant: Tenant, file: &NewFile) -> Option<Sha256> {
-        let _turn = self.walks.wait(tenant, 1).await;
-        let mut hasher = Hasher::new();
-        for term in &file.terms {
-            hasher = match self.hash_term(file.hash, term, Proof::Chunks, hasher).await {
-                Ok(hasher) => hasher,
-                Err(error) => {
-                    tracing::warn!(file = %file.hash, error = %chain(&error), "a file cannot be read for its registration");
-                    return None;
-                }
-            };
-        }
-        Some(Sha256::from_digest(hasher.finalize().into()))
+    /// What this domain is told of an error: one about a xorb that it has not uploaded says that there is no such xorb,
+    /// whatever is wrong.
+    pub(super) async fn veiled(&self, error: RegisterError, domain: &str) -> Result<RegisterError, StoreError> {
+        let (RegisterError::OtherChunks { xorb }
+        | RegisterError::Term { xorb, .. }
+        | RegisterError::NoProof { xorb, .. }) = error
+        else {
+            return Ok(error);
+        };
+        let is_owned = !self.index.owned_xorbs(vec![xorb], domain.to_owned()).await?.is_empty();
+        Ok(if is_owned { error } else { RegisterError::MissingXorb { xorb } })
     }
 }

@@ -19,7 +19,7 @@ use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, runs};
 use super::error::StoreError;
-use super::possession::first_chunks;
+use super::possession::single_chunks;
 use super::quota::OverQuota;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
@@ -87,6 +87,8 @@ pub enum RegisterError {
         file: FileHash,
         /// Which of its terms, from 0.
         term: usize,
+        /// The xorb that it names.
+        xorb: XorbHash,
     },
     /// The terms make another file.
     #[error("the terms make the file {actual}, not {claimed}")]
@@ -123,14 +125,22 @@ impl Cas {
         let proves_possession = claims.repo != RepoScope::All;
         let read = move || {
             let parsed = parse(&shard)?;
-            // What is kept of it has neither footer nor lookup tables, which nobody has proven.
-            let kept = write_upload(&parsed).expect("a shard that was parsed can be written");
+            // Before the next one is made of it: at no moment are there three.
+            drop(shard);
+            // What is kept of it are its files, which their repository is charged for.
+            let Shard { files, xorbs } = parsed;
+            let files = Shard { files, xorbs: Vec::new() };
+            let kept = write_upload(&files).expect("a shard that was parsed can be written");
+            let parsed = Shard { xorbs, ..files };
             let terms = parsed.files.iter().flat_map(|file| &file.terms);
             let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
-            let single = if proves_possession { first_chunks(terms) } else { HashSet::new() };
+            let single = if proves_possession { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
             Ok::<_, ParseError>((parsed, (named, single), Bytes::from(kept)))
         };
         let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await?;
+        let domain = domain(&claims.repo);
+        // Before anything that it says of its xorbs is compared with what they are.
+        self.prove_possession(single, &domain).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
@@ -139,6 +149,20 @@ impl Cas {
             now: self.clock.now(),
             allowance: self.quotas.allowance(&claims.repo),
         };
+        if let Err(error) = self.prove_shard(tenant, files, xorbs, &mut registration).await {
+            return Err(if proves_possession { self.veiled(error, &domain).await? } else { error });
+        }
+        self.enter(registration, &domain, kept).await
+    }
+
+    /// Proves what a shard says of its xorbs and files, and enters it into the registration.
+    async fn prove_shard(
+        &self,
+        tenant: Tenant,
+        files: Vec<FileInfo>,
+        xorbs: Vec<CasInfo>,
+        registration: &mut Registration,
+    ) -> Result<(), RegisterError> {
         let mut xorbs = xorbs.into_iter();
         while xorbs.len() > 0 {
             let batch = xorbs.by_ref().take(BATCH_COUNT).collect();
@@ -152,8 +176,7 @@ impl Cas {
             registration.files.push(file);
             registration.dedup.extend(first);
         }
-        self.prove_possession(tenant, &registration.files, single, &domain(&claims.repo)).await?;
-        self.enter(registration, &domain(&claims.repo), kept).await
+        Ok(())
     }
 
     /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
@@ -317,7 +340,7 @@ impl FileProof {
             }
             let chunks = contents.chunks(term).ok_or(wrong)?;
             if proofs.get(index) != Some(&RangeHash::of(chunks.hashes)) {
-                return Err(RegisterError::NoProof { file: self.file, term: self.next });
+                return Err(RegisterError::NoProof { file: self.file, term: self.next, xorb });
             }
             for (hash, raw_len) in chunks.hashes.iter().zip(chunks.raw_lens) {
                 self.chunks.push(hash, u64::from(*raw_len));

@@ -22,7 +22,7 @@ const STEP_COUNT: usize = 4;
 pub struct RemovedFile {
     /// Whose claims to it were removed; `*` for those of tokens for all repositories.
     pub repos: Vec<String>,
-    /// Whether the file went with them, because nobody else has it.
+    /// Whether nobody has the file any more, as far as these claims may know: those of one repository are not told of others.
     pub is_file_removed: bool,
 }
 
@@ -63,7 +63,8 @@ impl Cas {
         if removed.repos.is_empty() && !removed.is_file_removed {
             return Err(RemoveError::NotFound);
         }
-        Ok(RemovedFile { repos: removed.repos, is_file_removed: removed.is_file_removed })
+        let is_file_removed = removed.is_file_removed || claims.repo != RepoScope::All;
+        Ok(RemovedFile { repos: removed.repos, is_file_removed })
     }
 
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::support::{
-    Answer, Client, Grant, Start, TestServer, Xorb, guarded, issue, rng, send, sha256_of, token_command, upload_shard,
+    Answer, Client, Grant, Start, TestServer, UploadShard, Xorb, guarded, issue, rng, send, sha256_of, token_command,
+    upload_shard,
 };
 
 /// What is served to everybody: signs of life, the list of routes, and what carries its own authority.
@@ -196,7 +197,7 @@ async fn what_one_owner_has_is_never_mentioned_to_another_by_deduplication() {
 }
 
 #[tokio::test]
-async fn a_single_chunk_of_somebody_else_is_had_only_by_whoever_shows_to_have_its_bytes() {
+async fn single_chunk_of_another_owner_takes_its_bytes_not_its_hashes() {
     let (server, mut rng) = (guarded(), rng());
     let client = server.client();
     let writers = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
@@ -209,19 +210,61 @@ async fn a_single_chunk_of_somebody_else_is_had_only_by_whoever_shows_to_have_it
     let shard = upload_shard(&lone, 0, 1);
     let register =
         async |writer: &str, shard: &[u8]| send(&client, "POST", "/v1/shards", Some(writer), shard.to_vec()).await;
-    // Who only knows the hash is told what anybody is told of a xorb that is not there.
-    for guess in [shard.clone(), shard.clone().claiming(sha256_of(&other.raw))] {
+    // A client that only knows hashes, be it all of them, gets the response for a xorb that does not exist. So it does for the
+    // length: a guess that is right is told like one that is wrong, also where the shard has no file.
+    let known = shard.clone().claiming(sha256_of(&lone.raw));
+    let mut listing = shard.clone();
+    listing.shard.files.clear();
+    let mut files = shard.clone();
+    files.shard.xorbs.clear();
+    let guessed = files.clone().with_term_len(1);
+    for guess in [&shard, &known, &listing, &files, &guessed] {
         register(&writers[1], &guess.bytes()).await.problem(400, "missing_xorb");
     }
     assert_eq!(register(&writers[0], &shard.bytes()).await.status, 200, "its owner needs no more proof");
-    assert_eq!(register(&writers[1], &shard.clone().claiming(sha256_of(&lone.raw)).bytes()).await.status, 200);
-    assert_eq!(register(&writers[1], &shard.bytes()).await.status, 200, "it is theirs as well now");
-    // Whoever uploads it has it.
-    let shard = upload_shard(&other, 0, 1);
-    register(&writers[1], &shard.bytes()).await.problem(400, "missing_xorb");
-    let again = send(&client, "POST", &other.xet_path(), Some(&writers[1]), other.bytes.to_vec()).await;
-    assert_eq!(again.status, 200);
-    assert_eq!(register(&writers[1], &shard.bytes()).await.status, 200);
+    register(&writers[1], &known.bytes()).await.problem(400, "missing_xorb");
+    // A client that uploads it has it.
+    for (xorb, shard) in [(&lone, &known), (&other, &upload_shard(&other, 0, 1))] {
+        let again = send(&client, "POST", &xorb.xet_path(), Some(&writers[1]), xorb.bytes.to_vec()).await;
+        assert_eq!(again.status, 200);
+        assert_eq!(register(&writers[1], &shard.bytes()).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn false_statements_about_foreign_xorbs_tell_nothing() {
+    let (server, mut rng) = (guarded(), rng());
+    let client = server.client();
+    let [owner, stranger] = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
+    let xorbs: Vec<_> = (0..2).map(|_| Xorb::mixed(&mut rng, 5)).collect();
+    let (stored, absent) = (&xorbs[0], &xorbs[1]);
+    let answer = send(&client, "POST", &stored.xet_path(), Some(&owner), stored.bytes.to_vec()).await;
+    assert_eq!(answer.status, 200);
+    let guesses = |xorb: &Xorb| {
+        let good = upload_shard(xorb, 0, 3);
+        let mut listed = good.clone();
+        listed.shard.files.clear();
+        listed.shard.xorbs[0].chunks.pop();
+        listed.shard.xorbs[0].raw_len = listed.shard.xorbs[0].chunks.iter().map(|chunk| chunk.raw_len).sum();
+        let mut unlisted = good;
+        unlisted.shard.xorbs.clear();
+        [listed, unlisted.clone().with_wrong_proof(), unlisted.with_term_len(1)]
+    };
+    let register =
+        async |token: &str, shard: &UploadShard| send(&client, "POST", "/v1/shards", Some(token), shard.bytes()).await;
+    for (guess, same) in guesses(stored).iter().zip(&guesses(absent)) {
+        let (of_stored, of_absent) = (register(&stranger, guess).await, register(&stranger, same).await);
+        let [told, expected] = [(of_stored, stored), (of_absent, absent)].map(|(answer, xorb)| {
+            let problem = answer.problem(400, "missing_xorb");
+            problem["detail"].as_str().unwrap().replace(&xorb.hash(), "H")
+        });
+        assert_eq!(told, expected);
+    }
+    // Its owner is told what is wrong, and who knows the chunks needs no upload.
+    for (guess, code) in guesses(stored).iter().zip(["shard_mismatch", "no_proof", "shard_mismatch"]) {
+        register(&owner, guess).await.problem(400, code);
+    }
+    assert_eq!(register(&stranger, &upload_shard(stored, 0, 3)).await.status, 200);
 }
 
 #[tokio::test]

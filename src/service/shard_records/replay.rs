@@ -27,17 +27,16 @@ use super::rebuild::{RebuildError, Rebuilt};
 use super::record::{Record, RecordError, Registered as Registrations, parse};
 use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
-use crate::format::shard::{Shard, parse as parse_shard};
+use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::clock::Timestamp;
-use crate::runtime::fair::Tenant;
 use crate::service::Cas;
 use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
 use crate::service::contents::Contents;
 use crate::service::error::StoreError;
-use crate::service::possession::first_chunks;
+use crate::service::possession::single_chunks;
 use crate::service::register::{RegisterError, distinct, domain};
 
 /// How long reading a file may take that decides between two claims: there is no request that waits for it.
@@ -224,9 +223,8 @@ impl<'a> Replay<'a> {
                 Err(why) => unproven.push((claim, at, why)),
             }
         }
-        // Neither does a record of new terms list xorbs.
-        let unlisted = proven.iter().filter(|file| origin.is_some() || file.is_switched);
-        let (chunks, unlisted) = self.chunks_to_ask_for(unlisted).await?;
+        // Records of older versions list xorbs beside those of their files.
+        let (chunks, unlisted) = self.chunks_to_ask_for(proven.iter()).await?;
         dedup.extend(chunks);
         listed.extend(unlisted);
         for (repo, scope) in repos.into_iter().zip(&scopes) {
@@ -279,8 +277,8 @@ impl<'a> Replay<'a> {
         for Proven { file, first, at, is_switched } in proven {
             // What it was registered with was proven then. Nobody has claimed to have a new xorb.
             if *scope != RepoScope::All && !is_switched {
-                let single = first_chunks(file.terms.iter());
-                match self.cas.prove_possession(Tenant::SERVER, slice::from_ref(file), single, &domain(scope)).await {
+                let single = single_chunks(file.terms.iter(), &[]);
+                match self.cas.prove_possession(single, &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),
                     Err(other) => {

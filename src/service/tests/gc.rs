@@ -297,7 +297,7 @@ async fn a_file_is_removed_by_those_who_have_it_and_by_nobody_else() {
         assert!(matches!(remove(&writer("org/a"), repo(other)).await, Err(RemoveError::Foreign)));
     }
     assert!(matches!(remove(&everybody, repo("org/a")).await, Err(RemoveError::Foreign)));
-    assert_eq!(remove(&writer("org/a"), repo("org/a")).await.unwrap(), ("org/a".to_owned(), false));
+    assert_eq!(remove(&writer("org/a"), repo("org/a")).await.unwrap(), ("org/a".to_owned(), true), "nothing of others");
     assert!(matches!(remove(&writer("org/a"), None).await, Err(RemoveError::NotFound)));
     assert_eq!(cas.file_len(&writer("org/a"), file.hash).await.unwrap(), None);
     assert!(cas.file_len(&writer("org/b"), file.hash).await.unwrap().is_some());

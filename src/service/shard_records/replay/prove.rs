@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{Proven, Replay, Unproven};
 use crate::blob::records::Seq;
-use crate::format::shard::{CasInfo, FileInfo, Shard, parse as parse_shard};
+use crate::format::shard::{CasInfo, FileInfo, Shard, parse_stored as parse_shard};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::{NewFile, Reader};
 use crate::runtime::fair::Tenant;

@@ -65,20 +65,19 @@ pub struct Registration {
 pub enum Registered {
     /// The files are registered; at least one of them was not known to this repository.
     New,
-    /// The files were known to this repository. Something beside them was not: a sha256 that it claims, or a chunk that
-    /// clients may ask for.
+    /// The files were known to this repository. A sha256 that it claims was not.
     Added,
-    /// Everything was known.
+    /// Everything was known, but maybe for chunks that clients may ask for.
     Known,
     /// This xorb is not there, or on its way out. Nothing was changed.
     MissingXorb(XorbHash),
     /// The blob of this xorb is known to be damaged: nobody could read the file. Nothing was changed.
     DamagedXorb(XorbHash),
-    /// A file is known with another sha256. Nothing was changed.
+    /// A file has another sha256, or the same repository claims another one. Nothing was changed.
     OtherSha256 {
         /// Which file.
         file: FileHash,
-        /// What is known of it, where nobody has verified that yet.
+        /// What the repository claims, where the file was not read yet.
         unverified: Option<Sha256>,
     },
     /// There would be more than is allowed. Nothing was changed.

@@ -25,6 +25,8 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (11, "registered_at", include_str!("../../migrations/sqlite/0011_registered_at.sql")),
     (12, "leaving_files", include_str!("../../migrations/sqlite/0012_leaving_files.sql")),
     (13, "store", include_str!("../../migrations/sqlite/0013_store.sql")),
+    (14, "record_len", include_str!("../../migrations/sqlite/0014_record_len.sql")),
+    (15, "claims_of_repos", include_str!("../../migrations/sqlite/0015_claims_of_repos.sql")),
 ];
 
 /// Brings the database to the version that this program knows.

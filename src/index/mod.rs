@@ -11,6 +11,7 @@
 //! matter: the index does not know where they are.
 
 mod archive;
+mod claims;
 mod collect;
 mod compact;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use std::ops::Range;
 use futures_util::future::BoxFuture;
 
 pub use self::archive::{FileRecord, RestoredFile, Sha256State};
+pub use self::claims::ClaimIndex;
 pub use self::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
 pub use self::compact::{Compact, FilePage, FileSwitch, RunSwitch, Switched, TermRow, TermRowPage};
 pub use self::error::{IndexError, IndexErrorKind};
@@ -43,7 +45,7 @@ pub use self::health::{
 };
 pub use self::listing::{FileEntry, XorbEntry};
 pub use self::records::{Recorded, StoreMark};
-pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage};
+pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage, record_len};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -161,7 +163,7 @@ pub struct Totals {
 
 /// The database. Each method is one transaction; see the module for what always holds.
 pub trait Index:
-    Collect + Compact + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static
+    ClaimIndex + Collect + Compact + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static
 {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
@@ -255,7 +257,7 @@ pub trait Index:
     ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
 
     /// A file with this sha256: one for which it is verified and that this reader may see, or else one for which the
-    /// reader's own repository has claimed it. What others claim is not told.
+    /// reader's own repository claims it. What others claim is not told.
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
     /// A visible and sound xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
@@ -287,7 +289,8 @@ pub trait Index:
     /// Xorbs that readers may see, likewise.
     fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>>;
 
-    /// Says what became of a claim. Returns whether it was still unverified.
+    /// Says what became of a claim: what the file has takes the place of all claims of its sha256, whoever has made them.
+    /// Returns whether there was an unverified one.
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Some files with everything that is known of them, in ascending order of their hashes from behind `after` on;

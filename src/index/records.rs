@@ -23,6 +23,13 @@ pub trait Recorded {
     /// Those of these xorbs that readers may see and that somebody of this domain has uploaded, in no order.
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
+    /// Those of these files that a repository has, in no order; whether all that it may claim of the sha256 is known, too.
+    fn claimed_files(
+        &self,
+        files: Vec<FileHash>,
+        repo: String,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>>;
+
     /// The repositories that have registered a file, ascending, and whether they have claimed the sha256 which is known of
     /// it.
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>>;

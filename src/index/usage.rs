@@ -15,8 +15,18 @@ pub struct Usage {
     pub file_count: u64,
     /// Raw bytes of these files.
     pub logical_len: u64,
-    /// Serialized bytes of the xorbs that these files refer to, each counted once.
+    /// Serialized bytes of the xorbs that these files refer to, each counted once, and of the records of these files, see
+    /// [`record_len`].
     pub physical_len: u64,
+}
+
+/// Bytes that the record of a registration has for a file of so many terms, in whole KiB: a header, a sha256, and each term
+/// with its verification hash, of 48 bytes each (spec 4.2). Rounded down: the records of common files are shorter, and so
+/// are the rows of the index, which do not count either.
+#[must_use]
+pub const fn record_len(term_count: usize) -> u64 {
+    let record_count = (term_count as u64).saturating_add(1).saturating_mul(2);
+    record_count.saturating_mul(48) / 1024 * 1024
 }
 
 /// What a repository has, with its name.

@@ -1,18 +1,21 @@
 //! Whether a file has the sha256 that its client says (spec 6.2, rule 11).
 //!
-//! The file hash does not prove it, so the file is read: after its registration, by a task that takes one claim after
-//! the other, the oldest first, and one piece of a file after the other, so that requests hardly notice. Until then the
-//! claim is told only to the repository that made it. In the place of one that turns out false comes what the file
-//! really has, so a lie about a file can be told once.
+//! The file hash does not prove it, so the file is read: after its registration, by a task that reads one piece of a file
+//! after the other, so that requests hardly notice. Until then the claim is told only to the repository that made it, and
+//! refuses nothing that another repository claims. In the place of all of them comes what the file really has.
+//!
+//! Repositories take turns: in each, one of them has its oldest claims settled, or a part of a large file read. However
+//! much one of them claims, the others wait for a turn of it, not for all of it.
 //!
 //! Files that take long to read have a lane of their own, and do not hold up the others.
 //!
 //! A file that cannot be read settles nothing. It is tried again, after a pause that grows, and the others go on.
 //! Nothing here needs to survive a crash: a claim is unverified until its state says otherwise.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod progress;
+
+use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -21,16 +24,17 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
+pub(super) use self::progress::Progress;
+use self::progress::{Read, Reading};
 use super::Cas;
 use super::access::Claims;
-use super::contents::Walk;
 use super::download::Proof;
 use super::error::{ReadError, StoreError};
 use super::files::{ReconstructError, reader};
 use super::reconstruct::Inconsistency;
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, FileHash};
-use crate::index::{Claim, ClaimState, Reader};
+use crate::index::{Claim, ClaimState};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
@@ -40,8 +44,12 @@ const PAGE_COUNT: u32 = 100;
 /// Bytes of the smallest file that counts as a giant: reading it takes a worker about half a minute.
 pub(super) const GIANT_LEN: u64 = 16 << 30;
 
-/// Claims that contradict a later registration and are kept to be taken first. What is too many waits like the others.
-const MAX_URGENT_COUNT: usize = 64;
+/// Raw bytes that are read in one turn of a repository: half a second of a worker.
+const TURN_LEN: u64 = if cfg!(test) { 64 << 10 } else { 256 << 20 };
+
+/// Repositories of which a file may be read in part at once; each takes memory for its terms. The others wait until one of
+/// these files is done.
+const MAX_READING_COUNT: usize = 256;
 
 /// A file that is known by its sha256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,27 +103,10 @@ impl Unsettled {
     }
 }
 
-/// Claims that are verified one after the other.
+/// Claims of which one is verified at a time.
 #[derive(Debug, Default)]
 struct Lane {
     bell: Notify,
-    /// To be taken before the others.
-    urgent: Mutex<VecDeque<Claim>>,
-}
-
-impl Lane {
-    fn push(&self, claim: Claim) {
-        let mut urgent = self.urgent.lock().unwrap_or_else(PoisonError::into_inner);
-        if urgent.len() < MAX_URGENT_COUNT && !urgent.contains(&claim) {
-            urgent.push_back(claim);
-        }
-        drop(urgent);
-        self.bell.notify_one();
-    }
-
-    fn pop(&self) -> Option<Claim> {
-        self.urgent.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
 }
 
 /// Why a file could not be read.
@@ -125,13 +116,6 @@ pub(super) enum CheckError {
     File(#[from] ReconstructError),
     #[error(transparent)]
     Read(#[from] ReadError),
-}
-
-/// A file that could not be read.
-#[derive(Clone, Copy, Debug)]
-struct Unreadable {
-    next_try: Instant,
-    pause: Duration,
 }
 
 impl Cas {
@@ -157,72 +141,124 @@ impl Cas {
     }
 
     async fn verify_lane(&self, lens: Range<u64>, pauses: Pauses) {
-        let (mut unreadable, mut counted) = (HashMap::new(), 0);
+        let (mut progress, mut counted) = (Progress::default(), 0);
         let lane = self.unsettled.lane(lens.start);
         loop {
-            if let Err(error) = self.settle_all(&lens, &mut unreadable, pauses).await {
-                tracing::warn!(error = %chain(&error), "claims of a sha256 wait: the index does not answer");
-                sleep(pauses.index).await;
-                continue;
-            }
+            let has_read = match self.settle_some(&lens, &mut progress, pauses).await {
+                Ok(has_read) => has_read,
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "claims of a sha256 wait: the index does not answer");
+                    sleep(pauses.index).await;
+                    continue;
+                }
+            };
+            let unreadable = &progress.unreadable;
             let count = i64::try_from(unreadable.len()).unwrap_or(i64::MAX);
             self.metrics.sha256_unreadable.inc_by(count - counted);
             counted = count;
+            if has_read {
+                continue;
+            }
             let rung = lane.bell.notified();
-            match unreadable.values().map(|file: &Unreadable| file.next_try).min() {
+            match unreadable.values().map(|file| file.next_try).min() {
                 None => rung.await,
                 Some(next_try) => drop(timeout_at(next_try, rung).await),
             }
         }
     }
 
-    /// Goes through all claims once, except for files whose pause is not over.
-    async fn settle_all(
+    /// Gives each repository with claims a turn; where none of them had anything to read, goes through the claims that nobody
+    /// stands for, as a restored store has them. Files whose pause is not over are left out. Returns whether anything was read
+    /// in turns, so that there may be more.
+    pub(super) async fn settle_some(
         &self,
         lens: &Range<u64>,
-        unreadable: &mut HashMap<FileHash, Unreadable>,
+        progress: &mut Progress,
         pauses: Pauses,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let (mut after, mut has_read) = (None, false);
+        while let Some(repo) = self.index.next_claimant(lens.clone(), after).await? {
+            has_read |= self.take_turn(&repo, lens, progress, pauses).await?;
+            after = Some(repo);
+        }
+        if has_read {
+            return Ok(true);
+        }
+        // What was given up meanwhile.
+        progress.reading.clear();
         let (mut after, mut listed) = (None, HashSet::new());
         loop {
             let page = self.index.unverified_claims(lens.clone(), after, PAGE_COUNT).await?;
             after = page.last().map(|claim| claim.file);
             for claim in &page {
-                while let Some(urgent) = self.unsettled.lane(lens.start).pop() {
-                    self.try_settle(urgent, unreadable, pauses).await;
-                }
-                if unreadable.contains_key(&claim.file) {
+                if progress.unreadable.contains_key(&claim.file) {
                     listed.insert(claim.file);
                 }
-                self.try_settle(*claim, unreadable, pauses).await;
+                let is_paused = progress.is_paused(claim.file);
+                if !is_paused && self.index.readers_of(claim.file).await?.iter().all(|(_, has_claimed)| !has_claimed) {
+                    let read = self.settle(*claim).await;
+                    progress.note(*claim, read.map(Read::Done), pauses);
+                }
             }
             if after.is_none() {
-                // What is not listed any more was settled by somebody else, or is gone.
-                unreadable.retain(|file, tried| listed.contains(file) || tried.next_try > Instant::now());
-                return Ok(());
+                // What is not listed any more was settled by another process, or is gone.
+                progress.unreadable.retain(|file, tried| listed.contains(file) || tried.next_try > Instant::now());
+                return Ok(false);
             }
         }
     }
 
-    async fn try_settle(&self, claim: Claim, unreadable: &mut HashMap<FileHash, Unreadable>, pauses: Pauses) {
-        let before = unreadable.get(&claim.file).copied();
-        if before.is_some_and(|tried| tried.next_try > Instant::now()) {
-            return;
+    /// One turn of a repository; whether anything was read in it.
+    async fn take_turn(
+        &self,
+        repo: &str,
+        lens: &Range<u64>,
+        progress: &mut Progress,
+        pauses: Pauses,
+    ) -> Result<bool, StoreError> {
+        let (mut left, mut after, mut has_read) = (TURN_LEN, None, false);
+        if let Some(reading) = progress.reading.remove(repo) {
+            let claim = reading.claim;
+            left = self.read_in_turn(repo, reading, left, progress, pauses).await;
+            (after, has_read) = (Some(claim.file), true);
+        } else if progress.reading.len() >= MAX_READING_COUNT {
+            return Ok(false);
         }
-        match self.settle(claim).await {
-            Ok(_) => {
-                unreadable.remove(&claim.file);
-            }
-            Err(error) => {
-                let pause = before.map_or(pauses.first, |tried| tried.pause.saturating_mul(2).min(pauses.longest));
-                if before.is_none() {
-                    // Once, not with every try.
-                    let (file, error) = (claim.file, chain(&error));
-                    tracing::error!(%file, %error, "the sha256 of a file cannot be verified now; it is tried again");
-                } else {
-                    tracing::debug!(file = %claim.file, error = %chain(&error), "still unreadable");
+        while left > 0 {
+            let page = self.index.claims_of(repo.to_owned(), lens.clone(), after, PAGE_COUNT).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.file);
+            for claim in page {
+                if left > 0 && !progress.is_paused(claim.file) {
+                    let reading = Reading::new(claim, Proof::Elsewhere);
+                    left = self.read_in_turn(repo, reading, left, progress, pauses).await;
+                    has_read = true;
                 }
-                unreadable.insert(claim.file, Unreadable { next_try: Instant::now() + pause, pause });
+            }
+        }
+        Ok(has_read)
+    }
+
+    /// Reads on, and returns how many bytes are left of the turn.
+    async fn read_in_turn(
+        &self,
+        repo: &str,
+        reading: Reading,
+        left: u64,
+        progress: &mut Progress,
+        pauses: Pauses,
+    ) -> u64 {
+        let claim = reading.claim;
+        let mut rest = left;
+        match self.read_for(reading, &mut rest).await {
+            Ok(Read::Part(reading)) => {
+                progress.reading.insert(repo.to_owned(), *reading);
+                0
+            }
+            read => {
+                progress.note(claim, read, pauses);
+                // A file that is empty, or cannot be read, takes time, too.
+                rest.min(left.saturating_sub(TURN_LEN / 1024))
             }
         }
     }
@@ -241,52 +277,58 @@ impl Cas {
                 tracing::debug!(file = %claim.file, error = %chain(&error), "a claim cannot be verified now");
                 None
             }
-            Err(_) => {
-                let known = self.index.find_file(claim.file, Reader::All, None).await.ok().flatten();
-                self.unsettled.lane(known.map_or(0, |file| file.raw_len)).push(claim);
-                None
-            }
+            // It is settled in a turn of its repository.
+            Err(_) => None,
         }
     }
 
     /// Reads the file and says in the index what became of the claim. `None` where there is no such file any more.
     async fn settle(&self, claim: Claim) -> Result<Option<ClaimState>, CheckError> {
-        let mut actual = self.sha256_of(claim.file, Proof::Elsewhere).await?;
-        if actual.is_some_and(|actual| actual != claim.sha256) {
-            // A client has lied, or the store has lost something: what is said of either is proven first.
-            actual = self.sha256_of(claim.file, Proof::Chunks).await?;
+        let (mut reading, mut left) = (Reading::new(claim, Proof::Elsewhere), u64::MAX);
+        loop {
+            match self.read_for(reading, &mut left).await? {
+                Read::Part(part) => reading = *part,
+                Read::Done(state) => return Ok(state),
+            }
         }
-        let Some(actual) = actual else { return Ok(None) };
-        let state = if actual == claim.sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
+    }
+
+    /// Reads on, so many bytes, which are counted down, and the rest of a term; at the end of the file, says in the index what became of the claim.
+    async fn read_for(&self, mut reading: Reading, left: &mut u64) -> Result<Read, CheckError> {
+        let Claim { file, sha256 } = reading.claim;
+        loop {
+            if reading.terms.is_empty() {
+                reading.terms = match self.next_terms(&mut reading.walk).await {
+                    Err(ReconstructError::NotFound) => return Ok(Read::Done(None)),
+                    terms => terms?.into(),
+                };
+            }
+            let Some(term) = reading.terms.pop_front() else { break };
+            reading.hasher = self.hash_term(file, &term, reading.proof, reading.hasher).await?;
+            *left = left.saturating_sub(term.raw_len.into());
+            if *left == 0 {
+                return Ok(Read::Part(Box::new(reading)));
+            }
+        }
+        let actual = Sha256::from_digest(reading.hasher.finalize().into());
+        if actual != sha256 && reading.proof == Proof::Elsewhere {
+            // A client has lied, or the store has lost something: what is said of either is proven first.
+            return Ok(Read::Part(Box::new(Reading::new(reading.claim, Proof::Chunks))));
+        }
+        let claim = reading.claim;
+        let state = if actual == sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
         if !self.index.settle_claim(claim, state).await.map_err(|error| ReadError::Store(error.into()))? {
             // Somebody else was faster, and has read the same bytes.
-            return Ok(Some(state));
+            return Ok(Read::Done(Some(state)));
         }
         if state == ClaimState::Verified {
             self.metrics.sha256_verified.inc();
         } else {
             self.metrics.sha256_void.inc();
-            let (file, claimed) = (claim.file, claim.sha256);
+            let claimed = sha256;
             tracing::warn!(%file, %claimed, %actual, "a client has claimed a false sha256; the true one takes its place");
         }
-        Ok(Some(state))
-    }
-
-    /// Reads all of a file; `None` where it is not there.
-    async fn sha256_of(&self, file: FileHash, proof: Proof) -> Result<Option<Sha256>, CheckError> {
-        let (mut walk, mut hasher) = (Walk::new(file, Reader::All), Hasher::new());
-        loop {
-            let terms = match self.next_terms(&mut walk).await {
-                Err(ReconstructError::NotFound) => return Ok(None),
-                terms => terms?,
-            };
-            if terms.is_empty() {
-                return Ok(Some(Sha256::from_digest(hasher.finalize().into())));
-            }
-            for term in terms {
-                hasher = self.hash_term(file, &term, proof, hasher).await?;
-            }
-        }
+        Ok(Read::Done(Some(state)))
     }
 
     pub(super) async fn hash_term(

@@ -235,7 +235,50 @@ async fn the_stream_of_events_ends_with_the_sentence_that_says_what_to_do() {
     // The other refusals have a status still.
     let spoilt = shard.with_wrong_proof();
     let answer = send(&store.client, "POST", "/v2/shards", Some(&writer), spoilt.bytes()).await;
-    answer.problem(400, "no_proof");
+    answer.problem(400, "missing_xorb");
+}
+
+/// Bytes of the records in the directory `shards`.
+fn records_len(server: &TestServer) -> u64 {
+    let entries = |path: PathBuf| std::fs::read_dir(path).expect("a directory").map(|entry| entry.expect("an entry"));
+    let directories = entries(server.data_dir().join("shards")).filter(|entry| entry.path().is_dir());
+    directories.flat_map(|entry| entries(entry.path())).map(|entry| entry.metadata().expect("a file").len()).sum()
+}
+
+#[tokio::test]
+async fn record_of_a_registration_is_charged_and_goes_with_its_file() {
+    // 48 bytes for a header, a sha256, and twice for each of 1000 terms, in whole KiB.
+    const RECORD_LEN: u64 = 93 << 10;
+    let limit = |xorbs: &[Xorb]| xorbs[0].bytes.len() as u64 + RECORD_LEN;
+    let store = Store::with(|xorbs| format!("quota_physical_bytes = {}", limit(xorbs))).await;
+    let writer = store.writer("acme/bert");
+    let xorb = &store.xorbs[0];
+    let before = records_len(&store.server);
+    // What lists xorbs and has no file leaves nothing.
+    let mut listing = upload_shard(xorb, 0, 6);
+    listing.shard.files.clear();
+    for _ in 0..3 {
+        store.accepted(&writer, &listing, false).await;
+    }
+    assert_eq!(records_len(&store.server), before);
+
+    let (scattered, more) = (shard_of(&[(xorb, 1, 2); 1000]), shard_of(&[(xorb, 2, 3); 1000]));
+    store.accepted(&writer, &scattered, true).await;
+    assert_eq!(store.used(&writer).await[2], limit(&store.xorbs));
+    let left = records_len(&store.server) - before;
+    assert!((RECORD_LEN..RECORD_LEN + 2048).contains(&left), "{left} bytes");
+    let problem = store.refused(&writer, &more).await;
+    assert_eq!((&problem["quantity"], &problem["added"]), (&json!("physical_bytes"), &json!(RECORD_LEN)));
+    // A file that is known comes along, and is not written down again.
+    let mut both = upload_shard(xorb, 3, 5);
+    both.shard.files.push(scattered.shard.files[0].clone());
+    store.accepted(&writer, &both, true).await;
+    assert!(records_len(&store.server) - before < left + 2048);
+    assert_eq!(store.used(&writer).await[2], limit(&store.xorbs));
+
+    store.remove(&writer, &scattered).await;
+    assert_eq!(store.used(&writer).await[2], xorb.bytes.len() as u64);
+    store.accepted(&writer, &more, true).await;
 }
 
 #[tokio::test]

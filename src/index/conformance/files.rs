@@ -18,6 +18,7 @@ suite! {
     a_registration_with_a_missing_xorb_changes_nothing_at_all
     a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them
     a_file_is_not_known_with_another_sha256
+    unverified_claims_of_two_repositories_may_contradict_each_other
     a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified
     unverified_claims_are_listed_in_order_from_behind_any_of_them
     what_a_file_has_takes_the_place_of_a_false_claim_and_nothing_else_can_be_claimed_then
@@ -123,7 +124,7 @@ async fn a_file_is_not_known_with_another_sha256(db: Db) {
         let outcome = db.register(&registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
         assert!(matches!(outcome, Registered::New | Registered::Added | Registered::Known), "{outcome:?}");
     }
-    let other = registration("s", vec![file(8, &[term(1, 0, 1)]), claimed(Some(sha256(2)))], &[1]);
+    let other = registration("r", vec![file(8, &[term(1, 0, 1)]), claimed(Some(sha256(2)))], &[1]);
     assert_eq!(
         db.register(&other).await.unwrap(),
         Registered::OtherSha256 { file: file_hash(9), unverified: Some(sha256(1)) }
@@ -132,6 +133,50 @@ async fn a_file_is_not_known_with_another_sha256(db: Db) {
     assert_eq!(db.find_sha256(sha256(1), reader("r")).await.unwrap(), claimed_file(9));
     assert_eq!(db.find_sha256(sha256(1), reader("s")).await.unwrap(), None);
     assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), None);
+}
+
+async fn unverified_claims_of_two_repositories_may_contradict_each_other(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let register = async |repo: &str, byte: u8| {
+        let new = NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) };
+        db.register(&registration(repo, vec![new], &[1])).await.unwrap()
+    };
+    for (repo, byte) in [("a", 1), ("b", 2), ("c", 2)] {
+        assert_eq!(register(repo, byte).await, Registered::New);
+        assert_eq!(register(repo, byte).await, Registered::Known);
+    }
+    let refused = |byte| Registered::OtherSha256 { file: file_hash(9), unverified: Some(sha256(byte)) };
+    assert_eq!((register("b", 1).await, register("a", 2).await), (refused(2), refused(1)));
+    let found = async |repo: &str| {
+        let mut found = Vec::new();
+        for byte in 1..4 {
+            found.push(db.find_sha256(sha256(byte), reader(repo)).await.unwrap().map(|known| known.is_verified));
+        }
+        found
+    };
+    assert_eq!(found("a").await, [Some(false), None, None]);
+    assert_eq!(found("b").await, [None, Some(false), None]);
+    let listed = async |repo: &str| db.files_after(reader(repo), None, 1).await.unwrap()[0].sha256;
+    assert_eq!((listed("a").await, listed("c").await), (Some(sha256(1)), Some(sha256(2))));
+    let claims_of = async |repo: &str| db.claims_of(repo.to_owned(), ANY_LEN, None, 9).await.unwrap();
+    let claim = |byte| Claim { file: file_hash(9), sha256: sha256(byte) };
+    assert_eq!((claims_of("a").await, claims_of("b").await), (vec![claim(1)], vec![claim(2)]));
+    let next = async |after: Option<&str>| db.next_claimant(ANY_LEN, after.map(str::to_owned)).await.unwrap();
+    assert_eq!((next(None).await.as_deref(), next(Some("a")).await.as_deref()), (Some("a"), Some("b")));
+    assert_eq!(next(Some("c")).await, None);
+
+    // What only one has claimed goes with it, and what others have claimed takes its place.
+    db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
+    assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [claim(2)]);
+    assert_eq!(found("b").await, [None, Some(false), None]);
+    assert_eq!(register("a", 3).await, Registered::New);
+    assert!(db.settle_claim(claim(3), ClaimState::Verified).await.unwrap());
+    for repo in ["a", "b", "c"] {
+        assert_eq!(found(repo).await, [None, None, Some(true)]);
+        assert_eq!(claims_of(repo).await, []);
+    }
+    assert_eq!(next(None).await, None);
+    assert_eq!(register("b", 2).await, Registered::OtherSha256 { file: file_hash(9), unverified: None });
 }
 
 async fn a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified(db: Db) {

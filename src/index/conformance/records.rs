@@ -8,6 +8,7 @@ use crate::index::{Claim, ClaimState, NewFile, NewXorb, Registered, Ticket};
 suite! {
     owned_xorbs_are_those_of_the_domain_that_can_be_seen
     readers_of_a_file_come_with_whether_they_said_what_is_known_now
+    claimed_files_are_those_of_the_repository_and_its_sha256
     what_a_registration_adds_to_known_files_is_told_apart_from_nothing
 }
 
@@ -47,8 +48,31 @@ async fn readers_of_a_file_come_with_whether_they_said_what_is_known_now(db: Db)
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
     assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     assert_eq!(db.unverified_sha256(file_hash(9)).await.unwrap(), None);
+    // What the file has is everybody's, and nobody's claim.
     register("c", Some(2)).await;
-    assert_eq!(readers().await, pairs([("a", true), ("b", true), ("c", true)]));
+    assert_eq!(readers().await, pairs([("a", false), ("b", false), ("c", false)]));
+}
+
+async fn claimed_files_are_those_of_the_repository_and_its_sha256(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let register = async |repo: &str, byte: u8, claim: Option<u8>| {
+        let new = NewFile { sha256: claim.map(sha256), ..file(byte, &[term(1, 0, 1)]) };
+        db.register(&registration(repo, vec![new], &[1])).await.unwrap();
+    };
+    register("a", 7, None).await;
+    register("a", 8, Some(1)).await;
+    register("b", 7, Some(2)).await;
+    let claimed = async |repo: &str| {
+        let mut claimed = db.claimed_files([6, 7, 8].map(file_hash).to_vec(), repo.to_owned()).await.unwrap();
+        claimed.sort_unstable_by_key(|(file, _)| *file.as_bytes());
+        claimed
+    };
+    assert_eq!(claimed("a").await, [(file_hash(7), false), (file_hash(8), true)]);
+    assert_eq!(claimed("b").await, [(file_hash(7), true)]);
+    assert_eq!(claimed("c").await, []);
+    let claim = Claim { file: file_hash(7), sha256: sha256(2) };
+    assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
+    assert_eq!(claimed("a").await, [(file_hash(7), true), (file_hash(8), true)], "it cannot claim more than is known");
 }
 
 async fn what_a_registration_adds_to_known_files_is_told_apart_from_nothing(db: Db) {
@@ -56,9 +80,11 @@ async fn what_a_registration_adds_to_known_files_is_told_apart_from_nothing(db: 
     let mut new = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    // Not worth a record that the repository would have to be charged for.
     new.dedup.push((ChunkHash::from_bytes([1; 32]), hash(1)));
-    assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
+    let found = db.find_dedup(ChunkHash::from_bytes([1; 32]), None, NOW).await.unwrap();
+    assert_eq!(found.map(|found| found.xorb), Some(hash(1)));
     new.files[0].sha256 = Some(sha256(1));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
@@ -67,9 +93,4 @@ async fn what_a_registration_adds_to_known_files_is_told_apart_from_nothing(db: 
     new.dedup.push((ChunkHash::from_bytes([2; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     assert!(db.find_file(file_hash(8), reader("r"), None).await.unwrap().is_some());
-    // Only listed xorbs, and a chunk of one: it is all that the shard told.
-    let mut listing = registration("r", Vec::new(), &[1]);
-    listing.dedup.push((ChunkHash::from_bytes([3; 32]), hash(1)));
-    assert_eq!(db.register(&listing).await.unwrap(), Registered::Added);
-    assert_eq!(db.register(&listing).await.unwrap(), Registered::Known);
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 
-use super::files::{file, file_hash, registration, term};
+use super::files::{file, file_hash, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, put, xorb};
 use crate::index::{
-    Allowance, Excess, Limits, NewXorb, Quantity, Reader, Registered, Registration, RemovedClaims, RepoUsage, Usage,
+    Allowance, Excess, Limits, NewFile, NewXorb, Quantity, Reader, Registered, Registration, RemovedClaims, RepoUsage,
+    Usage,
 };
 
 suite! {
@@ -20,6 +21,7 @@ suite! {
     the_limit_of_an_owner_is_for_all_of_its_repositories_together
     of_two_registrations_at_the_limit_one_wins
     a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept
+    records_of_scattered_files_are_charged_and_given_back
     usages_are_listed_in_pages_by_name
     the_largest_usages_are_the_first_and_as_many_as_asked_for
 }
@@ -57,6 +59,42 @@ fn limited(repo: &str, allowance: &Allowance, files: &[u8]) -> Registration {
 
 fn own(repo: Limits) -> Allowance {
     Allowance { repo, owner: None }
+}
+
+async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
+    stocked(&db).await;
+    // 48 bytes for a header, a sha256, and twice for each term: 93 whole KiB.
+    let scattered = || file(9, &[term(1, 0, 1); 1000]);
+    let record_len = 93 << 10;
+    let used = |record_len: u64| Usage { file_count: 1, logical_len: 1_000_000, physical_len: len(&[1]) + record_len };
+    let limited = |physical_len, sha256| {
+        let allowance = own(Limits { physical_len: Some(physical_len), ..Limits::default() });
+        let new = NewFile { sha256, ..scattered() };
+        Registration { allowance, ..registration("a", vec![new], &[1]) }
+    };
+    let excess = Registered::OverQuota(Excess {
+        is_owner_wide: false,
+        quantity: Quantity::PhysicalBytes,
+        limit: len(&[1]) + record_len - 1,
+        used: 0,
+        added: len(&[1]) + record_len,
+    });
+    assert_eq!(db.register(&limited(len(&[1]) + record_len - 1, None)).await.unwrap(), excess);
+    assert_eq!(db.register(&limited(len(&[1]) + record_len, None)).await.unwrap(), Registered::New);
+    assert_eq!(usage(&db, "a").await, used(record_len));
+    // It makes no record, and costs nothing.
+    assert_eq!(db.register(&limited(0, None)).await.unwrap(), Registered::Known);
+    // This one makes another one.
+    let claimed = |physical_len| limited(physical_len, Some(sha256(1)));
+    assert!(matches!(db.register(&claimed(len(&[1]) + record_len)).await.unwrap(), Registered::OverQuota(_)));
+    assert_eq!(db.register(&claimed(u64::MAX)).await.unwrap(), Registered::Added);
+    assert_eq!(usage(&db, "a").await, used(2 * record_len));
+    db.register(&registration("b", vec![scattered()], &[1])).await.unwrap();
+    assert_eq!(usage(&db, "b").await, used(record_len));
+    for repo in ["a", "b"] {
+        db.remove_claims(file_hash(9), Some(repo.to_owned()), NOW).await.unwrap();
+        assert_eq!(usage(&db, repo).await, Usage::default(), "{repo}");
+    }
 }
 
 async fn a_repository_has_its_files_and_each_of_their_xorbs_once_whoever_else_has_them(db: Db) {

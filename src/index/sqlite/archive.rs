@@ -17,7 +17,7 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::archive::{FileRecord, RestoredFile, Sha256State};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
-use crate::index::{migrate, rows};
+use crate::index::{migrate, record_len, rows};
 use crate::runtime::clock::Timestamp;
 
 /// Files on one page, at most.
@@ -234,8 +234,9 @@ async fn write_record(
         }
     }
     for repo in &file.repos {
-        let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?)";
-        execute(op, connection, sql, |query| query.bind(id).bind(repo.clone())).await?;
+        let sql = "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?)";
+        let record_len = record_len(file.terms.len()).cast_signed();
+        execute(op, connection, sql, |query| query.bind(id).bind(repo.clone()).bind(record_len)).await?;
     }
     Ok(())
 }

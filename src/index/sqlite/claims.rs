@@ -2,15 +2,17 @@
 
 use std::ops::Range;
 
-use sqlx::SqliteConnection;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, SqliteConnection};
 
-use super::files::{execute, file_hash, repo_of};
+use super::files::{execute, file_hash, release, repo_of};
 use super::{SqliteIndex, get, map};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::index::error::{Inconsistent, IndexError};
-use crate::index::{Claim, ClaimState, KnownSha256, Reader};
+use crate::index::{Claim, ClaimIndex, ClaimState, KnownSha256, Reader};
 
 /// The states of a claim in `files.sha256_state`.
 const NONE: i64 = 0;
@@ -20,9 +22,11 @@ const VERIFIED: i64 = 2;
 /// What became of a claim in a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
-    /// It is what is known of the file now, or was before.
-    Agreed,
-    /// Another one is known of the file; unverified where it is given.
+    /// It was known, of this repository or as what the file has.
+    Known,
+    /// It was not.
+    New,
+    /// Another one is known: of this repository, and then unverified and given, or else as what the file has.
     Other(Option<Sha256>),
 }
 
@@ -30,16 +34,21 @@ impl SqliteIndex {
     pub(super) async fn read_sha256(&self, sha256: Sha256, reader: Reader) -> Result<Option<KnownSha256>, IndexError> {
         const SQL: &str = "SELECT hash, sha256_state FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) AND \
              (?2 IS NULL AND sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = coalesce(?2, '*') AND (sha256_state = 2 OR has_claimed = 1))) \
+             WHERE file_id = id AND repo = coalesce(?2, '*') AND (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL))) \
              ORDER BY sha256_state DESC, id LIMIT 1";
+        // The repository's own, which contradicts that of another one.
+        const OWN: &str = "SELECT hash, sha256_state FROM file_repos JOIN files ON id = file_id \
+             WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 ORDER BY id LIMIT 1";
         let op = "find a file by its sha256";
-        let row = sqlx::query(SQL)
-            .bind(sha256.as_digest().as_slice())
-            .bind(repo_of(&reader))
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(|error| map(op, error))?;
-        let Some(row) = row else { return Ok(None) };
+        let mut found = None;
+        for sql in [SQL, OWN] {
+            let query = sqlx::query(sql).bind(sha256.as_digest().as_slice()).bind(repo_of(&reader));
+            found = query.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some(row) = found else { return Ok(None) };
         let is_verified = get::<i64>(op, &row, 1)? == VERIFIED;
         Ok(Some(KnownSha256 { file: file_hash(op, get(op, &row, 0)?)?, is_verified }))
     }
@@ -75,56 +84,143 @@ impl SqliteIndex {
             ClaimState::Verified => claim.sha256,
             ClaimState::False { actual } => actual,
         };
-        let sql = "UPDATE files SET sha256 = ?, sha256_state = ? WHERE hash = ? AND sha256 = ? AND sha256_state = 1";
-        let result = sqlx::query(sql)
-            .bind(actual.as_digest().as_slice())
-            .bind(VERIFIED)
-            .bind(claim.file.as_bytes().as_slice())
-            .bind(claim.sha256.as_digest().as_slice())
-            .execute(&self.writer)
-            .await
-            .map_err(|error| map("settle a claim", error))?;
-        Ok(result.rows_affected() == 1)
+        let op = "settle a claim";
+        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+        let settled = settle(op, &mut connection, claim.file, actual).await;
+        release(connection, settled.is_ok()).await;
+        settled
     }
 }
 
-/// Makes a claim for a file that is there.
+impl ClaimIndex for SqliteIndex {
+    fn next_claimant(
+        &self,
+        lens: Range<u64>,
+        after: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, IndexError>> {
+        // No name is empty, so that every one comes after that.
+        const SQL: &str = "SELECT repo FROM file_repos CROSS JOIN files ON id = file_id \
+             WHERE has_claimed = 1 AND repo > ?1 AND sha256_state = 1 AND raw_len >= ?2 AND raw_len < ?3 \
+             ORDER BY repo LIMIT 1";
+        let op = "find a repository with unverified claims";
+        async move {
+            let query = sqlx::query(SQL).bind(after.unwrap_or_default());
+            let query = query.bind(sql_len(lens.start)).bind(sql_len(lens.end));
+            let row = query.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+            row.map(|row| get(op, &row, 0)).transpose()
+        }
+        .boxed()
+    }
+
+    fn claims_of(
+        &self,
+        repo: String,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        const SQL: &str = "SELECT hash, coalesce(claim, sha256) FROM file_repos CROSS JOIN files ON id = file_id \
+             WHERE has_claimed = 1 AND repo = ?5 AND file_id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND \
+             sha256_state = 1 AND raw_len >= ?3 AND raw_len < ?4 ORDER BY file_id LIMIT ?2";
+        let op = "list unverified claims of a repository";
+        async move {
+            let query = sqlx::query(SQL).bind(after.map(|file| file.as_bytes().to_vec())).bind(limit);
+            let query = query.bind(sql_len(lens.start)).bind(sql_len(lens.end)).bind(repo);
+            let rows = query.fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+            let parse = |row: &SqliteRow| {
+                let file = file_hash(op, get(op, row, 0)?)?;
+                Ok(Claim { file, sha256: parse_sha256(op, file, get(op, row, 1)?)? })
+            };
+            rows.iter().map(parse).collect()
+        }
+        .boxed()
+    }
+}
+
+/// What the file has takes the place of all that was claimed of it.
+async fn settle(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    file: FileHash,
+    actual: Sha256,
+) -> Result<bool, IndexError> {
+    const SETTLE: &str =
+        "UPDATE files SET sha256 = ?, sha256_state = 2 WHERE hash = ? AND sha256_state = 1 RETURNING id";
+    const FORGET: &str = "UPDATE file_repos SET has_claimed = 0, claim = NULL WHERE file_id = ? AND has_claimed = 1";
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let row = sqlx::query(SETTLE)
+        .bind(actual.as_digest().as_slice())
+        .bind(file.as_bytes().as_slice())
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let Some(row) = row else { return Ok(false) };
+    let id: i64 = get(op, &row, 0)?;
+    execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(true)
+}
+
+/// Makes a repository's claim for a file that it has. Only what contradicts the file, or an unverified claim of the same
+/// repository, is not made.
 pub(super) async fn make_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
     file_id: i64,
+    repo: &str,
     claim: Claim,
 ) -> Result<Made, IndexError> {
-    let row = sqlx::query("SELECT sha256, sha256_state FROM files WHERE id = ?")
+    const KNOWN: &str = "SELECT sha256, sha256_state, has_claimed, claim FROM files JOIN file_repos ON file_id = id \
+         WHERE id = ? AND repo = ?";
+    const FIRST: &str = "UPDATE files SET sha256 = ?, sha256_state = 1 WHERE id = ?";
+    const SIGN: &str = "UPDATE file_repos SET has_claimed = 1, claim = ? WHERE file_id = ? AND repo = ?";
+    let row = sqlx::query(KNOWN)
         .bind(file_id)
+        .bind(repo.to_owned())
         .fetch_one(&mut *connection)
         .await
         .map_err(|error| map(op, error))?;
-    let (before, state): (Option<&[u8]>, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
-    let before = before.map(|digest| parse_sha256(op, claim.file, digest)).transpose()?;
-    match (before, state) {
-        (Some(before), _) if before == claim.sha256 => Ok(Made::Agreed),
-        (_, NONE) => {
-            execute(op, connection, "UPDATE files SET sha256 = ?, sha256_state = 1 WHERE id = ?", |query| {
-                query.bind(claim.sha256.as_digest().to_vec()).bind(file_id)
-            })
-            .await?;
-            Ok(Made::Agreed)
-        }
-        (before, state) => Ok(Made::Other(before.filter(|_| state == CLAIMED))),
+    let parse = |index: usize| {
+        let digest: Option<&[u8]> = get(op, &row, index)?;
+        digest.map(|digest| parse_sha256(op, claim.file, digest)).transpose()
+    };
+    let (known, own, state): (_, _, i64) = (parse(0)?, parse(3)?, get(op, &row, 1)?);
+    let has_claimed: bool = get(op, &row, 2)?;
+    if state != NONE && state != CLAIMED {
+        return Ok(if known == Some(claim.sha256) { Made::Known } else { Made::Other(None) });
     }
+    if has_claimed {
+        let before = own.or(known);
+        return Ok(if before == Some(claim.sha256) { Made::Known } else { Made::Other(before) });
+    }
+    if state == NONE {
+        let digest = claim.sha256.as_digest().to_vec();
+        execute(op, connection, FIRST, |query| query.bind(digest).bind(file_id)).await?;
+    }
+    let own = (state == CLAIMED && known != Some(claim.sha256)).then(|| claim.sha256.as_digest().to_vec());
+    execute(op, connection, SIGN, |query| query.bind(own).bind(file_id).bind(repo.to_owned())).await?;
+    Ok(Made::New)
 }
 
-/// Remembers that a repository has made the claim that is known of the file. Returns whether that was not known.
-pub(super) async fn sign_claim(
+/// After claims to a file were removed: what only they said of its sha256 is not known any more, and what others have said
+/// takes its place.
+pub(super) async fn hand_over_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
     file_id: i64,
-    repo: &str,
-) -> Result<bool, IndexError> {
-    let sql = "UPDATE file_repos SET has_claimed = 1 WHERE file_id = ? AND repo = ? AND has_claimed = 0";
-    let signed = execute(op, connection, sql, |query| query.bind(file_id).bind(repo.to_owned())).await?;
-    Ok(signed > 0)
+) -> Result<(), IndexError> {
+    const DISOWN: &str = "UPDATE files SET sha256 = NULL, sha256_state = 0 WHERE id = ? AND sha256_state = 1 AND \
+         NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1 AND claim IS NULL)";
+    const NEXT: &str = "UPDATE files SET sha256_state = 1, sha256 = \
+         (SELECT claim FROM file_repos WHERE file_id = id AND claim IS NOT NULL ORDER BY repo LIMIT 1) \
+         WHERE id = ? AND sha256_state = 0 AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim IS NOT NULL)";
+    const AGREE: &str = "UPDATE file_repos SET claim = NULL WHERE file_id = ?1 AND claim IS NOT NULL AND \
+         claim = (SELECT sha256 FROM files WHERE id = ?1)";
+    for sql in [DISOWN, NEXT, AGREE] {
+        execute(op, connection, sql, |query| query.bind(file_id)).await?;
+    }
+    Ok(())
 }
 
 /// A length that is larger than any that SQLite could hold is as good as the largest.

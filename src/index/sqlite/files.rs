@@ -6,7 +6,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
-use super::claims::{Made, make_claim, sign_claim};
+use super::claims::{Made, make_claim};
 use super::named::{Named, Unfit};
 use super::store::take_record;
 use super::terms::insert_terms;
@@ -16,7 +16,7 @@ use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::MAX_DEDUP_CHUNK_COUNT;
 use crate::index::rows;
-use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart};
+use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart, record_len};
 use crate::runtime::clock::Timestamp;
 
 /// Xorbs in one statement, of three parameters at most: far below SQLite's limit on parameters (32 766 since 3.32).
@@ -242,7 +242,7 @@ async fn write_registration(
         }
     }
     if let Some(meter) = &meter
-        && outcome == Registered::New
+        && outcome != Registered::Known
         && let Some(excess) = meter.excess(op, connection).await?
     {
         return Ok(Registered::OverQuota(excess));
@@ -250,10 +250,7 @@ async fn write_registration(
     for (chunk, xorb) in &registration.dedup {
         let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
         let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)";
-        let added = execute(op, connection, sql, |query| query.bind(chunk.as_bytes().to_vec()).bind(*id)).await?;
-        if added > 0 && outcome == Registered::Known {
-            outcome = Registered::Added;
-        }
+        execute(op, connection, sql, |query| query.bind(chunk.as_bytes().to_vec()).bind(*id)).await?;
     }
     named.keep(op, connection, registration.now).await?;
     Ok(outcome)
@@ -279,21 +276,25 @@ async fn write_file(
             Err(missing) => return Ok(Registered::MissingXorb(missing)),
         },
     };
-    let made = match file.sha256 {
-        None => None,
-        Some(sha256) => Some(make_claim(op, connection, id, Claim { file: file.hash, sha256 }).await?),
-    };
-    if let Some(Made::Other(unverified)) = made {
-        return Ok(Registered::OtherSha256 { file: file.hash, unverified });
-    }
     // Not OR IGNORE: what is ignored would be ignored in the triggers as well, which count this.
-    let sql = "INSERT INTO file_repos (file_id, repo) VALUES (?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
-    let added = execute(op, connection, sql, |query| query.bind(id).bind(registration.repo.clone())).await?;
-    let has_signed = made == Some(Made::Agreed) && sign_claim(op, connection, id, &registration.repo).await?;
-    Ok(match (added, has_signed) {
-        (1.., _) => Registered::New,
-        (0, true) => Registered::Added,
-        (0, false) => Registered::Known,
+    let sql =
+        "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
+    let (repo, record_len) = (registration.repo.as_str(), record_len(file.terms.len()).cast_signed());
+    let added = execute(op, connection, sql, |query| query.bind(id).bind(repo.to_owned()).bind(record_len)).await?;
+    let made = match file.sha256 {
+        None => Made::Known,
+        Some(sha256) => make_claim(op, connection, id, repo, Claim { file: file.hash, sha256 }).await?,
+    };
+    Ok(match (added, made) {
+        (_, Made::Other(unverified)) => Registered::OtherSha256 { file: file.hash, unverified },
+        (1.., Made::Known | Made::New) => Registered::New,
+        (0, Made::Known) => Registered::Known,
+        (0, Made::New) => {
+            // A further record of it.
+            let sql = "UPDATE file_repos SET record_len = record_len + ? WHERE file_id = ? AND repo = ?";
+            execute(op, connection, sql, |query| query.bind(record_len).bind(id).bind(repo.to_owned())).await?;
+            Registered::Added
+        }
     })
 }
 

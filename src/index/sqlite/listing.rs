@@ -19,11 +19,12 @@ impl SqliteIndex {
     ) -> Result<Vec<FileEntry>, IndexError> {
         // Both walk along an index that has nothing else and is in the order of the hashes: `hash` of all files, or that of
         // the repository's. Every blob comes after the empty one.
-        const ALL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = '*' AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
+        const ALL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 ELSE (SELECT coalesce(claim, sha256) \
+             FROM file_repos WHERE file_id = id AND repo = '*' AND has_claimed = 1) END, since \
              FROM files WHERE hash > ?1 AND removed_at IS NULL ORDER BY hash LIMIT ?3";
-        const OF_REPO: &str = "SELECT files.hash, raw_len, CASE WHEN sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = ?2 AND has_claimed = 1 AND sha256_state = 1) THEN sha256 END, since \
+        const OF_REPO: &str = "SELECT files.hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 \
+             ELSE (SELECT coalesce(claim, sha256) FROM file_repos WHERE file_repos.file_id = id AND repo = ?2 \
+             AND has_claimed = 1) END, since \
              FROM repo_files AS listed CROSS JOIN files ON files.id = file_id \
              WHERE repo_id = (SELECT id FROM repos WHERE name = ?2) AND listed.hash > ?1 ORDER BY listed.hash LIMIT ?3";
         let op = "list files";

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{QueryBuilder, Sqlite};
 
 use super::claims::parse_sha256;
-use super::files::{BATCH_COUNT, push_hashes};
+use super::files::{BATCH_COUNT, file_hash, push_hashes};
 use super::{SqliteIndex, get, map};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
@@ -35,9 +35,36 @@ impl Recorded for SqliteIndex {
         .boxed()
     }
 
+    fn claimed_files(
+        &self,
+        files: Vec<FileHash>,
+        repo: String,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>> {
+        let op = "find the files of a repository";
+        async move {
+            let mut claimed = Vec::new();
+            for batch in files.chunks(BATCH_COUNT) {
+                let mut query = QueryBuilder::<Sqlite>::new(
+                    "SELECT hash, has_claimed = 1 OR sha256_state = 2 FROM files JOIN file_repos ON file_id = id WHERE repo = ",
+                );
+                query.push_bind(repo.clone()).push(" AND hash IN (");
+                let mut list = query.separated(", ");
+                for file in batch {
+                    list.push_bind(file.as_bytes().to_vec());
+                }
+                query.push(")");
+                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+                for row in &rows {
+                    claimed.push((file_hash(op, get(op, row, 0)?)?, get(op, row, 1)?));
+                }
+            }
+            Ok(claimed)
+        }
+        .boxed()
+    }
+
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
-        const SQL: &str =
-            "SELECT repo, has_claimed FROM file_repos JOIN files ON file_id = id WHERE hash = ? ORDER BY repo";
+        const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL FROM file_repos JOIN files ON file_id = id WHERE hash = ? ORDER BY repo";
         let op = "find out who has a file";
         async move {
             let rows = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_all(&self.readers).await;

@@ -3,6 +3,7 @@
 
 use sqlx::{Connection, SqliteConnection};
 
+use super::claims::hand_over_claim;
 use super::files::{execute, release};
 use super::named::id_list;
 use super::store::take_record;
@@ -73,8 +74,6 @@ async fn remove(
     // The file is found by nothing any more: not by its hash, not by its sha256, not by a claim.
     const DETACH: &str = "UPDATE files SET hash = randomblob(32), sha256 = NULL, sha256_state = 0, removed_at = ? \
          WHERE id = ?";
-    const DISOWN: &str = "UPDATE files SET sha256 = NULL, sha256_state = 0 WHERE id = ? AND sha256_state = 1 AND \
-         NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1)";
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let found = sqlx::query("SELECT id FROM files WHERE hash = ?")
@@ -101,7 +100,7 @@ async fn remove(
     if is_file_removed {
         execute(op, &mut transaction, DETACH, |query| query.bind(millis(now)).bind(id)).await?;
     } else if had_claimed {
-        execute(op, &mut transaction, DISOWN, |query| query.bind(id)).await?;
+        hand_over_claim(op, &mut transaction, id).await?;
     }
     take_record(op, &mut transaction, record).await?;
     transaction.commit().await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Usage in SQLite. The triggers of migrations 9 and 12 keep it; here it is read, and compared with limits.
+//! Usage in SQLite. The triggers of migrations 9, 12 and 14 keep it; here it is read, and compared with limits.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -143,8 +143,8 @@ impl SqliteIndex {
         // A large file that was removed is charged until it is swept, and does not count.
         const COUNTED: &str = "SELECT repo || ': ' || count(*) FILTER (WHERE removed_at IS NULL) || ', ' || \
              coalesce(sum(raw_len) FILTER (WHERE removed_at IS NULL), 0) || ', ' || \
-             (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN (SELECT xorb_id FROM xorb_files \
-             JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo)) AS line \
+             (sum(record_len) + (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN \
+             (SELECT xorb_id FROM xorb_files JOIN file_repos AS r USING (file_id) WHERE r.repo = file_repos.repo))) AS line \
              FROM file_repos JOIN files ON files.id = file_id GROUP BY repo HAVING line NOT LIKE '%: 0, 0, 0' \
              UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
              FROM file_repos JOIN xorb_files USING (file_id) JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \

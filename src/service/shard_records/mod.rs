@@ -1,8 +1,10 @@
 //! What was registered and removed, kept beside the index, so that the index can be made again from blobs and these
 //! records alone.
 //!
-//! Every registration that told something new is a record, with the shard as it was sent; every removal is one, too. They
-//! are in [`RecordStore`], and nobody reads them but [`rebuild`] and the pruning of those that say nothing any more.
+//! Every registration that told something new is a record, with its files that were new to their repository, which is
+//! charged for them; every removal is one, too. They are in [`RecordStore`], and nobody reads them but [`rebuild`] and the
+//! pruning of those that say nothing any more. What a shard lists of xorbs is not in its record: blobs say as much, and
+//! deduplication by xorbs that no file needs is not worth a record that nobody is charged for.
 //!
 //! Order of effects: record durable → transaction of the index → answer. So whatever was acknowledged has its record. What
 //! a crash between the two leaves is the record of something that was not acknowledged, and a rebuilt index may have it:
@@ -41,7 +43,7 @@ use super::Cas;
 use super::error::StoreError;
 use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
-use crate::format::shard::{Shard, write_upload};
+use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
 use crate::index::Registration;
 use crate::runtime::telemetry::chain;
@@ -101,13 +103,41 @@ impl Cas {
         shard: Bytes,
     ) -> Result<Noted, StoreError> {
         let turn = self.turn_of(registration.files.iter().map(|file| file.hash)).await;
-        let owned = self.index.owned_xorbs(registration.xorbs.clone(), domain.clone()).await?;
+        let (named, shard) = self.what_is_new(registration, shard).await?;
+        let owned = self.index.owned_xorbs(named.clone(), domain.clone()).await?;
         let owned: HashSet<XorbHash> = owned.into_iter().collect();
-        let places = registration.xorbs.iter().zip(0..).filter(|(xorb, _)| owned.contains(xorb));
+        let places = named.iter().zip(0..).filter(|(xorb, _)| owned.contains(xorb));
         let places: Vec<u32> = places.map(|(_, place)| place).collect();
         let owners = if places.is_empty() { BTreeMap::new() } else { BTreeMap::from([(domain, places)]) };
         let (at, repos) = (registration.now, vec![registration.repo.clone()]);
         self.note(turn, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
+    }
+
+    /// The shard of a registration without the files that tell its repository nothing new, and the xorbs of what is left.
+    /// While the turn of its files is held.
+    async fn what_is_new(
+        &self,
+        registration: &Registration,
+        shard: Bytes,
+    ) -> Result<(Vec<XorbHash>, Bytes), StoreError> {
+        let files = registration.files.iter().map(|file| file.hash).collect();
+        let claimed = self.index.claimed_files(files, registration.repo.clone()).await?;
+        let claimed: HashMap<FileHash, bool> = claimed.into_iter().collect();
+        let is_known = |file: FileHash, has_sha256: bool| {
+            claimed.get(&file).is_some_and(|is_sha256_known| *is_sha256_known || !has_sha256)
+        };
+        let new = registration.files.iter().filter(|file| !is_known(file.hash, file.sha256.is_some()));
+        let named = distinct(new.clone().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
+        let new: HashSet<FileHash> = new.map(|file| file.hash).collect();
+        if new.len() == registration.files.len() {
+            return Ok((named, shard));
+        }
+        let write = move || {
+            let mut shard = parse_stored(&shard).expect("this program has written it");
+            shard.files.retain(|file| new.contains(&file.hash));
+            Bytes::from(write_upload(&shard).expect("a shard that was parsed can be written"))
+        };
+        Ok((named, self.verify_pool.run(write).await))
     }
 
     /// Writes down that a repository is about to give up a file, or that all of them are. To be called before the

@@ -1,7 +1,9 @@
 //! Removing records that say nothing any more.
 //!
 //! A registration says nothing any more when none of its files is in the index and there is no blob of any xorb that it
-//! names: whatever a rebuild made of it, it would make nothing. Blobs decide, and not the index alone: an index that was
+//! names: whatever a rebuild made of it, it would make nothing. Neither does it when none of its files is in the index and
+//! later removals have taken all of them from all of its repositories, whatever blobs there are: a repository that gets
+//! back what it was charged for records must not leave them for good. Else blobs decide, and not the index alone: an index that was
 //! lost, or put back from somewhere, must not cost the records which it could be made of again. A removal says nothing any
 //! more when no registration that is older has its file. So a rebuild gives the same before and after, and after a crash
 //! in between.
@@ -19,7 +21,7 @@ use super::record::{Record, parse};
 use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::FileHash;
-use crate::format::shard::{Shard, parse as parse_shard};
+use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::index::{Reader, StoreMark};
 use crate::runtime::clock::Timestamp;
 use crate::service::Cas;
@@ -47,8 +49,8 @@ pub struct Pruning {
     is_second_pass: bool,
     /// What the index had taken when this began.
     mark: Option<StoreMark>,
-    /// Files that were removed, and whether a registration of it was met that stays.
-    removed: HashMap<FileHash, bool>,
+    /// Files that were removed.
+    removed: HashMap<FileHash, Removed>,
     /// A record was met that cannot be read: whatever it registers, it may be readable one day.
     has_met_damage: bool,
 }
@@ -58,6 +60,22 @@ impl Pruning {
     fn may_remove(&self, seq: Seq) -> bool {
         let Some(StoreMark { last_record: Some(last), left, .. }) = &self.mark else { return false };
         seq.number() < *last && !left.contains(&seq.number())
+    }
+}
+
+/// What is known of the removals of a file.
+#[derive(Debug, Default)]
+struct Removed {
+    /// Whether a registration of it was met that stays.
+    is_registered: bool,
+    /// The last removal from each repository; `None` is from all of them.
+    last: HashMap<Option<String>, Seq>,
+}
+
+impl Removed {
+    /// Whether a removal that came later has taken the file from this repository.
+    fn is_taken_back(&self, seq: Seq, repo: &str) -> bool {
+        [None, Some(repo.to_owned())].iter().any(|key| self.last.get(key).is_some_and(|last| *last > seq))
     }
 }
 
@@ -98,10 +116,10 @@ impl Cas {
             Err(error) if error.kind == BlobErrorKind::Corrupt => None,
             Err(error) => return Err(error.into()),
         };
-        let (at, shard) = match record {
-            Some(Record::Register(registered)) => (registered.at, registered.shard),
-            Some(Record::Terms { at, shard, .. }) => (at, shard),
-            Some(Record::Remove { at, file, .. }) => return self.prune_removal(pruning, seq, at, file).await,
+        let (at, repos, shard) = match record {
+            Some(Record::Register(registered)) => (registered.at, registered.repos, registered.shard),
+            Some(Record::Terms { at, shard, .. }) => (at, Vec::new(), shard),
+            Some(Record::Remove { at, file, repo }) => return self.prune_removal(pruning, seq, at, (file, repo)).await,
             None => {
                 pruning.has_met_damage = true;
                 return Ok(());
@@ -114,13 +132,19 @@ impl Cas {
             pruning.has_met_damage = true;
             return Ok(());
         };
-        if pruning.may_remove(seq) && self.is_old(at) && !self.says_something(&shard).await? {
+        let is_taken_back = !repos.is_empty()
+            && !shard.files.is_empty()
+            && shard.files.iter().all(|file| {
+                let removed = pruning.removed.get(&file.hash);
+                removed.is_some_and(|removed| repos.iter().all(|repo| removed.is_taken_back(seq, repo)))
+            });
+        if pruning.may_remove(seq) && self.is_old(at) && !self.says_something(&shard, is_taken_back).await? {
             pruning.pruned.registration_count += u64::from(self.records.remove(seq).await?);
             return Ok(());
         }
         for file in shard.files {
-            if let Some(stays) = pruning.removed.get_mut(&file.hash) {
-                *stays = true;
+            if let Some(removed) = pruning.removed.get_mut(&file.hash) {
+                removed.is_registered = true;
             }
         }
         Ok(())
@@ -131,12 +155,13 @@ impl Cas {
         pruning: &mut Pruning,
         seq: Seq,
         at: Timestamp,
-        file: FileHash,
+        (file, repo): (FileHash, Option<String>),
     ) -> Result<(), StoreError> {
         if !pruning.is_second_pass {
-            pruning.removed.insert(file, false);
+            // From the oldest on.
+            pruning.removed.entry(file).or_default().last.insert(repo, seq);
         } else if pruning.may_remove(seq)
-            && pruning.removed.get(&file) == Some(&false)
+            && pruning.removed.get(&file).is_some_and(|removed| !removed.is_registered)
             && !pruning.has_met_damage
             && self.is_old(at)
         {
@@ -150,12 +175,16 @@ impl Cas {
         u128::from(age) >= MIN_AGE.as_millis()
     }
 
-    /// Whether a rebuild could make anything of what this shard registers, now or when a missing xorb is back.
-    async fn says_something(&self, shard: &Shard) -> Result<bool, StoreError> {
+    /// Whether a rebuild could make anything of what this shard registers, now or when a missing xorb is back; blobs tell
+    /// nothing of what later records take back.
+    async fn says_something(&self, shard: &Shard, is_taken_back: bool) -> Result<bool, StoreError> {
         for file in &shard.files {
             if self.index.find_file(file.hash, Reader::All, None).await?.is_some() {
                 return Ok(true);
             }
+        }
+        if is_taken_back {
+            return Ok(false);
         }
         for xorb in distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &shard.xorbs) {
             if self.blobs.head(BlobKey::xorb(xorb)).await?.is_some() {

@@ -10,12 +10,12 @@ use super::watched::WatchedBlobs;
 use super::{Moment, Setup, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::compression::Policy;
-use crate::format::shard::{FileInfo, Sha256, Shard, Term, write_upload};
+use crate::format::shard::{FileInfo, Sha256, Shard, Term, parse, write_upload};
 use crate::format::xorb::BuiltXorb;
-use crate::format::{FileHash, RangeHash, merkle};
+use crate::format::{ChunkRange, FileHash, RangeHash, merkle};
 use crate::index::{Claim, ClaimState};
 use crate::service::access::{Claims, RepoScope, Scope};
-use crate::service::claims::{Pauses, Unsettled};
+use crate::service::claims::{Pauses, Progress, Unsettled};
 use crate::service::{Cas, RegisterError, RegisteredShard, Sha256File};
 
 /// So short that no test waits for them.
@@ -58,6 +58,22 @@ impl File {
         let range_hashes = Some(vec![RangeHash::of(xorb.chunk_hashes())]);
         let file = FileInfo { hash: self.hash, terms, range_hashes, sha256 };
         write_upload(&Shard { files: vec![file], xorbs: Vec::new() }).unwrap()
+    }
+
+    /// The same file with a term for each chunk.
+    fn shard_of_chunks(&self, sha256: Sha256) -> Vec<u8> {
+        let xorb = self.xorb.xorb();
+        let mut shard = parse(&self.shard(Some(sha256))).unwrap();
+        let places = xorb.layout().chunks().zip(0..);
+        shard.files[0].terms = places
+            .map(|(place, index)| Term {
+                xorb: xorb.hash(),
+                raw_len: u32::try_from(place.raw.byte_len()).unwrap(),
+                chunks: ChunkRange::new(index, index + 1).unwrap(),
+            })
+            .collect();
+        shard.files[0].range_hashes = Some(xorb.chunk_hashes().chunks(1).map(RangeHash::of).collect());
+        write_upload(&shard).unwrap()
     }
 
     pub(super) async fn register(
@@ -172,10 +188,9 @@ async fn a_sha256_of_zeros_claims_nothing_however_often_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_is() {
+async fn repository_that_contradicts_itself_is_decided_by_the_file() {
     let setup = Setup::new().await;
     let cas = setup.process();
-    // The liar was first, with several lies: whoever says the truth is not refused because of that.
     let file = File::upload("first a lie", &cas).await;
     file.register(&cas, "liar", false_sha256(1)).await.unwrap();
     let refused = file.register(&cas, "liar", false_sha256(2)).await;
@@ -183,19 +198,88 @@ async fn a_claim_that_contradicts_an_unverified_one_is_decided_by_what_the_file_
     file.register(&cas, "honest", file.sha256).await.unwrap();
     assert!(is_verified(&cas, "honest", &file).await);
 
-    let file = File::upload("first the truth", &cas).await;
-    file.register(&cas, "honest", file.sha256).await.unwrap();
-    let refused = file.register(&cas, "liar", false_sha256(3)).await;
-    assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: true, .. })), "{refused:?}");
-    assert!(is_verified(&cas, "honest", &file).await);
-
     // What cannot be read decides nothing, and what was known stays.
     let file = File::upload("nobody knows", &cas).await;
     file.register(&cas, "someone", false_sha256(4)).await.unwrap();
     setup.blobs.delete(file.key()).await.unwrap();
-    let refused = file.register(&cas, "other", file.sha256).await;
+    let refused = file.register(&cas, "someone", file.sha256).await;
     assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: false, .. })), "{refused:?}");
     assert!(find(&cas, "someone", false_sha256(4)).await.is_some());
+}
+
+#[tokio::test]
+async fn unverified_claim_refuses_no_claim_of_another_repository() {
+    let setup = Setup::new().await;
+    let blobs = WatchedBlobs::new(setup.blobs.clone());
+    let cas = setup.process_over(blobs.clone());
+    let file = File::upload("claimed by many", &cas).await;
+    // No read is needed, and none would end.
+    blobs.set_stuck(true);
+    let before = blobs.call_count();
+    let claims = [("liar", false_sha256(1)), ("honest", file.sha256), ("other", false_sha256(2))];
+    for (repo, sha256) in claims {
+        assert!(file.register(&cas, repo, sha256).await.unwrap().was_new);
+        assert!(!file.register(&cas, repo, sha256).await.unwrap().was_new, "it is known");
+    }
+    assert_eq!(blobs.call_count(), before);
+    for (repo, own) in claims {
+        for (_, sha256) in claims {
+            let known = (sha256 == own).then_some(Sha256File { file: file.hash, is_verified: false });
+            assert_eq!(find(&cas, repo, sha256).await, known, "{repo}");
+        }
+    }
+    // The first one takes its claim along, and the others keep theirs.
+    cas.remove_file(&writer("liar"), file.hash, None).await.unwrap();
+    assert_eq!(find(&cas, "liar", false_sha256(1)).await, None);
+    for (repo, own) in &claims[1..] {
+        assert!(find(&cas, repo, *own).await.is_some_and(|known| !known.is_verified), "{repo}");
+    }
+    blobs.set_stuck(false);
+    verify_until(&cas, "the file was read", async || setup.index_claims().await == 0).await;
+    for (repo, own) in &claims[1..] {
+        assert!(is_verified(&cas, repo, &file).await);
+        assert_eq!(find(&cas, repo, *own).await.is_some(), *own == file.sha256);
+    }
+}
+
+#[tokio::test]
+async fn repositories_take_turns_at_verification() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let mut files = Vec::new();
+    for index in 0..70 {
+        let file = File::upload(&format!("of many, and longer than a turn: {index}"), &cas).await;
+        file.register(&cas, "hog", file.sha256).await.unwrap();
+        files.push(file);
+    }
+    let file = File::upload("the only one", &cas).await;
+    file.register(&cas, "small", file.sha256).await.unwrap();
+    let (mut progress, all) = (Progress::default(), 0..u64::MAX);
+    // Each file is as long as a turn, and its hash is compared in the next one.
+    for _ in 0..2 {
+        assert!(cas.settle_some(&all, &mut progress, PAUSES).await.unwrap());
+    }
+    assert_eq!((is_verified(&cas, "small", &file).await, setup.index_claims().await), (true, 70 - 1));
+    while cas.settle_some(&all, &mut progress, PAUSES).await.unwrap() {}
+    assert_eq!(setup.index_claims().await, 0);
+}
+
+#[tokio::test]
+async fn long_file_is_verified_in_parts_and_holds_up_no_other() {
+    let setup = Setup::new().await;
+    let cas = setup.process();
+    let long = File::upload("each chunk of this one is as long as a turn", &cas).await;
+    cas.register(&writer("a"), long.shard_of_chunks(false_sha256(1)).into()).await.unwrap();
+    let short = File::upload("short", &cas).await;
+    short.register(&cas, "b", short.sha256).await.unwrap();
+    let (mut progress, all) = (Progress::default(), 0..u64::MAX);
+    for round in 0..5 {
+        assert!(cas.settle_some(&all, &mut progress, PAUSES).await.unwrap());
+        assert!(round == 0 || is_verified(&cas, "b", &short).await);
+        assert!(!is_verified(&cas, "a", &long).await, "round {round}");
+    }
+    while cas.settle_some(&all, &mut progress, PAUSES).await.unwrap() {}
+    assert!(is_verified(&cas, "a", &long).await);
 }
 
 #[tokio::test]

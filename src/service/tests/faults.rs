@@ -20,9 +20,9 @@ use crate::format::shard::Sha256;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, StoreId, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError, IndexErrorKind,
-    KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant, Staging, StoreMark,
-    Ticket, Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
+    ChunkColumns, Claim, ClaimIndex, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError,
+    IndexErrorKind, KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant,
+    Staging, StoreMark, Ticket, Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 use crate::service::tests::model::{Gate, Weakness};
@@ -435,9 +435,37 @@ impl Index for FaultyIndex {
     }
 }
 
+impl ClaimIndex for FaultyIndex {
+    fn next_claimant(
+        &self,
+        lens: Range<u64>,
+        after: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, IndexError>> {
+        self.faults.around("next_claimant", self.inner.next_claimant(lens, after), index_error).boxed()
+    }
+
+    fn claims_of(
+        &self,
+        repo: String,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("claims_of", self.inner.claims_of(repo, lens, after, limit), index_error).boxed()
+    }
+}
+
 impl Recorded for FaultyIndex {
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         self.faults.around("owned_xorbs", self.inner.owned_xorbs(hashes, domain), index_error).boxed()
+    }
+
+    fn claimed_files(
+        &self,
+        files: Vec<FileHash>,
+        repo: String,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>> {
+        self.faults.around("claimed_files", self.inner.claimed_files(files, repo), index_error).boxed()
     }
 
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {

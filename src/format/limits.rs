@@ -36,7 +36,7 @@ pub const MAX_FOOTER_LEN: u64 = 96 + 40 * MAX_XORB_CHUNK_COUNT as u64;
 /// Bytes of one serialized xorb as stock clients may send it, at most.
 ///
 /// Clients bound the *raw* bytes, so incompressible data is `raw + 8 n` long and exceeds 64 MiB by up to 64 KiB, and
-/// old clients append a footer (spec 3.6, row 8 of spec 9). Applies to the Xet aliases only.
+/// old clients append a footer (spec 3.6; spec 9, row 8). Applies to the Xet aliases only.
 pub const MAX_XORB_BODY_LEN: u64 =
     MAX_XORB_RAW_LEN + CHUNK_HEADER_LEN as u64 * MAX_XORB_CHUNK_COUNT as u64 + MAX_FOOTER_LEN;
 

@@ -6,13 +6,12 @@
 //! meaning.
 
 mod refusals;
+mod tallied;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -22,11 +21,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as HttpBody;
 use serde::Serialize;
 
 pub use self::refusals::Refusals;
+use self::tallied::Tallied;
 use super::AppState;
 use super::layers::{CLIENT_LEFT, RequestId};
 use super::origin::Peer;
@@ -355,38 +354,6 @@ impl Drop for Entry {
             elapsed_ms: Some(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)),
         };
         audit.journal.append(line.render());
-    }
-}
-
-/// A body that tells how long its pieces are, and of its end.
-struct Tallied<F> {
-    body: Body,
-    tell: F,
-}
-
-impl<F: FnMut(Option<u64>) + Unpin> HttpBody for Tallied<F> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(frame)) => (self.tell)(Some(frame.data_ref().map_or(0, Bytes::len) as u64)),
-            Some(Err(_)) => {}
-            None => (self.tell)(None),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        HttpBody::size_hint(&self.body)
     }
 }
 

@@ -30,6 +30,7 @@ macro_rules! suite {
 }
 
 mod archive;
+mod claims;
 mod collect;
 mod compact;
 mod files;

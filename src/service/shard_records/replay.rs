@@ -14,7 +14,6 @@ mod parts;
 mod prove;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::slice;
 use std::time::Duration;
 
 use futures_util::FutureExt;

@@ -1,5 +1,6 @@
 //! Files of many gigabytes, of which the index knows everything and nobody has a byte.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -78,7 +79,9 @@ fn shard(xorbs: &[NewXorb]) -> (FileHash, Vec<u8>) {
     let terms = xorbs.iter().map(term).collect();
     let range_hashes = Some(xorbs.iter().map(|xorb| RangeHash::of(&xorb.chunk_hashes)).collect());
     let file = FileInfo { hash, terms, range_hashes, sha256: None };
-    (hash, write_upload(&Shard { files: vec![file], xorbs: xorbs.iter().map(listed).collect() }).unwrap())
+    let mut seen = HashSet::new();
+    let listed = xorbs.iter().filter(|xorb| seen.insert(xorb.hash)).map(listed).collect();
+    (hash, write_upload(&Shard { files: vec![file], xorbs: listed }).unwrap())
 }
 
 async fn publish(setup: &Setup, xorb: &NewXorb) {

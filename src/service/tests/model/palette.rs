@@ -1,7 +1,7 @@
 //! What there is to upload and register: a few small xorbs that share chunks, and files that are made of them in more
 //! than one way. The same for every seed, so that it is built once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::LazyLock;
 
 use rand::rngs::StdRng;
@@ -89,6 +89,8 @@ impl Palette {
 
     /// A shard with one file, made in this way, that also lists these xorbs.
     pub(super) fn shard(&self, file: usize, recipe: usize, listed: &[usize]) -> Vec<u8> {
+        // Each once, as a shard has it.
+        let listed: BTreeSet<usize> = listed.iter().copied().collect();
         let (file, listed) = (&self.files[file], listed.iter().map(|xorb| self.xorbs[*xorb].listing()).collect());
         let Recipe { terms, proofs, .. } = &file.recipes[recipe];
         let info = FileInfo { hash: file.hash, terms: terms.clone(), range_hashes: Some(proofs.clone()), sha256: None };

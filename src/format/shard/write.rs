@@ -25,7 +25,11 @@ pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
 fn upload_len(shard: &Shard) -> usize {
     let records_of = |file: &FileInfo| {
         let range_hashes = file.range_hashes.as_ref().map_or(0, Vec::len);
-        file.terms.len().saturating_add(range_hashes).saturating_add(1 + usize::from(file.sha256.is_some()))
+        file.terms
+            .len()
+            .saturating_add(range_hashes)
+            .saturating_add(usize::from(file.sha256.is_some()))
+            .saturating_add(1)
     };
     let files = shard.files.iter().map(records_of).fold(0, usize::saturating_add);
     let xorbs = shard.xorbs.iter().map(|xorb| xorb.chunks.len().saturating_add(1)).fold(0, usize::saturating_add);

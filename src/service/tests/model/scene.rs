@@ -25,6 +25,7 @@ pub(super) const LOCKED: &[&str] = &[
     "delete",
     "share_xorb",
     "spend_grant",
+    "claimed_files",
     "owned_xorbs",
     "register",
     "remove_claims",

@@ -104,7 +104,8 @@ fn for_writers() -> Vec<Route> {
             .costs(Open)
             .audited()
             .says("Another token of the repository and scope of a refresh token, which is the bearer token here")
-            .answers(200, "the token", Content::json::<RefreshedTokenJson>()),
+            .answers(200, "the token", Content::json::<RefreshedTokenJson>())
+            .fails(&[401]),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
             .costs(Light)
             .says("Counted and dropped")

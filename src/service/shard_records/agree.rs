@@ -21,7 +21,7 @@ use super::tail::{Tail, Untakable};
 use crate::blob::BlobStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::StoreId;
-use crate::format::shard::parse as parse_shard;
+use crate::format::shard::parse_stored as parse_shard;
 use crate::index::{Reader, StoreMark};
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;

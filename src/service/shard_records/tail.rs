@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::record::{Record, RecordError, parse};
 use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
-use crate::format::shard::{Shard, parse as parse_shard};
+use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Reader, StoreMark};
 use crate::service::Cas;
@@ -178,10 +178,16 @@ impl Cas {
         Ok(rows.iter().flat_map(|row| &row.terms).map(|term| term.xorb).collect())
     }
 
-    /// Whether readers see all of these, and the blob of each is there with the length that its row says.
+    /// Whether readers see all of these that have a blob, and the blob of each has the length that its row says.
     async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
         for xorb in xorbs {
-            let Some(row) = self.index.find_xorb(*xorb).await? else { return Ok(false) };
+            let Some(row) = self.index.find_xorb(*xorb).await? else {
+                if self.blobs.head(BlobKey::xorb(*xorb)).await?.is_some() {
+                    return Ok(false);
+                }
+                // Deleted while its registration was under way: no index has it, and a rebuild could not take the record.
+                continue;
+            };
             // What is known to be damaged is lacking wherever it is, and says nothing of the index.
             if !row.is_damaged && self.blobs.head(BlobKey::xorb(*xorb)).await? != Some(row.layout.serialized_len()) {
                 return Ok(false);

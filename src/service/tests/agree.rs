@@ -63,6 +63,20 @@ async fn a_start_takes_the_record_that_a_crash_has_left() {
 }
 
 #[tokio::test]
+async fn a_record_whose_xorb_was_deleted_does_not_stop_a_start() {
+    let (setup, kept, lost) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let cas = setup.process();
+    upload_as(&cas, "org/a", &kept).await;
+    register(&cas, "org/a", vec![file_of(&kept, 0, 2, None)], &[]).await;
+    // Refused because a collection was faster, and then the process died before it could take its record back.
+    register_half(&setup, &lost).await;
+    delete_xorb(&setup, lost.xorb().hash()).await;
+    setup.process().agree(false).await.unwrap();
+    setup.process().compare().await.unwrap();
+    assert!(is_known(&setup, &kept).await && !is_known(&setup, &lost).await);
+}
+
+#[tokio::test]
 async fn a_collection_keeps_what_an_untaken_record_needs() {
     let (setup, needed, garbage) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     upload_as(&setup.process(), "org/a", &garbage).await;

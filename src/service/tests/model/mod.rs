@@ -27,6 +27,7 @@
 mod compact;
 mod damage;
 mod dramas;
+mod forgotten;
 mod gate;
 mod guards;
 mod guards_compact;

@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::compact::Made;
+use super::forgotten::ForgottenRecords;
 use super::gate::{Gate, Stage};
 use super::guards::{Guard, Weakness};
 use super::record::{Failure, Fault, Record, ensure};
@@ -21,8 +22,6 @@ use super::scene::{Actor, Crash, LOCKED, Played, Script, play};
 use super::verbs::{Outcome, Verb, perform};
 use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
-use crate::blob::records::RecordStore;
-use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{Collect, Index, Recorded, XorbLife, XorbState};
@@ -362,9 +361,7 @@ fn process(index: &SqliteIndex, blobs: &MemoryBlobStore, weakness: &Weakness, cl
     let budget = Budget { upload_count: 8, verify_worker_count: 2, layout_cache_len: 1 << 20 };
     let blobs = FaultyBlobs { inner: blobs.clone(), faults: faults.clone() };
     let index = FaultyIndex { inner, faults, weakness };
-    // Nobody rebuilds the index here, so nobody reads what the process before has recorded.
-    let records = MemoryRecordStore::new();
-    records.set_store_id(STORE_ID).now_or_never().unwrap().unwrap();
+    let records = ForgottenRecords::new(STORE_ID);
     let clock = Arc::clone(clock) as _;
     Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
 }

@@ -38,6 +38,7 @@ mod gc;
 mod grants;
 mod interrupted;
 mod limits;
+#[cfg(feature = "full-tests")]
 mod memory;
 #[cfg(feature = "full-tests")]
 mod official;

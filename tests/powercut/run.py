@@ -250,6 +250,8 @@ def write(root, image):
             (root / path).mkdir()
         else:
             (root / path).write_bytes(data)
+            # The disk of the model has no modes; a file is made with its own before it has a name.
+            (root / path).chmod(0o600)
 
 
 class Trial:

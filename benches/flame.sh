@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Flame graphs of the server, one for each line of compare.sh that has a path of its own, and of large registrations in a
-# store of 100 000 xorbs (5 GB, which stay in target/flame): docs/flame/LINE.svg.
+# store of 100 000 xorbs (5 GB, which stay in target/flame): target/flame/LINE.svg.
 #
 #   benches/flame.sh [LINE...]
 #
 # Lines: upload, ranges, single, cold, registration. All of them if none is named. Builds the release with frame pointers and names
-# into a folder of its own. Needs perf (package linux-perf) and inferno (cargo install inferno), and for the names of the
-# kernel's functions root. A sample is one of 997 per second and processor, of time on a processor; what the server waits
+# into a directory of its own. Needs perf (package linux-perf) and inferno (cargo install inferno), and for the names of the
+# kernel's functions root. A sample is one of 997 per second and CPU, of time on a CPU; what the server waits
 # for is not in the pictures.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,7 +27,7 @@ main() {
   export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only RUSTFLAGS="-C force-frame-pointers=yes"
   cargo build --locked --release --quiet --target-dir "$target" --bin zorb --example load
   [[ -f $set/index.json ]] || "$load" make "$set" --count 24
-  mkdir -p docs/flame
+  mkdir -p "$target"
   for line in "${lines[@]}"; do
     scratch=$(mktemp -d "$target/scratch.XXXXXX")
     if [[ $line == registration ]]; then
@@ -80,8 +80,8 @@ samples() {
 draw() {
   perf script --input "$scratch/perf.data" 2>/dev/null | inferno-collapse-perf >"$scratch/stacks" 2>/dev/null
   # Frames of less than a thousandth cannot be seen.
-  inferno-flamegraph --title "zorb, $1" --minwidth 0.1 --width 1200 <"$scratch/stacks" >"docs/flame/$1.svg"
-  echo "docs/flame/$1.svg: $(awk '{ time += $NF } END { printf "%.2f", time / 1e9 }' "$scratch/stacks") s on processors"
+  inferno-flamegraph --title "zorb, $1" --minwidth 0.1 --width 1200 <"$scratch/stacks" >"$target/$1.svg"
+  echo "$target/$1.svg: $(awk '{ time += $NF } END { printf "%.2f", time / 1e9 }' "$scratch/stacks") s of CPU"
 }
 
 start() {

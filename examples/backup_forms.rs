@@ -2,7 +2,7 @@
 //!
 //! - *as they are*: serialized, LZ4 and all;
 //! - *raw*: the contents of their chunks;
-//! - *loose*: LZ4 undone, byte grouping kept, which is what `zorb backup` does.
+//! - *unpacked*: LZ4 undone, byte grouping kept, which is what `zorb backup` does.
 //!
 //! Prints, per kind of data and form, the archive's size as a share of the raw bytes, and raw bytes per second of
 //! writing (xorb to archive) and reading (archive to verified xorb), in memory and on one core. Seconds are those that
@@ -17,7 +17,8 @@ use rand::{Rng, RngExt, SeedableRng};
 use zorb::format::chunker::chunks;
 use zorb::format::compression::{Decoder, Policy};
 use zorb::format::xorb::{
-    BuildError, BuiltXorb, Loose, Loosener, Splitter, Tightener, Tightening, XorbBuilder, parse_loose_table, verify,
+    BuildError, BuiltXorb, Repacker, Splitter, Tightening, Unpacked, Unpacker, XorbBuilder, parse_unpacked_table,
+    verify,
 };
 use zorb::rca::{Reader, Writer};
 
@@ -25,7 +26,7 @@ use zorb::rca::{Reader, Writer};
 enum Form {
     AsIs,
     Raw,
-    Loose,
+    Unpacked,
 }
 
 #[expect(clippy::print_stdout, reason = "a small program that prints its result")]
@@ -46,7 +47,7 @@ fn main() -> anyhow::Result<()> {
     println!("| data | form | size | write MB/s | read MB/s |\n|---|---|---|---|---|");
     for (name, data) in &kinds {
         let xorbs = pack(data)?;
-        for form in [Form::AsIs, Form::Raw, Form::Loose] {
+        for form in [Form::AsIs, Form::Raw, Form::Unpacked] {
             // The best of three: what else the machine does only ever makes it slower.
             let runs: Vec<_> = (0..3).map(|_| measure(&xorbs, form)).collect::<anyhow::Result<_>>()?;
             let write = runs.iter().map(|run| run.1).min().unwrap_or_default();
@@ -101,10 +102,10 @@ fn content(xorb: &BuiltXorb, form: Form) -> anyhow::Result<Vec<u8>> {
             verify(xorb.bytes())?;
             raw(xorb.bytes())?
         }
-        Form::Loose => {
-            let mut loosener = Loosener::new(xorb.xorb().layout().raw_len());
-            loosener.push(xorb.bytes())?;
-            let (_, Loose { table, contents }) = loosener.finish()?;
+        Form::Unpacked => {
+            let mut unpacker = Unpacker::new(xorb.xorb().layout().raw_len());
+            unpacker.push(xorb.bytes())?;
+            let (_, Unpacked { table, contents }) = unpacker.finish()?;
             [table, contents].concat()
         }
     })
@@ -133,16 +134,16 @@ fn hash_of(content: &[u8], form: Form, xorb: &BuiltXorb) -> anyhow::Result<zorb:
             }
             builder.finish().context("there is a chunk")?.xorb().hash()
         }
-        Form::Loose => {
+        Form::Unpacked => {
             let (table, mut rest) = content.split_at(4 * xorb.xorb().schemes().len());
-            let (mut tightener, mut record) = (Tightener::new(Tightening::Compressed), Vec::new());
-            for chunk in parse_loose_table(table)? {
+            let (mut repacker, mut record) = (Repacker::new(Tightening::Compressed), Vec::new());
+            for chunk in parse_unpacked_table(table)? {
                 let (contents, after) = rest.split_at(usize::try_from(chunk.raw_len)?);
                 record.clear();
-                tightener.push(chunk, contents, &mut record)?;
+                repacker.push(chunk, contents, &mut record)?;
                 rest = after;
             }
-            tightener.finish().context("there is a chunk")?.hash()
+            repacker.finish().context("there is a chunk")?.hash()
         }
     })
 }

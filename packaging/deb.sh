@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Makes a Debian package of a release binary. Needs dpkg-deb and gzip, and nothing else of Debian's tools.
+# Builds a Debian package from a release binary. Needs dpkg-deb and gzip.
 #
 #   packaging/deb.sh [BINARY [DIRECTORY]]
 #
-# BINARY is target/release/zorb, which is built where no binary is named. The package goes into DIRECTORY (target/debian), and its
-# path to stdout. The binary is run once, for its version, manual pages and completions, so it must be one of this machine's
-# architecture. It needs the C library of the system it was compiled on, or a newer one: compile on the oldest release in use.
+# BINARY: default target/release/zorb, which is built if no binary is named. DIRECTORY: default
+# target/debian. Prints the path of the package. The script runs the binary for its version, manual
+# pages and completions, so it must match the architecture of this machine. The package needs the C
+# library of the build system or a newer one: build on the oldest release in use.
 #
-# SOURCE_DATE_EPOCH sets the time of every file in the package [the last commit's, else now]: the same inputs make the same package.
+# SOURCE_DATE_EPOCH sets the time of every file in the package [the last commit's, else now], for
+# reproducible packages.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -43,7 +45,7 @@ main() {
   printf '%s\n' "$package"
 }
 
-# A Debian version sorts a pre-release before its release by a tilde.
+# In Debian versions a tilde sorts a pre-release before its release.
 version() { "$1" --version | sed -e 's/^zorb //' -e 's/-/~/'; }
 
 architecture() { dpkg --print-architecture; }
@@ -53,7 +55,6 @@ install_files() {
   umask 022
   install -D -m 0755 "$binary" "$tree/usr/bin/zorb"
   install -D -m 0644 "$root/packaging/zorb.service" "$tree/usr/lib/systemd/system/zorb.service"
-  # Not a secret by itself, but the place for one is not everybody's.
   install -D -m 0644 "$root/packaging/zorb.toml" "$tree/etc/zorb/zorb.toml"
 
   mkdir -p "$tree/usr/share/man/man1"
@@ -85,7 +86,7 @@ install_files() {
 
 control() {
   local binary=$1 tree=$2 libc
-  # The newest version of the C library whose symbols the binary names.
+  # The newest C library version among the symbols of the binary.
   libc=$(grep -aoE 'GLIBC_2\.[0-9]+(\.[0-9]+)?' "$binary" | sed 's/GLIBC_//' | sort -uV | tail -n 1)
   [[ -n $libc ]] || die "$binary names no version of the C library"
   mkdir -p "$tree/DEBIAN"

@@ -54,6 +54,7 @@ main() {
   first_steps
   check_confinement
   reload_and_restart
+  nightly_backup
   upgrade "$package"
   remove_package
   say "passed"
@@ -289,6 +290,23 @@ pulls() {
   inside rm -f /tmp/back/file
   as_nobody "$pushed_token" pull --quiet "$pushed" -o /tmp/back/file || die "a pull"
   inside cmp /tmp/file /tmp/back/file || die "other bytes came back"
+}
+
+# The section of docs/install.md: its units, and its commands.
+nightly_backup() {
+  local section unit
+  section=$(sed -n '/^## Nightly backup$/,/^## Metrics/p' docs/install.md)
+  for unit in zorb-backup.service zorb-backup.timer; do
+    awk -v first="# /etc/systemd/system/$unit" '$0 == first { on = 1 } /^```$/ { on = 0 } on' <<<"$section" \
+      >"$root/etc/systemd/system/$unit"
+    [[ -s $root/etc/systemd/system/$unit ]] || die "docs/install.md has no $unit"
+  done
+  awk '/^```sh$/ { on = 1; next } /^```$/ { on = 0 } on' <<<"$section" >"$root/root/nightly-backup.sh"
+  inside sh -ec '. /root/nightly-backup.sh' >"$scratch/nightly-backup" || die "the commands of the nightly backup"
+  grep -qx '/var/backups/zorb/last-success' "$scratch/nightly-backup" || die "the nightly backup has no success"
+  inside systemctl is-active --quiet zorb-backup.timer || die "the timer of the nightly backup does not run"
+  inside runuser -u zorb -- zorb backup /var/backups/zorb/zorb.rca --verify >/dev/null || die "the nightly backup is damaged"
+  say "the nightly backup of docs/install.md: the timer runs, the archive is verified"
 }
 
 upgrade() {

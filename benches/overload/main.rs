@@ -4,10 +4,11 @@
 //!   cargo bench --bench overload
 //!   cargo bench --bench overload -- --compare OLD_BINARY     one client alone, this server and an older one in turn
 //!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside eight that ask for long answers
+//!   cargo bench --bench overload -- --shards                 one client beside four that register shards of 290 676 files
 //!
 //! Starts the real server with tokens. Idle is measured before and after the load, in the same run, with the same
 //! requests. Ends with 1 when the ratio is above 3, when anything of the quiet tenant fails, or when memory or descriptors
-//! are above the bounds of docs/operations.md for these settings.
+//! are above the bounds of docs/capacity.md for these settings.
 //!
 //! The load comes from a process of its own with one thread, which on a small machine takes its share of the very cores
 //! that the server runs on. It runs when nothing else does (`SCHED_IDLE`, by util-linux's `chrt`): what it cannot send costs
@@ -26,6 +27,7 @@ mod flood;
 mod plans;
 mod quiet;
 mod server;
+mod shards;
 mod xorbs;
 
 use std::process::ExitCode;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ["--compare", old] => compare(old),
         ["--plans"] => plans::measure(&[env!("CARGO_BIN_EXE_zorb")]),
         ["--plans", old] => plans::measure(&[env!("CARGO_BIN_EXE_zorb"), old]),
+        ["--shards"] => shards::measure(env!("CARGO_BIN_EXE_zorb")),
         ["--flood", rest @ ..] => flood::run(rest),
         other => panic!("no such arguments: {other:?}"),
     }

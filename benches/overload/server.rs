@@ -1,4 +1,4 @@
-//! The real server, with tokens, on a folder of its own.
+//! The real server, with tokens, on a directory of its own.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -21,9 +21,10 @@ const MAX_UPLOAD_LEN: u64 = MAX_UPLOADS * (64 << 20);
 const CHUNK_COUNT: u32 = 1023;
 
 pub(crate) struct Server {
+    binary: String,
     child: Child,
     pub(crate) address: String,
-    folder: TempDir,
+    directory: TempDir,
     pub(crate) quiet_token: String,
     pub(crate) flood_token: String,
     slow_token: String,
@@ -37,31 +38,59 @@ pub(crate) struct Stored {
 
 impl Server {
     pub(crate) fn start(binary: &str) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self::start_with(binary, &[])
+    }
+
+    /// With these settings as well, by their names in the environment.
+    pub(crate) fn start_with(binary: &str, settings: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut child = Command::new(binary)
             .args(["serve", "--auth", "token", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder.path())
+            .arg(directory.path())
             .env("ZORB_LOG", "error")
             .env("ZORB_MAX_CONNECTIONS", MAX_CONNECTIONS.to_string())
             .env("ZORB_MAX_UPLOADS", MAX_UPLOADS.to_string())
-            .env("ZORB_MAX_UPLOAD_BYTES", MAX_UPLOAD_LEN.to_string())
+            .env("ZORB_UPLOAD_BUDGET", MAX_UPLOAD_LEN.to_string())
+            .envs(settings.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("zorb listening on http://").expect("it listens").to_owned();
-        let token = |subject: &str| {
-            let issued = Command::new(binary)
-                .args(["token", "issue", "--scope", "write", "--repo", "*", "--subject", subject, "--data-dir"])
-                .arg(folder.path())
-                .output()
-                .unwrap();
-            assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
-            String::from_utf8(issued.stdout).unwrap().trim().to_owned()
+        let binary = binary.to_owned();
+        let mut server = Self {
+            binary,
+            child,
+            address,
+            directory,
+            quiet_token: String::new(),
+            flood_token: String::new(),
+            slow_token: String::new(),
         };
-        let (quiet_token, flood_token, slow_token) = (token("quiet"), token("flood"), token("slow"));
-        Self { child, address, folder, quiet_token, flood_token, slow_token }
+        server.quiet_token = server.token("*", "quiet");
+        server.flood_token = server.token("*", "flood");
+        server.slow_token = server.token("*", "slow");
+        server
+    }
+
+    /// A token to write, for this repository.
+    pub(crate) fn token(&self, repo: &str, subject: &str) -> String {
+        let issued = Command::new(&self.binary)
+            .args(["token", "issue", "--scope", "write", "--repo", repo, "--subject", subject, "--data-dir"])
+            .arg(self.directory.path())
+            .output()
+            .unwrap();
+        assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+        String::from_utf8(issued.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Seconds of CPU that the process has used.
+    pub(crate) fn cpu(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let ticks: f64 = [11, 12].iter().map(|field: &usize| fields[*field].parse::<f64>().unwrap()).sum();
+        ticks / 100.0
     }
 
     /// Stores a full xorb.
@@ -115,7 +144,8 @@ impl Server {
         std::thread::sleep(Duration::from_secs(1));
     }
 
-    /// The table of docs/operations.md for these settings, without long answers, for which nobody asks beside uploads and reads.
+    /// The table of docs/capacity.md for these settings. Without the budget for large responses: this
+    /// bench requests none.
     #[expect(clippy::unused_self, reason = "it is the server's")]
     pub(crate) fn memory_bound(&self) -> u64 {
         MAX_CONNECTIONS * (717 << 10) + MAX_UPLOADS * (1 << 20) + (1076 << 20)
@@ -131,7 +161,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = self.folder.path();
+        let _ = self.directory.path();
     }
 }
 

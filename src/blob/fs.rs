@@ -1,14 +1,15 @@
-//! Blobs as files of a local folder.
+//! Blobs as files of a local directory.
 //!
 //! ```text
 //! <root>/tmp/<32 hex>              drafts
 //! <root>/xorbs/ea/eea2…7632        one file per xorb, by the first two digits of its hash
 //! ```
 //!
-//! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, never a sequence of hops,
-//! so a caller that goes away cannot leave a half-done one behind. The exception is what needs no disk: bytes of an open
-//! file that are in memory are read at once, by whoever asks, and the kernel says where it would have to wait. Reads of a
-//! file that was removed meanwhile go on: the stream holds it open.
+//! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, so a
+//! caller that is dropped cannot leave a half-done one behind. The exception is what needs no disk:
+//! bytes of an open file that are in the page cache are read at once on the caller's thread, and
+//! the kernel says when it would block. Reads of a file that was removed meanwhile continue: the
+//! stream holds it open.
 
 mod blocks;
 mod buffers;
@@ -36,7 +37,7 @@ use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_folder, count_temp_files, create_folder, create_folders_in, remove};
 use crate::runtime::system::read_cached;
 
-/// A local folder as a [`BlobStore`].
+/// A local directory as a [`BlobStore`].
 #[derive(Clone, Debug)]
 pub struct FsBlobStore {
     tmp: PathBuf,
@@ -52,23 +53,23 @@ pub struct FsBlobStore {
 }
 
 impl FsBlobStore {
-    /// Opens the store in `root`, creating its folders where needed. Blocks.
+    /// Opens the store in `root`, and creates missing directories. Blocks.
     ///
     /// # Errors
     ///
-    /// A folder cannot be created.
+    /// A directory cannot be created.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
         let store = Self::open_existing(root, pool);
-        // All of them now, so that publishing never has to wonder whether the folder it renames into is durable.
+        // All of them at once, so that every directory that a draft is renamed into is durable.
         let groups = (0..=u8::MAX).map(|group| format!("{group:02x}"));
         create_folder(&store.tmp)
             .and_then(|()| create_folder(&store.xorbs))
             .and_then(|()| create_folders_in(&store.xorbs, groups))
-            .map_err(|error| BlobError::io("create the folders tmp and xorbs", None, error))?;
+            .map_err(|error| BlobError::io("create the directories tmp and xorbs", None, error))?;
         Ok(store)
     }
 
-    /// The store that is in `root`, to be read: makes no folder, so that a blob of a store that is not there is just
+    /// Opens the store in `root` for reading. Creates no directory: blobs of a missing store are
     /// not found.
     #[must_use]
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
@@ -77,21 +78,22 @@ impl FsBlobStore {
         Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool, reads, kept, buffers, blocks, is_direct: false }
     }
 
-    /// The same store, which reads so many pieces from its disk at once, beside what it writes. Few keep the processors free
-    /// for what is in memory.
+    /// The same store with a limit of concurrent reads from the disk, beside its writes. A low
+    /// limit leaves the CPUs to pieces in memory.
     #[must_use]
     pub fn reading_at_once(self, count: usize) -> Self {
         Self { reads: Pool::new(count), ..self }
     }
 
-    /// The same store, which writes large blobs past the page cache of the kernel or not, where the file system can do that.
+    /// The same store, which writes large blobs past the page cache of the kernel or not, where the
+    /// file system can do that.
     #[must_use]
     pub fn writing_directly(self, is_direct: bool) -> Self {
         Self { is_direct, ..self }
     }
 
-    /// The same store, which keeps up to so many files open that were read; [`BlobStore::close_removed`] is to be called
-    /// every now and then.
+    /// The same store, which keeps up to so many files open that were read;
+    /// [`BlobStore::close_removed`] is to be called every now and then.
     #[must_use]
     pub fn keeping_open(self, count: usize) -> Self {
         Self { kept: KeptFiles::new(count), ..self }
@@ -173,7 +175,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.xorbs.clone();
         async move {
             let keys = self.pool.run(move || list_keys(&folder)).await;
-            keys.map_err(|error| BlobError::io("list the folder xorbs", None, error))
+            keys.map_err(|error| BlobError::io("list the directory xorbs", None, error))
         }
         .boxed()
     }
@@ -182,7 +184,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.xorbs.join(format!("{group:02x}"));
         async move {
             let keys = self.pool.run(move || list_group(&folder)).await;
-            keys.map_err(|error| BlobError::io("list a folder of xorbs", None, error))
+            keys.map_err(|error| BlobError::io("list a directory of xorbs", None, error))
         }
         .boxed()
     }
@@ -191,7 +193,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let count = self.pool.run(move || count_temp_files(&folder)).await;
-            count.map_err(|error| BlobError::io("list the folder tmp", None, error))
+            count.map_err(|error| BlobError::io("list the directory tmp", None, error))
         }
         .boxed()
     }
@@ -200,7 +202,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let count = self.pool.run(move || clear_folder(&folder)).await;
-            count.map_err(|error| BlobError::io("remove stray drafts from the folder tmp", None, error))
+            count.map_err(|error| BlobError::io("remove stray drafts from the directory tmp", None, error))
         }
         .boxed()
     }
@@ -209,7 +211,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let probed = self.pool.run(move || TempFile::create(&folder)?.write(b"probe")).await;
-            probed.map_err(|error| BlobError::io("write to the folder tmp", None, error))
+            probed.map_err(|error| BlobError::io("write to the directory tmp", None, error))
         }
         .boxed()
     }
@@ -218,7 +220,7 @@ impl BlobStore for FsBlobStore {
         let folder = self.tmp.clone();
         async move {
             let asked = self.pool.run(move || statvfs(&folder)).await;
-            let space = asked.map_err(|error| BlobError::io("ask for the free space", None, error.into()))?;
+            let space = asked.map_err(|error| BlobError::io("query the free space", None, error.into()))?;
             // What this process may use: file systems keep some for root.
             Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
         }
@@ -300,7 +302,8 @@ fn list_group(folder: &Path) -> io::Result<Vec<BlobKey>> {
 fn blob_len(path: &Path) -> io::Result<Option<u64>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata.len())),
-        // The folders are made when the store is opened. Without this one it is not a blob that is missing, but a disk.
+        // The directories are created when the store is opened. If this one is missing, the disk is
+        // missing, not a blob.
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) => Ok(None),
         Err(error) => Err(error),
     }

@@ -33,7 +33,7 @@ impl MemoryBlobStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BlobKey, Bytes>> {
-        // The map is whole between any two statements, so a panic elsewhere does not spoil it.
+        // Every statement leaves the map consistent, so a panic elsewhere does not corrupt it.
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,16 @@
 //! Blobs: the bytes of xorbs, stored whole under a key and read in ranges.
 //!
-//! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a test suite. The
-//! store knows keys, byte ranges and durability. It does not know what is in a blob, and it keeps no list of what
-//! ought to exist: that is the index. Beside it [`records`] are kept, of which the index can be made again.
+//! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a
+//! test suite. The store knows keys, byte ranges and durability. It does not know what is in a
+//! blob, and it keeps no list of what ought to exist: that is the index. Beside it [`records`] are
+//! kept, of which the index can be made again.
 //!
-//! * A blob is either wholly there or not there. Bytes become visible under a key only in [`Draft::publish`].
-//! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not be there.
-//! * Publishing to a key that exists replaces the blob in one step; readers that have begun keep the old bytes.
-//!   Whether that may happen is for the caller to decide.
+//! * A blob is either wholly there or not there. Bytes become visible under a key only in
+//!   [`Draft::publish`].
+//! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not
+//!   be there.
+//! * Publishing to a key that exists replaces the blob in one step; readers that have begun keep
+//!   the old bytes. Whether that may happen is for the caller to decide.
 //! * A read gives exactly the bytes asked for or ends in an error, never short.
 //! * Deleting what is not there is a success.
 
@@ -40,13 +43,15 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// The store cannot take data now.
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError>;
 
-    /// Opens a blob and streams the bytes of `range` in pieces of a few 100 KiB; `None` where there is no such blob.
+    /// Opens a blob and streams the bytes of `range` in pieces of a few 100 KiB; `None` where there
+    /// is no such blob.
     ///
-    /// A blob that ends before `range` does makes the stream end with an error of kind [`BlobErrorKind::Corrupt`].
+    /// A blob that ends before `range` does makes the stream end with an error of kind
+    /// [`BlobErrorKind::Corrupt`].
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
 
-    /// Length of a blob in bytes; `None` where there is no such blob. Where the whole place is gone in which it would be,
-    /// that is an error: it says nothing about the blob.
+    /// Length of a blob in bytes; `None` if it does not exist. A missing directory is an error
+    /// instead: it says nothing about the blob.
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 
     /// Removes a blob, durably. Returns whether there was one.
@@ -55,8 +60,8 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// Every key there is, in no order.
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>>;
 
-    /// Every key whose hash begins with this byte as text, in no order: all of them in 256 steps, so that nobody has to
-    /// hold all keys at once.
+    /// Every key whose hash begins with this byte as text, unordered. 256 calls list the store
+    /// without holding all keys at once.
     fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
         async move {
             let mut keys = self.list().await?;
@@ -71,23 +76,25 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
         async { Ok(0) }.boxed()
     }
 
-    /// Removes what drafts of a process that died have left. Only for the start, when there are no drafts.
-    /// Returns how many there were.
+    /// Removes what drafts of a process that died have left. Only for the start, when there are no
+    /// drafts. Returns how many there were.
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>>;
 
     /// Proves that the store takes data: writes a little and removes it again.
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// Lets go of what is held of blobs that are gone, so that their room comes back. Cheap enough for every second.
+    /// Closes cached files of removed blobs, which frees their disk space. Cheap enough for every
+    /// second.
     fn close_removed(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 
-    /// Bytes that it can take before it is full, as far as its file system says; `None` where there is no telling.
+    /// Bytes that it can take before it is full, as far as its file system says; `None` where there
+    /// is no telling.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 }
 
-/// A blob in the making. Dropped unpublished, it goes away.
+/// A blob that is being written. It is removed if it is dropped unpublished.
 pub trait Draft: fmt::Debug + Send + 'static {
     /// Appends bytes. Blocks; to be called on a blocking thread.
     ///
@@ -96,15 +103,16 @@ pub trait Draft: fmt::Debug + Send + 'static {
     /// The bytes could not be written; the draft must be dropped.
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
 
-    /// Hands over what was collected of the bytes, so that what is against them is known before anything else is done for
-    /// this blob. Blocks, like a write.
+    /// Hands over what was collected of the bytes, so that what is against them is known before
+    /// anything else is done for this blob. Blocks, like a write.
     ///
     /// # Errors
     ///
     /// Those of [`Draft::write`].
     fn flush(&mut self) -> Result<(), BlobError>;
 
-    /// What was written, in place of a blob: the draft goes away. Blocks, like a write.
+    /// Returns the written bytes instead of publishing them, and removes the draft. Blocks, like a
+    /// write.
     ///
     /// # Errors
     ///
@@ -114,8 +122,8 @@ pub trait Draft: fmt::Debug + Send + 'static {
     /// Makes the blob durable and visible under `key`.
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;
 
-    /// The same where there is no blob under `key`; returns whether there was none. Of several processes that publish
-    /// under one key, whoever uses this takes nothing from the others.
+    /// Publishes only if no blob exists under `key`; returns whether it did. Concurrent publishers
+    /// under one key do not replace each other's blob.
     fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>>;
 }
 
@@ -164,7 +172,7 @@ pub struct BlobError {
 /// What a caller may want to do about a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobErrorKind {
-    /// No room: the operator has to act.
+    /// No space left: the operator has to free some.
     NoSpace,
     /// The machine cannot do it for now.
     Outage(Outage),
@@ -192,7 +200,7 @@ impl BlobError {
 
 /// A blob that ends within the bytes that the index says it has.
 #[derive(Debug, Error)]
-#[error("the blob ends at byte {at}, bytes {range} were asked for")]
+#[error("the blob ends at byte {at}; requested bytes {range}")]
 struct ShortBlob {
     range: ByteRange,
     at: u64,

@@ -17,7 +17,8 @@ use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::{Budget, Cas, Limits, Quotas, Shares, has_anything};
 
-/// The store of this configuration, which keeps up to so many blobs open, and its index, which is to be closed at the end.
+/// The store of this configuration, which keeps up to so many blobs open, and its index, which is
+/// to be closed at the end.
 pub(super) async fn open_store(
     config: &Config,
     kept_count: usize,
@@ -25,8 +26,10 @@ pub(super) async fn open_store(
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let blobs =
-        blobs.keeping_open(kept_count).reading_at_once(config.read_turns).writing_directly(config.direct_writes);
+    let blobs = blobs
+        .keeping_open(kept_count)
+        .reading_at_once(config.max_concurrent_reads)
+        .writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &blobs, &records).await?;
     let (writer, budget) = (Arc::new(index.clone()), budget(config));
@@ -37,12 +40,12 @@ pub(super) async fn open_store(
     Ok((cas, index))
 }
 
-/// Opens the index. Where it is gone or empty, and it was not one of an empty store, none is made in its place: the server
-/// would respond that there is nothing.
+/// Opens the index. A missing or empty index of a store that has data is an error: a new one would
+/// make the server respond that nothing is stored.
 async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
     let path = data_dir.join("index.sqlite");
     if Replacement::of(&path).finish()? {
-        tracing::warn!("a rebuilt index was put in place, which the process that made it had no time for");
+        tracing::warn!("completed an interrupted index replacement");
     }
     let len = match path.metadata() {
         Ok(metadata) => Some(metadata.len()),
@@ -66,9 +69,9 @@ const fn budget(config: &Config) -> Budget {
 /// What tenants share.
 const fn shares(config: &Config) -> Shares {
     Shares {
-        upload_len: config.max_upload_len,
-        read_count: config.read_turns,
-        // So that whoever reads never waits for those who sync.
+        upload_len: config.upload_budget,
+        read_count: config.max_concurrent_reads,
+        // Readers never wait for syncs.
         publish_count: config.disk_workers.div_ceil(2),
     }
 }

@@ -26,14 +26,15 @@ use crate::runtime::durable::{TempFile, TempFolder};
 use crate::service::access::KeyRing;
 use crate::service::archive::{BackedUp, NoBlobs, Origin, Target, empty_archive};
 
-/// Add what is new in a store to an archive, or prove an archive.
+/// Back up a store incrementally to an archive, or verify an archive.
 ///
-/// The server may go on running, and none has to. The first run makes the archive; a later one appends what the archive
-/// does not have, which it finds out from the archive itself. A run that is killed leaves an archive that is good up to
-/// the last blob, and the next run goes on from there. What is deleted in the store stays in the archive.
+/// The server may run or not. The first run creates the archive; later runs append the xorbs and
+/// files that it does not have yet. A run that is killed leaves an archive that is valid up to its
+/// last complete blob; the next run continues from there. What is deleted in the store stays in the
+/// archive.
 ///
-/// Every xorb is verified on its way. One that is damaged or missing is reported and left out, with the files that need
-/// it; the rest is backed up, and the exit code is 1.
+/// Every xorb is verified while it is copied. A damaged or missing xorb is reported and left out,
+/// with the files that need it; the rest is backed up, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct BackupArgs {
     /// The archive
@@ -41,20 +42,21 @@ pub(super) struct BackupArgs {
     archive: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
-    /// Put the keys that sign tokens and URLs into the archive, too: it is then as secret as they are
+    /// Include the keys that sign tokens and URLs; the archive is then as secret as the keys
     #[arg(long)]
     include_keys: bool,
-    /// Back up nothing, but prove that everything in the archive can be restored: every hash of a xorb and of a file
+    /// Back up nothing; verify that the archive can be restored: every hash of every xorb and file
     #[arg(long, conflicts_with_all = ["include_keys", "data_dir"])]
     verify: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Pause between two looks at whether registrations that were under way are over.
+/// Interval between two checks whether registrations in flight have finished.
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often that is looked at: a registration takes milliseconds, and on the slowest disks a second.
+/// How often that is looked at: a registration takes milliseconds, and on the slowest disks a
+/// second.
 const SETTLE_COUNT: usize = 20;
 
 /// What `--json` prints.
@@ -112,8 +114,8 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     report(&args.archive, &done, &output)
 }
 
-/// Makes sure that the index has everything that was recorded when this was called: what it lacks would be missing from the
-/// backup, and nobody would know. Registrations beside it are waited for.
+/// Checks that the index has applied every record that exists at the call: the backup would
+/// silently lack what it has not applied. Waits for concurrent registrations.
 async fn check_taken(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
     let mut tail = compare(data_dir, index).await?;
     for _ in 0..SETTLE_COUNT {
@@ -127,9 +129,7 @@ async fn check_taken(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()>
         return Ok(());
     }
     let (dir, count) = (data_dir.display(), Count(tail.len() as u64, "record"));
-    bail!(
-        "the index of {dir} has not taken {count} that the last run has left; start zorb serve once, which takes them"
-    )
+    bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
 }
 
 /// Whether a server runs there, or that cannot be told.
@@ -154,7 +154,7 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
     })?;
     let (xorbs, files) = (Count(done.xorb_count, "xorb"), Count(done.file_count, "file"));
     if done.xorb_count == 0 && done.file_count == 0 && !done.added_keys {
-        output.line(format_args!("{path} has everything; nothing was added ({})", Size(done.archive_len)))?;
+        output.line(format_args!("{path} is up to date; nothing was added ({})", Size(done.archive_len)))?;
     } else {
         let keys = if done.added_keys { " and the keys" } else { "" };
         let (read, added, len) = (Size(done.serialized_len), Size(done.added_len), Size(done.archive_len));
@@ -162,7 +162,7 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
     }
     if done.waiting_count > 0 {
         let waiting = Count(done.waiting_count, "file");
-        output.line(format_args!("{waiting} came while this was under way; the next run takes what is not in here"))?;
+        output.line(format_args!("{waiting} arrived during the backup; the next run includes what is missing"))?;
     }
     match done.problem_count {
         0 => Ok(()),
@@ -178,31 +178,32 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
     }
 }
 
-/// A backup within what is backed up is gone when it is needed, and would grow without end.
+/// A backup inside the data directory would be lost with it, and would back up itself.
 fn check_outside(archive: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder.canonicalize().with_context(|| cannot_write(archive))?;
     let data_dir = data_dir.canonicalize().with_context(|| format!("cannot read {}", data_dir.display()))?;
     if folder.starts_with(&data_dir) {
-        bail!("{} is inside the data folder {}; put it elsewhere", archive.display(), data_dir.display());
+        bail!("{} is inside the data directory {}; choose a path outside it", archive.display(), data_dir.display());
     }
     Ok(())
 }
 
 fn read_keys(data_dir: &Path) -> anyhow::Result<KeyRing> {
     let ring = keys::read(data_dir)?;
-    ring.with_context(|| format!("there are no keys in {}: no server has run there yet", data_dir.display()))
+    ring.with_context(|| format!("no keys in {}: no server has run there yet", data_dir.display()))
 }
 
-/// Opens the archive, and makes an empty one where there is no file. A file that is there is never replaced.
+/// Opens the archive, and makes an empty one where there is no file. A file that is there is never
+/// replaced.
 fn open(path: &Path, with_keys: bool, output: &Output) -> anyhow::Result<File> {
     match path.metadata() {
-        Ok(metadata) if !metadata.is_file() => bail!("{} is no file", path.display()),
+        Ok(metadata) if !metadata.is_file() => bail!("{} is not a regular file", path.display()),
         Ok(metadata) if metadata.len() == 0 => {
-            bail!("{} is there and empty, so it is no archive; remove it to begin one", path.display())
+            bail!("{} is empty, so it is not an archive; remove it to create one", path.display())
         }
         Ok(metadata) if with_keys && is_open_to_others(&metadata) => {
-            output.remark(format_args!("{} has keys in it and can be read by others: chmod 600", path.display()));
+            output.remark(format_args!("{} contains keys and is readable by other users: chmod 600", path.display()));
         }
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => create(path).with_context(|| cannot_write(path))?,
@@ -214,11 +215,11 @@ fn open(path: &Path, with_keys: bool, output: &Output) -> anyhow::Result<File> {
 
 fn create(path: &Path) -> anyhow::Result<()> {
     let mut file = TempFile::create_beside(path)?;
-    // It has everything, whoever may read it in the store.
+    // It has the files of all repositories.
     file.restrict_to_owner()?;
     file.write(&empty_archive()?)?;
     match file.publish_new(path) {
-        // Somebody else has begun it just now: whether that is an archive is looked at next.
+        // Another process has just created it; whether it is an archive is checked next.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         result => Ok(result?),
     }
@@ -229,7 +230,7 @@ fn is_open_to_others(metadata: &std::fs::Metadata) -> bool {
     metadata.permissions().mode() & 0o077 != 0
 }
 
-/// Restores into a store that keeps no bytes, and an index that goes away.
+/// Restores into a store that discards all bytes, and a temporary index.
 fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     let archive = open_to_read(path)?;
     let folder = std::env::temp_dir();
@@ -245,7 +246,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
         };
         let proven = Box::pin(target.restore(archive, Progress::new(output, "verify"))).await;
         index.close().await;
-        proven.with_context(|| format!("{} is not a good backup", path.display()))
+        proven.with_context(|| format!("{} is not a valid backup", path.display()))
     })?;
     let (xorbs, files) = (Count(proven.xorb_count, "xorb"), Count(proven.file_count, "record"));
     output.record(&Proof {
@@ -259,7 +260,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     })?;
     let keys = if proven.keys.is_some() { ", keys" } else { "" };
     let (raw, len) = (Size(proven.raw_len), Size(proven.archive_len));
-    output.line(format_args!("{} is good: {xorbs}, {raw}, {files} of files{keys}, in {len}", path.display()))?;
+    output.line(format_args!("{} is valid: {xorbs}, {raw}, {files} of files{keys}, in {len}", path.display()))?;
     Ok(())
 }
 
@@ -267,7 +268,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
 pub(super) fn open_to_read(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        bail!("{} is no file", path.display());
+        bail!("{} is not a regular file", path.display());
     }
     Ok(file)
 }

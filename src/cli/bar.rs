@@ -79,8 +79,8 @@ struct Figures {
     files: Option<(u64, u64)>,
 }
 
-/// The line: the name, a bar where there is room for it, and as many figures as fit. One column stays free, since some
-/// terminals begin a new line in the last one.
+/// The line: the name, a bar if it fits, and as many figures as fit. One column stays free, because
+/// some terminals begin a new line after the last one.
 fn render(width: usize, name: &str, figures: &Figures) -> String {
     let width = width.saturating_sub(1);
     let figures_of = figures.choices();
@@ -126,7 +126,7 @@ impl Figures {
 }
 
 /// Bytes per second, of which there may be no number at the beginning.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is finite and not negative")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is finite and not negative")]
 fn rate(per_sec: f64) -> u64 {
     if per_sec.is_finite() && per_sec > 0.0 { per_sec as u64 } else { 0 }
 }

@@ -1,9 +1,10 @@
-//! Who deletes blobs of a store: one process at a time, whichever it is.
+//! The lock that lets one process at a time delete blobs of a store.
 //!
-//! The server and `zorb gc` may both collect garbage, and a start of the server clears up what the last run has left. Of
-//! two that finish the same deletion, the slower one would delete the blob of an upload that came in between. So whoever
-//! does holds the lock of `gc.lock` in the data folder; the operating system lets go of it when the process ends. It is
-//! beside `lock`, which a server holds as long as it runs.
+//! The server and `zorb gc` may both run GC, and a start of the server cleans up after the last
+//! run. If two processes finished the same deletion, the slower one could delete the blob of an
+//! upload that came in between. So each takes the lock of `gc.lock` in the data directory; the
+//! operating system releases it when the process ends. It is separate from `lock`, which a server
+//! holds as long as it runs.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -31,14 +32,14 @@ const STEP_PAUSE: Duration = Duration::from_millis(20);
 /// Records that are looked at in one step: some ms of reading.
 const PRUNE_STEP_COUNT: usize = 64;
 
-/// Time between two compactions by a server, where the one before has found nothing to do: each reads all terms of all
-/// files, and what it looks for takes weeks to come about.
+/// Time between two compactions by a server, where the one before has found nothing to do: each
+/// reads all terms of all files, and what it looks for takes weeks to come about.
 const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// When a server looks for garbage first. Not at once: whoever has just started it has better to do.
+/// Time from the start of a server to its first GC run. Not at once: a start is busy enough.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 
-/// Pause between two looks for what other processes have made invisible, and for files that were removed.
+/// Interval of the checks for xorbs that other processes made invisible, and for removed files.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 
 /// The right to delete blobs. Lasts as long as this.
@@ -48,7 +49,7 @@ pub(super) struct DeletionLock {
 }
 
 impl DeletionLock {
-    /// Takes the lock of this data folder; `None` where another process has it.
+    /// Takes the lock of this data directory; `None` if another process has it.
     pub(super) fn take(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join("gc.lock");
         let file = open_lock(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -69,7 +70,8 @@ pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
     Ok(Policy::new(config.grace, config.condemned)?)
 }
 
-/// Collects garbage every so often, until it is told to stop. Ends between two steps, never within one.
+/// Collects garbage every so often, until it is told to stop. Ends between two steps, never within
+/// one.
 pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
     let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
@@ -80,11 +82,13 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
             Ok(Some(_lock)) => match cas.collect_garbage(policy, &pace).await {
                 Ok(collected) => {
                     log(&collected);
-                    // Only what has lost its blobs can be forgotten. What a stop interrupts is done after the next one.
+                    // Only what has lost its blobs can be forgotten. What a stop interrupts is done
+                    // after the next one.
                     if collected.deleted.count > 0
                         && let Some(Err(error)) = stop.run_until_cancelled(prune(&cas, STEP_PAUSE)).await
                     {
-                        tracing::warn!(error = %chain(&error), "records that say nothing any more stay for now");
+                        tracing::warn!(error = %chain(&error), "obsolete records could not be removed; the next \
+                            GC run tries again");
                     }
                     if let Some(min_live) = min_live(&config)
                         && collected.failure.is_none()
@@ -94,24 +98,24 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
                         next_compaction = Instant::now() + COMPACTION_PERIOD;
                     }
                 }
-                Err(doubt) => tracing::error!(error = %chain(&doubt), "garbage is not collected, out of doubt"),
+                Err(doubt) => tracing::error!(error = %chain(&doubt), "GC aborted; nothing was deleted"),
             },
-            Ok(None) => tracing::info!("garbage is not collected now: another process does"),
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "garbage is not collected"),
+            Ok(None) => tracing::info!("GC skipped: another process is running it"),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "GC failed"),
         }
     }
 }
 
 /// Rewrites what files need little of. Returns whether there may be more to do.
 async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
-    // The data folder is ours: whoever else publishes is in this process.
+    // This process holds the data directory: every other publisher is in this process.
     match Box::pin(cas.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
         Ok(done) => {
             log_compaction(&done);
             done.rewritten.count > 0 || done.failure.is_some()
         }
         Err(doubt) => {
-            tracing::error!(error = %chain(&doubt), "nothing is compacted, out of doubt");
+            tracing::error!(error = %chain(&doubt), "compaction aborted; nothing was rewritten");
             true
         }
     }
@@ -130,12 +134,12 @@ fn log_compaction(done: &Compacted) {
             damaged,
             failed,
             is_stopped,
-            "mostly dead xorbs were rewritten"
+            "compaction finished"
         );
     }
 }
 
-/// Removes records that say nothing any more, now that blobs are gone.
+/// Removes records that became obsolete by the deletion of blobs.
 pub(super) async fn prune(cas: &Cas, pause: Duration) -> Result<(), StoreError> {
     let mut pruning = Pruning::default();
     while cas.prune_records(&mut pruning, PRUNE_STEP_COUNT).await?.is_none() {
@@ -154,7 +158,7 @@ fn log(collected: &Collected) {
             spared,
             failed,
             is_stopped,
-            "garbage was collected"
+            "GC finished"
         );
     }
 }
@@ -166,18 +170,18 @@ pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
         // What fails here fails in requests as well, which say so.
         match cas.forget_hidden(seen).await {
             Ok(generation) => seen = Some(generation),
-            Err(error) => tracing::debug!(error = %chain(&error), "the generation of the index cannot be read"),
+            Err(error) => tracing::debug!(error = %chain(&error), "cannot read the index generation"),
         }
     }
 }
 
-/// Clears up removed files, until it is told to stop. Not between two looks at what others have made invisible: a large file
-/// of many repositories takes minutes.
+/// Cleans up removed files until it is stopped. A task of its own, because a large file of many
+/// repositories takes minutes.
 pub(super) async fn clear_up(cas: Cas, stop: CancellationToken) {
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         if let Err(error) = cas.sweep_removed_files(&pace).await {
-            tracing::warn!(error = %chain(&error), "removed files cannot be cleared up now");
+            tracing::warn!(error = %chain(&error), "cannot clean up removed files; retrying later");
         }
     }
 }

@@ -11,12 +11,12 @@ const PER_CONNECTION: usize = 2;
 /// Of the index: five connections with three files each, and those that it has open for a moment.
 const INDEX: usize = 20;
 
-/// Of blobs that are kept open for the next read: as many as are read again and again at a time. Beyond that a read opens
-/// its file, which takes some microseconds.
+/// Of blobs that are kept open for the next read: as many as are read again and again at a time.
+/// Beyond that a read opens its file, which takes some microseconds.
 const KEPT_FILE_COUNT: usize = 256;
 
-/// For all the rest: the log, the lock, the keys, the listener, the runtime's own, a probe, a file that is looked at. Some
-/// thirty in all; twice that.
+/// For all the rest: the log, the lock, the keys, the listener, the runtime's own, a probe, a file
+/// that is looked at. Some thirty in all; twice that.
 const RESERVE: usize = 64;
 
 /// Connections below which there is no point in serving.
@@ -46,8 +46,8 @@ pub(super) fn budget(config: &Config) -> anyhow::Result<Descriptors> {
     let fitting = config.max_connections.min((left - kept_count) / PER_CONNECTION);
     if fitting < MIN_CONNECTION_COUNT {
         bail!(
-            "this process may have {limit} open files, and with max_uploads = {} and disk_workers = {} it takes {} at \
-             least; raise the limit (ulimit -n, LimitNOFILE) or lower them",
+            "the open file limit is {limit}; max_uploads = {} and disk_workers = {} need at least {}: raise the \
+             limit (ulimit -n, LimitNOFILE) or lower these settings",
             config.max_uploads,
             config.disk_workers,
             fixed + MIN_CONNECTION_COUNT * PER_CONNECTION
@@ -57,14 +57,15 @@ pub(super) fn budget(config: &Config) -> anyhow::Result<Descriptors> {
         limit,
         wanted,
         max_connections = fitting,
-        "there may be fewer open files than max_connections takes; it is lowered. Raise the limit (ulimit -n, LimitNOFILE)"
+        "lowered max_connections: the open file limit is too low; raise it (ulimit -n, LimitNOFILE)"
     );
     Ok(Descriptors { limit, connection_count: fitting, kept_count })
 }
 
 /// What is there whatever the number of connections.
 fn fixed_count(config: &Config) -> usize {
-    // An upload has a draft open, and one by grant keeps it until the commit; so has a shard while it arrives.
+    // An upload has a draft open, and one by grant keeps it until the commit; so has a shard while
+    // it arrives.
     let drafts = config.max_uploads.saturating_mul(if config.grants { 3 } else { 2 });
     // Blobs and the records of what was registered have workers of their own.
     drafts.saturating_add(config.disk_workers.saturating_mul(2)).saturating_add(INDEX + RESERVE)
@@ -79,6 +80,6 @@ mod tests {
     fn the_defaults_take_what_the_documents_say() {
         let config = Config::new(RawConfig::default()).unwrap();
         let all = fixed_count(&config) + KEPT_FILE_COUNT + config.max_connections * PER_CONNECTION;
-        assert_eq!(all, 2964, "docs/operations.md says it");
+        assert_eq!(all, 2964, "docs/capacity.md says it");
     }
 }

@@ -31,9 +31,10 @@ impl Destination {
             None => Ok(Self::Stdout),
             Some(path) if path == Path::new("-") => Ok(Self::Stdout),
             Some(path) => match path.metadata() {
-                Ok(metadata) if metadata.is_dir() => bail!(Usage("-o is a folder, not a file")),
+                Ok(metadata) if metadata.is_dir() => bail!(Usage("-o is a directory, not a file")),
                 Ok(metadata) if !metadata.is_file() => Ok(Self::Device(path.to_owned())),
-                // The file that a link leads to is replaced, never the link: it may be `/dev/stdout`.
+                // The file that a link leads to is replaced, never the link: it may be
+                // `/dev/stdout`.
                 Ok(_) if path.is_symlink() => {
                     let target = path.canonicalize().with_context(|| cannot_write(path))?;
                     Ok(Self::File(target))
@@ -48,7 +49,8 @@ impl Destination {
         matches!(self, Self::Stdout)
     }
 
-    /// Begins data that is not to be seen until it is complete. Beside the file, if it is to be one.
+    /// Begins data that is not to be seen until it is complete. Beside the file, if it is to be
+    /// one.
     pub(super) fn draft(&self) -> anyhow::Result<Draft> {
         let file = match self {
             Self::File(path) => TempFile::create_beside(path).with_context(|| cannot_write(path))?,
@@ -60,8 +62,8 @@ impl Destination {
         Ok(Draft(file))
     }
 
-    /// Begins data that is checked as a whole: hidden until then if it is to be a file, and otherwise shown as it comes,
-    /// since it may be longer than any temporary folder.
+    /// Begins data that is verified as a whole. A file stays hidden until then; other output is
+    /// written as it arrives, because it may be larger than any temporary directory.
     pub(super) fn stream(&self) -> anyhow::Result<Stream> {
         match self {
             Self::File(_) => Ok(Stream::Draft(self.draft()?)),
@@ -73,7 +75,8 @@ impl Destination {
         }
     }
 
-    /// The same for all of this file: what an interrupted run leaves of it is there for the next one.
+    /// The same for all of this file: what an interrupted run leaves of it is there for the next
+    /// one.
     pub(super) fn resumable(&self, file: FileHash) -> anyhow::Result<Stream> {
         let Self::File(path) = self else { return self.stream() };
         let Some(name) = path.file_name() else { return self.stream() };
@@ -85,7 +88,7 @@ impl Destination {
         }
     }
 
-    /// What was left of this file is of no use.
+    /// Discards the partial download of this file.
     pub(super) fn discard(&self, file: FileHash) {
         if let Ok(Stream::Partial(partial)) = self.resumable(file) {
             partial.discard();
@@ -101,7 +104,7 @@ impl Destination {
                     let name = path.file_name().unwrap_or_default();
                     partial.publish(name).with_context(|| cannot_write(path))
                 }
-                Self::Stdout | Self::Device(_) => unreachable!("only files are received in several runs"),
+                Self::Stdout | Self::Device(_) => unreachable!("only files can be resumed"),
             },
             Stream::Stdout | Stream::Device(_) => Ok(()),
         }
@@ -129,7 +132,7 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// Data that nobody sees yet.
+/// Data that is not published yet.
 #[derive(Debug)]
 pub(super) struct Draft(TempFile);
 
@@ -168,7 +171,11 @@ impl Sink for Stream {
         match self {
             Self::Draft(draft) => draft.restart(),
             Self::Partial(partial) => partial.restart(),
-            Self::Stdout | Self::Device(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "the data was shown")),
+            Self::Stdout | Self::Device(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the data was \
+                already printed",
+            )),
         }
     }
 

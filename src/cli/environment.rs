@@ -1,4 +1,5 @@
-//! Variables of the environment that begin with `ZORB_`: each is one that a command reads, or a mistake that is refused.
+//! Variables of the environment that begin with `ZORB_`: each is one that a command reads, or a
+//! mistake that is refused.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use crate::config::RawConfig;
 /// What every variable of ours begins with.
 const PREFIX: &str = "ZORB_";
 
-/// Variables that no command reads. The tests, benchmarks and scripts of this repository do, and start commands from the
-/// environment that has them.
+/// Variables that no command reads. The tests, benchmarks and scripts of this repository do, and
+/// start commands from the environment that has them.
 const OF_SCRIPTS: &[&str] = &[
     "ZORB_BIN",
     "ZORB_BINARY",
@@ -49,7 +50,7 @@ pub(super) fn check(program: &Command) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "unknown variables in the environment: {}; unset them, or see config/default.toml for the settings",
+        "unknown environment variables: {}; unset them, or see config/default.toml for the settings",
         unknown.join(", ")
     )
 }
@@ -71,8 +72,9 @@ fn is_known(name: &str, known: &BTreeSet<String>) -> bool {
     known.contains(name) || OF_SCRIPTS.contains(&name)
 }
 
-/// Whether Kubernetes, or Docker with links, sets this variable in containers beside a service whose name begins with
-/// `zorb`: `ZORB_SERVICE_HOST`, `ZORB_PORT`, `ZORB_PORT_8080_TCP_ADDR`. The operator has not written it.
+/// Whether Kubernetes, or Docker with links, sets this variable in containers beside a service
+/// whose name begins with `zorb`: `ZORB_SERVICE_HOST`, `ZORB_PORT`, `ZORB_PORT_8080_TCP_ADDR`. The
+/// operator has not written it.
 fn is_service_link(name: &str, value: &str) -> bool {
     let is_of_port = |rest: &str| {
         let mut parts = rest.split('_');
@@ -88,6 +90,10 @@ fn is_service_link(name: &str, value: &str) -> bool {
 
 /// An unknown name, with the one that was probably meant.
 fn told(name: &str, known: &BTreeSet<String>) -> String {
+    let key = name.strip_prefix(PREFIX).unwrap_or_default().to_ascii_lowercase();
+    if let Some((_, new)) = RawConfig::renamed(&key) {
+        return format!("{name} (renamed to {PREFIX}{})", new.to_ascii_uppercase());
+    }
     let nearest = known.iter().map(|other| (distance(name, other), other)).min();
     match nearest {
         Some((distance, other)) if distance <= MAX_DISTANCE => format!("{name} (did you mean {other}?)"),
@@ -95,7 +101,8 @@ fn told(name: &str, known: &BTreeSet<String>) -> String {
     }
 }
 
-/// How many characters to insert, remove, replace or swap with the next one make one text of the other.
+/// How many characters to insert, remove, replace or swap with the next one make one text of the
+/// other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut before = Vec::new();
@@ -151,6 +158,8 @@ mod tests {
             assert_eq!(told(name, &known), format!("{name} (did you mean {meant}?)"));
         }
         assert_eq!(told("ZORB_NOTHING_LIKE_IT", &known), "ZORB_NOTHING_LIKE_IT");
+        let renamed = "ZORB_READ_TURNS (renamed to ZORB_MAX_CONCURRENT_READS)";
+        assert_eq!(told("ZORB_READ_TURNS", &known), renamed);
         assert_eq!((distance("", "ab"), distance("ab", "ba"), distance("abc", "abc")), (2, 1, 0));
     }
 

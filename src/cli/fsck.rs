@@ -1,4 +1,4 @@
-//! `zorb fsck`: checks a store, and mends what can be mended.
+//! `zorb fsck`: checks a store, and repairs what can be repaired.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::service::Tail;
-use crate::service::archive::Patient;
+use crate::service::archive::RepairTarget;
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
 
 /// Hashes of lost xorbs that a record has, at most.
@@ -34,25 +34,26 @@ const PAGE_COUNT: u32 = 500;
 
 /// Check a store: rows against blobs, blobs against rows, references against the terms of files.
 ///
-/// The server may go on running, and none has to; while this runs without one, none can be started. Without --repair
-/// nothing is changed. Some repairs need the server to be stopped, and are left beside one.
+/// A server may be running; if none is, none can be started during the check. Without --repair
+/// nothing is changed. Some repairs need the server to be stopped and are skipped otherwise.
 ///
-/// Exit codes: 0 nothing is wrong, or everything was repaired; 1 something that was found is left; 2 the check could not
-/// be done, or not to its end.
+/// Exit codes: 0 nothing is wrong, or everything was repaired; 1 findings are left; 2 the check
+/// failed or did not complete.
 #[derive(Debug, Args)]
 pub(super) struct FsckArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// Repair what can be repaired
+    /// Repair the findings
     #[arg(long)]
     repair: bool,
-    /// Set times that lie in the future back to now: only if you have made sure that this machine's clock is right
+    /// Reset times in the future to now; use it only after checking that this machine's clock is
+    /// right
     #[arg(long, requires = "repair")]
     trust_clock: bool,
-    /// Read every blob and check every hash, and not only the lengths
+    /// Read every blob and verify every hash, not only the lengths
     #[arg(long)]
     deep: bool,
-    /// Take xorbs that are damaged or lost from this backup; no server may run
+    /// Restore damaged or lost xorbs from this backup; the server must be stopped
     #[arg(long, value_name = "ARCHIVE", requires = "repair")]
     from: Option<PathBuf>,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub(super) struct CannotCheck;
 
 impl fmt::Display for CannotCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the check could not be done to its end")
+        f.write_str("the check did not complete")
     }
 }
 
@@ -92,7 +93,7 @@ struct FindingRecord<'a> {
 
 /// What it prints for each xorb that came from the archive.
 #[derive(Debug, Serialize)]
-struct HealedRecord {
+struct RestoredRecord {
     r#type: &'static str,
     xorb: String,
 }
@@ -105,10 +106,10 @@ struct Summary {
     files: u64,
     read_len: u64,
     findings: u64,
-    healed: u64,
+    restored: u64,
     left: u64,
     /// Whether no server was running.
-    alone: bool,
+    offline: bool,
 }
 
 /// What a run has found so far.
@@ -116,8 +117,8 @@ struct Summary {
 struct Tally {
     findings: u64,
     left: u64,
-    healed: u64,
-    /// Xorbs with findings that an archive can mend.
+    restored: u64,
+    /// Xorbs with findings that a backup can repair.
     damaged: HashSet<XorbHash>,
     /// Files that lack xorbs, and which.
     lacking: Vec<(FileHash, Vec<XorbHash>)>,
@@ -142,11 +143,13 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         Ok(lock) => lock,
         // Who may only read can check all the same.
         Err(_) if !args.repair => None,
-        Err(error) => return Err(error).with_context(|| format!("cannot lock the data folder {}", data_dir.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot lock the data directory {}", data_dir.display()));
+        }
     };
     let presence = if lock.is_some() { Presence::Alone } else { Presence::Shared };
     if archive.is_some() && presence == Presence::Shared {
-        bail!("a server runs on {}; stop it to heal the store from an archive", data_dir.display());
+        bail!("a server runs on {}; stop it before restoring xorbs from an archive", data_dir.display());
     }
     let _deleting = if args.repair { Some(lock_deletions(&data_dir)?) } else { None };
     remote::run(async {
@@ -174,10 +177,11 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
     })
 }
 
-/// A repair deletes blobs, which one process at a time does. Nor must two repairs correct the totals by the same amount.
+/// A repair deletes blobs, which one process at a time does. Nor must two repairs correct the
+/// totals by the same amount.
 fn lock_deletions(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     let Some(lock) = DeletionLock::take(data_dir)? else {
-        bail!("another process deletes or repairs in {} now; try again when it is done", data_dir.display())
+        bail!("another process is running GC or a repair in {}; try again later", data_dir.display())
     };
     Ok(lock)
 }
@@ -206,33 +210,33 @@ async fn go_through(
         }
     }
     let seen = walk.seen();
-    let healed = match archive {
-        Some(archive) => Box::pin(heal(fsck, archive, &mut tally, output)).await,
+    let restored = match archive {
+        Some(archive) => Box::pin(restore(fsck, archive, &mut tally, output)).await,
         None => Ok(()),
     };
-    let alone = fsck.presence == Presence::Alone;
+    let offline = fsck.presence == Presence::Alone;
     output.record(&Summary {
         r#type: "summary",
         xorbs: seen.xorb_count,
         files: seen.file_count,
         read_len: seen.read_len,
         findings: tally.findings,
-        healed: tally.healed,
+        restored: tally.restored,
         left: tally.left,
-        alone,
+        offline,
     })?;
     let (xorbs, files, read) = (Count(seen.xorb_count, "xorb"), Count(seen.file_count, "file"), Size(seen.read_len));
     let (findings, left) = (Count(tally.findings, "finding"), tally.left);
     output.line(format_args!("{xorbs} and {files} checked, {read} read: {findings}, {left} left"))?;
-    if !alone {
-        output.line("beside a running server: what its uploads may be about was not looked at")?;
+    if !offline {
+        output.line("a server is running: blobs and rows of uploads in flight were not checked")?;
     }
-    healed?;
+    restored?;
     Ok(tally.left)
 }
 
 /// Takes from the archive what is damaged or lost.
-async fn heal(fsck: &Fsck, archive: File, tally: &mut Tally, output: &Output) -> anyhow::Result<()> {
+async fn restore(fsck: &Fsck, archive: File, tally: &mut Tally, output: &Output) -> anyhow::Result<()> {
     let mut wanted: HashSet<XorbHash> = tally.lacking.iter().flat_map(|(_, lost)| lost).copied().collect();
     let mut after = None;
     loop {
@@ -241,24 +245,27 @@ async fn heal(fsck: &Fsck, archive: File, tally: &mut Tally, output: &Output) ->
         after = Some(last.hash);
         wanted.extend(page.iter().map(|xorb| xorb.hash));
     }
-    let patient = Patient {
+    let target = RepairTarget {
         blobs: Arc::clone(&fsck.blobs),
         index: Arc::clone(&fsck.index),
         clock: Arc::clone(&fsck.clock),
         pool: fsck.pool.clone(),
     };
-    let healed = patient.heal(archive, wanted, Progress::new(output, "heal")).await.context("cannot heal the store")?;
-    for xorb in &healed {
-        tally.healed += 1;
+    let restored = target.heal(archive, wanted, Progress::new(output, "restore")).await.context(
+        "cannot restore xorbs \
+        from the archive",
+    )?;
+    for xorb in &restored {
+        tally.restored += 1;
         tally.left -= u64::from(tally.damaged.remove(xorb));
-        output.record(&HealedRecord { r#type: "healed", xorb: xorb.to_string() })?;
-        output.line(format_args!("healed: xorb {xorb}"))?;
+        output.record(&RestoredRecord { r#type: "restored", xorb: xorb.to_string() })?;
+        output.line(format_args!("restored: xorb {xorb}"))?;
     }
-    let healed: HashSet<XorbHash> = healed.into_iter().collect();
+    let restored: HashSet<XorbHash> = restored.into_iter().collect();
     for (file, lost) in &tally.lacking {
         // Its references could not name what was not there.
         fsck.index.rebuild_references(*file).await?;
-        tally.left -= u64::from(lost.iter().all(|xorb| healed.contains(xorb)));
+        tally.left -= u64::from(lost.iter().all(|xorb| restored.contains(xorb)));
     }
     Ok(())
 }
@@ -300,14 +307,17 @@ fn print(finding: &Finding, outcome: Option<Outcome>, output: &Output) -> anyhow
         (None, Some(file)) => format!("file {file}: "),
         (None, None) => String::new(),
     };
-    let hit =
-        if xorb.is_some() && files.count > 0 { format!("; {} hit", Count(files.count, "file")) } else { String::new() };
+    let hit = if xorb.is_some() && files.count > 0 {
+        format!("; {} affected", Count(files.count, "file"))
+    } else {
+        String::new()
+    };
     let then = match outcome {
         Some(Outcome::Repaired) => "repaired".to_owned(),
-        Some(Outcome::Quarantined) => "taken out of service".to_owned(),
-        Some(Outcome::Left) => format!("left: {}", repair.as_str()),
-        Some(Outcome::NeedsAlone) => "left: stop the server to repair this".to_owned(),
-        None => format!("to {}: --repair", repair.as_str()),
+        Some(Outcome::Quarantined) => "quarantined".to_owned(),
+        Some(Outcome::Left) => format!("not repaired: {}", repair.as_str()),
+        Some(Outcome::NeedsAlone) => "not repaired: stop the server first".to_owned(),
+        None => format!("{} with --repair", repair.as_str()),
     };
     output.line(format_args!("{}: {what}{detail}{hit} ({then})", kind.as_str()))?;
     for hash in files.files.iter().filter(|_| xorb.is_some()) {

@@ -1,9 +1,10 @@
-//! `zorb gc`: collects garbage, or says what a collection would do.
+//! `zorb gc`: runs GC, or prints what a run would do.
 //!
-//! Works on the data folder, with or without a server there. That is safe because every change of a row is one
-//! statement that checks all it depends on, so that it does not matter which process makes it; because a blob is only
-//! deleted under a row that says so, while one process at a time deletes blobs (`collector.rs`); and because a server
-//! looks every second whether something that it may have in memory has become invisible.
+//! Works on the data directory, with or without a server there. That is safe because every change
+//! of a row is one statement that checks all its conditions, whichever process executes it; because
+//! a blob is only deleted under a row in the state Deleting, while one process at a time deletes
+//! blobs (`collector.rs`); and because a server checks every second whether a xorb in its memory
+//! has become invisible.
 
 mod compact;
 
@@ -32,22 +33,24 @@ use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Action, Collected, CollectionPlan, Doubt, Pace, PlannedXorb, Policy, Tally};
 use crate::service::{Budget, Cas};
 
-/// Collect garbage: delete xorbs that no file needs.
+/// Run garbage collection (GC): delete xorbs that no file needs.
 ///
-/// A xorb goes in two steps. When no file has needed it and no client has asked for it for the grace, which is 21 days
-/// or more, it is condemned; a day later, if nobody has come for it, it is deleted. A server does this by itself every
-/// hour; this does it now, whether one runs on the folder or not. Where anything is not understood, nothing is done and
-/// the exit code is 1.
+/// GC deletes a xorb in two steps. A xorb that no file has referenced and no client has used for
+/// gc_grace (21 days or more) is condemned. A condemned xorb that is still unused after
+/// gc_delete_delay (a day) is deleted. A server runs GC every hour; this command runs it now, with
+/// or without a server on the data directory. If GC finds an inconsistency, it aborts, deletes
+/// nothing, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct GcArgs {
-    /// Change nothing; print what would become of which xorb and why
+    /// Change nothing; print the planned action for each xorb and the reason
     #[arg(long)]
     dry_run: bool,
-    /// Then rewrite xorbs of which files need little, so that a collection can take the rest: needs room first, and gives it
-    /// back when the grace is over
+    /// Afterwards rewrite xorbs of which files need little; this needs disk space now and frees
+    /// more after the grace period
     #[arg(long)]
     compact: bool,
-    /// Share of its bytes below which a xorb is rewritten, more than 0 and at most 1 [default: gc_min_live, or 0.5]
+    /// Fraction of its bytes below which a xorb is rewritten, more than 0 and at most 1 [default:
+    /// gc_min_live, or 0.5]
     #[arg(long, value_name = "SHARE", requires = "compact", value_parser = compact::parse_share)]
     min_live: Option<MinLive>,
     #[command(flatten)]
@@ -73,20 +76,20 @@ struct PlannedRecord {
 struct PlanRecord {
     freed_now: TallyRecord,
     freed_later: TallyRecord,
-    kept: KeptRecord,
+    retained: RetainedRecord,
     /// Missing without --compact.
     #[serde(skip_serializing_if = "Option::is_none")]
     compaction: Option<compact::PlanRecord>,
 }
 
 #[derive(Debug, Serialize)]
-struct KeptRecord {
+struct RetainedRecord {
     referenced: TallyRecord,
     in_grace: TallyRecord,
     leased: TallyRecord,
     condemned: TallyRecord,
     staged: TallyRecord,
-    left_off: TallyRecord,
+    over_plan_limit: TallyRecord,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,14 +137,15 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
     let job = Job {
         policy: policy(&config)?,
         min_live: args.compact.then(|| args.min_live.or(min_live(&config)).unwrap_or(compact::default_share())),
-        min_free_len: Config::min_free_len_of(raw.min_free_bytes)?,
+        min_free_len: Config::min_free_len_of(raw.min_free_space),
         is_dry: args.dry_run,
     };
     let data_dir = Config::data_dir_of(raw.data_dir);
     let index_path = index_path(&data_dir)?;
     let lock = if job.is_dry { None } else { Some(lock(&data_dir)?) };
     let done = remote::run(async {
-        // This neither makes an index nor brings one up to date: a server of another version may be using it.
+        // This neither makes an index nor brings one up to date: a server of another version may be
+        // using it.
         let mut index = open_read_only(&data_dir).await?;
         if !job.is_dry {
             index.close().await;
@@ -151,14 +155,15 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         index.close().await;
         done.map_err(|error| advice::explain(&data_dir, error))
     });
-    // Until here, also where a signal has ended it: a blob that is being deleted at that moment is by now.
+    // Until here, also where a signal has ended it: a blob that is being deleted at that moment is
+    // by now.
     drop(lock);
     done
 }
 
 fn lock(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     let lock = DeletionLock::take(data_dir)?;
-    lock.with_context(|| format!("another process deletes blobs in {} at the moment; try again", data_dir.display()))
+    lock.with_context(|| format!("another process is running GC in {}; try again later", data_dir.display()))
 }
 
 async fn collect(
@@ -175,7 +180,7 @@ async fn collect(
     let cas = cas.keep_free(job.min_free_len);
     let plan = match cas.plan_collection(job.policy).await {
         Err(Doubt::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
-        plan => plan.context("nothing was done, out of doubt")?,
+        plan => plan.context("GC aborted; nothing was deleted")?,
     };
     if job.is_dry {
         let compaction = compact::plan(&cas, job).await?;
@@ -183,7 +188,7 @@ async fn collect(
     }
     let collected = cas.collect(plan, &Pace::default()).await;
     if collected.deleted.count > 0 {
-        prune(&cas, Duration::ZERO).await.context("garbage was collected, but records of it could not be removed")?;
+        prune(&cas, Duration::ZERO).await.context("GC finished, but obsolete records could not be removed")?;
     }
     // Not where the collection has failed: whatever the reason is, it is not to be made worse.
     let compacted = match &collected.failure {
@@ -215,41 +220,39 @@ fn print_plan(
     output.record(&PlanRecord {
         freed_now: plan.freed_now().into(),
         freed_later: plan.freed_later().into(),
-        kept: KeptRecord {
+        retained: RetainedRecord {
             referenced: kept.referenced.into(),
             in_grace: kept.in_grace.into(),
             leased: kept.leased.into(),
             condemned: kept.condemned.into(),
             staged: kept.staged.into(),
-            left_off: kept.left_off.into(),
+            over_plan_limit: kept.left_off.into(),
         },
         compaction: compaction.map(|(compaction, _)| compact::PlanRecord::of(compaction)),
     })?;
     for (tally, why) in [
-        (kept.referenced, "files need it"),
-        (kept.in_grace, "it was asked for, or lost its last file, within the grace"),
-        (kept.leased, "it is promised to a client"),
-        (kept.condemned, "it is condemned, and its time is not over"),
-        (kept.staged, "it is being published"),
-        (kept.left_off, "it would go, but the plan is full"),
+        (kept.referenced, "referenced by files"),
+        (kept.in_grace, "used or referenced within the grace period"),
+        (kept.leased, "leased to a client"),
+        (kept.condemned, "condemned, delete delay not over"),
+        (kept.staged, "being published"),
+        (kept.left_off, "beyond the size of one plan"),
     ] {
         if tally.count > 0 {
-            output.line(format_args!("stays: {}, because {why}", shown(tally)))?;
+            output.line(format_args!("retained: {} ({why})", shown(tally)))?;
         }
     }
     let (now, later) = (shown(plan.freed_now()), shown(plan.freed_later()));
-    output.line(format_args!("would come back now: {now}; later, if nobody comes for it: {later}"))?;
+    output.line(format_args!("would free now: {now}; later, unless used again: {later}"))?;
     compaction.map_or(Ok(()), |(compaction, _)| compact::print_sums(compaction, output))
 }
 
 fn planned_record(xorb: &PlannedXorb) -> PlannedRecord {
     let (action, since, reason): (_, Timestamp, _) = match xorb.action {
-        Action::Condemn { idle_since } => ("condemn", idle_since, "no file needs it, and nobody has asked for it"),
-        Action::Delete { condemned_since } => {
-            ("delete", condemned_since, "it was condemned, and nobody has come for it")
-        }
-        Action::Finish { deleting_since } => ("finish", deleting_since, "its deletion was not finished"),
-        Action::Abandon { staged_since } => ("abandon", staged_since, "its upload was not finished"),
+        Action::Condemn { idle_since } => ("condemn", idle_since, "not referenced by a file and not used"),
+        Action::Delete { condemned_since } => ("delete", condemned_since, "condemned and not used"),
+        Action::Finish { deleting_since } => ("finish", deleting_since, "deletion not finished"),
+        Action::Abandon { staged_since } => ("abandon", staged_since, "upload not finished"),
     };
     PlannedRecord {
         xorb: xorb.hash.to_string(),
@@ -281,7 +284,7 @@ fn report(collected: &Collected, compacted: Option<&Compacted>, output: &Output)
     output.line(format_args!("condemned: {condemned}; deleted: {deleted}"))?;
     if let Some(error) = &collected.failure {
         let failed = Count(collected.failed, "xorb");
-        bail!("{failed} could not be collected, the next run tries again: {}", chain(error));
+        bail!("{failed} could not be collected; the next run tries again: {}", chain(error));
     }
     compacted.map_or(Ok(()), |compacted| compact::report(compacted, output))
 }

@@ -8,7 +8,7 @@ use super::output::{Output, OutputArgs};
 use super::remote::{self, AddressArgs, TrustArgs};
 use crate::client::RetryPolicy;
 
-/// Time for an answer. A container's health check has the same.
+/// Time limit of the response; a container's health check has the same.
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]

@@ -26,26 +26,27 @@ use crate::service::{Budget, Cas, Rebuilt};
 /// Bytes of layouts that are kept in memory: as few, since each is read once or twice.
 const LAYOUT_CACHE_LEN: u64 = 16 << 20;
 
-/// Make the index again
+/// Rebuild the index
 #[derive(Debug, Subcommand)]
 pub(super) enum IndexCommand {
     Rebuild(RebuildArgs),
 }
 
-/// Make the index of a store again, of its blobs and its records of what was registered.
+/// Rebuild the index of a store from its blobs and registration records.
 ///
-/// For when the index is lost or damaged. No server may run on the data folder. Every blob is read and verified, so this
-/// takes as long as reading the store does. The new index takes the place of the old one when it is whole, and the old one
-/// stays beside it as index.sqlite.old-...; until then nothing changes, and a run that is killed can be repeated.
+/// Use it when the index is lost or damaged. No server may run on the data directory. Every blob is
+/// read and verified, so the run takes as long as reading the whole store. The new index replaces
+/// the old one when it is complete, and the old one stays beside it as index.sqlite.old-...; until
+/// then nothing changes, and a run that is killed can be repeated.
 ///
-/// Blobs and records that are damaged are reported and left out, with the files that need them; the rest is in the new
-/// index, and the exit code is 1.
+/// Damaged blobs and records are reported and left out, with the files that need them; everything
+/// else is in the new index, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct RebuildArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// Go on although files were registered before there were records, and the old index, which knows them, cannot be
-    /// read: they are lost
+    /// Continue although some files were registered before records existed and the old index, which
+    /// lists them, cannot be read: these files are lost
     #[arg(long)]
     accept_incomplete: bool,
     #[command(flatten)]
@@ -80,11 +81,11 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
     let output = Output::new(args.output);
     let data_dir = args.store.data_dir()?;
     if !data_dir.join("xorbs").is_dir() {
-        bail!("there is no store in {}; name its folder with --data-dir", data_dir.display());
+        bail!("no store in {}; name its directory with --data-dir", data_dir.display());
     }
     let _lock = serve::lock(&data_dir)?;
     let _deletion = DeletionLock::take(&data_dir)?
-        .with_context(|| format!("garbage is being collected in {}; try again", data_dir.display()))?;
+        .with_context(|| format!("GC is running in {}; try again later", data_dir.display()))?;
     let replacement = Replacement::of(&data_dir.join("index.sqlite"));
     replacement.finish()?;
     let rebuilt = remote::run(async {
@@ -99,7 +100,8 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
     })?;
     // Not within the above: a signal must not come between.
     let old = replacement.publish(clock.now())?;
-    // After the index, as at the first start; one that is killed here is completed by the next start.
+    // After the index, as at the first start; one that is killed here is completed by the next
+    // start.
     remote::run(identify(&data_dir, &rebuilt))?;
     report(&data_dir, &rebuilt, old.as_deref(), &output)?;
     Ok(rebuilt)
@@ -132,13 +134,13 @@ async fn complete(
         Ok(true) => Ok(()),
         _ if accept_incomplete => Ok(records.set_complete().await?),
         Ok(false) => bail!(
-            "there are no records of what was registered in {}, and no index either; with --accept-incomplete the new \
-             index has all xorbs and no files",
+            "no registration records in {}, and no index; with --accept-incomplete the new index has all xorbs \
+             and no files",
             data_dir.display()
         ),
         Err(error) => Err(error).context(
-            "not everything that was registered has a record, and the old index cannot be read; with --accept-incomplete \
-             the new index has what there are records of",
+            "some registrations have no record, and the old index cannot be read; with --accept-incomplete the \
+             new index has only the recorded files",
         ),
     }
 }
@@ -187,14 +189,15 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
         old_index: old.clone(),
     })?;
     let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
-    let kept = old.map_or_else(String::new, |old| format!("; the old one is {old}"));
+    let kept = old.map_or_else(String::new, |old| format!("; the old index is {old}"));
     let len = Size(rebuilt.serialized_len);
-    output.line(format_args!("the index of {folder} is new: {xorbs}, {len}, of {records}{kept}"))?;
+    output.line(format_args!("rebuilt the index of {folder}: {xorbs}, {len}, from {records}{kept}"))?;
     if rebuilt.has_problems() {
         let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
         let (spoilt, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);
         bail!(
-            "{damaged} and {spoilt} damaged, and {left} times a file is left out; everything else is in the new index"
+            "{damaged} and {spoilt} damaged, {left} file registrations left out; everything else is in the new \
+             index"
         );
     }
     Ok(())

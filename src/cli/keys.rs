@@ -1,7 +1,9 @@
-//! The keys that sign, in the data folder: made where there are none, kept over restarts, readable by their owner only.
+//! The signing keys, in the data directory: created at the first start, readable by their owner
+//! only.
 //!
-//! The file is replaced as a whole, so that who reads it sees the keys before a rotation or those after it. Two that
-//! write at once wait for each other. A crash leaves a temporary file, which the next write removes.
+//! The file is replaced as a whole, so a reader sees the keys before or after a rotation.
+//! Concurrent writers wait for each other. A crash leaves a temporary file, which the next write
+//! removes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,17 +21,18 @@ use crate::runtime::durable::{TempFile, create_folder, open_lock, read_private, 
 use crate::runtime::telemetry::chain;
 use crate::service::access::{KeyRing, KeyRingError};
 
-/// Name of the key file in the data folder.
+/// Name of the key file in the data directory.
 const FILE_NAME: &str = "keys";
 
-/// Name of the file that writers lock. Not the key file itself, which is another one after every write.
+/// Name of the file that writers lock. Not the key file itself, which is another one after every
+/// write.
 const LOCK_NAME: &str = "keys.lock";
 
-/// Pause between two checks of the key file: a revocation is promised to be in effect within a second. A token of a new key
-/// does not wait: it makes the server check at once.
+/// Pause between two checks of the key file: a revocation is promised to be in effect within a
+/// second. A token of a new key does not wait: it makes the server check at once.
 const WATCH_PERIOD: Duration = Duration::from_millis(500);
 
-/// The keys of a data folder, made where there are none, for a server that follows their changes.
+/// The keys of a data directory, created if missing, for a server that reloads them.
 pub(super) fn open(data_dir: &Path) -> anyhow::Result<Keys> {
     let path = data_dir.join(FILE_NAME);
     // Taken before the file is read: what changes in between is seen as a change.
@@ -38,7 +41,7 @@ pub(super) fn open(data_dir: &Path) -> anyhow::Result<Keys> {
     Ok(Keys::new(ring, Arc::new(KeyFile { path, seen: Mutex::new(seen) })))
 }
 
-/// The key ring of a data folder, made where there is none.
+/// The key ring of a data directory, created if missing.
 pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
     match read(data_dir)? {
         Some(ring) => Ok(ring),
@@ -46,7 +49,7 @@ pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
     }
 }
 
-/// The key ring of a data folder, if there is one.
+/// The key ring of a data directory, if it has one.
 pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     let path = data_dir.join(FILE_NAME);
     let shown = path.display();
@@ -57,13 +60,14 @@ pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     }
 }
 
-/// Replaces the key ring of a data folder, which is created where needed, by what `make` makes of it.
+/// Replaces the key ring of a data directory by the result of `make`; creates the directory if
+/// missing.
 pub(super) fn change(
     data_dir: &Path,
     make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>,
 ) -> anyhow::Result<KeyRing> {
     let dir = data_dir.display();
-    create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
+    create_folder(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
     let lock = open_lock(&data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
     let _lock = lock.with_context(|| format!("cannot lock the keys in {dir}"))?;
     let ring = make(read(data_dir)?)?;
@@ -71,7 +75,8 @@ pub(super) fn change(
     Ok(ring)
 }
 
-/// Gives a data folder this key ring. Only where nobody else writes there: see [`change`].
+/// Writes this key ring to a data directory that no other process writes to; otherwise see
+/// [`change`].
 pub(super) fn write(data_dir: &Path, ring: &KeyRing) -> anyhow::Result<()> {
     let path = data_dir.join(FILE_NAME);
     publish(&path, ring).with_context(|| format!("cannot write the key file {}", path.display()))
@@ -128,13 +133,13 @@ impl KeySource for KeyFile {
         let (ring, is_settled) = match read(folder) {
             Ok(Some(ring)) => (Some(ring), true),
             Ok(None) => {
-                tracing::warn!("the key file is gone; the keys in memory stay in use until the next start");
+                tracing::warn!("key file deleted; using the keys in memory until the next start");
                 (None, true)
             }
-            // What cannot be read now, as with too many files open, is read at the next look: a key that was dropped
-            // because a token has leaked must not stay in use.
+            // What cannot be read now, as with too many files open, is read at the next look: a key
+            // that was dropped because a token has leaked must not stay in use.
             Err(error) => {
-                tracing::warn!(error = %chain(error.as_ref()), "the key file was changed and cannot be used");
+                tracing::warn!(error = %chain(error.as_ref()), "invalid key file; keeping the previous keys");
                 (None, error.downcast_ref::<KeyRingError>().is_some())
             }
         };

@@ -8,14 +8,14 @@ use super::remote::{self, Quiet, RemoteArgs};
 use super::units::{Count, Size};
 use crate::client::{Listed, ListedFile, ListedXorb, Server};
 
-/// List what is on a server, in the order of the hashes' bytes.
+/// List the files or xorbs on a server, in the order of the hashes' bytes.
 ///
-/// A line per file: hash, length, and the sha256 that its client has claimed. A line per xorb: hash, chunks, and its bytes
-/// as they are stored and when they are decompressed. Only files that the token may read are listed; xorbs belong to no
-/// repository, so listing them takes a token for all of them.
+/// A line per file: hash, length, and the sha256 claimed by its client. A line per xorb: hash,
+/// chunks, raw and stored bytes. Only files that the token may read are listed; listing xorbs
+/// requires a token for all repositories.
 #[derive(Debug, Args)]
 pub(super) struct LsArgs {
-    /// Which list
+    /// What to list
     #[arg(value_enum, default_value_t)]
     what: What,
     #[command(flatten)]
@@ -29,7 +29,7 @@ enum What {
     /// Registered files
     #[default]
     Files,
-    /// Xorbs, whether files need them or not
+    /// Xorbs, referenced by files or not
     Xorbs,
 }
 

@@ -1,6 +1,7 @@
 //! Manifests: the files of a directory by name, as JSON lines.
 //!
-//! Whoever made one has chosen the names in it, so they are neither paths to be followed nor text for a terminal.
+//! The names come from an untrusted file, so they are neither paths to follow nor safe for a
+//! terminal.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,7 +20,7 @@ const MAX_LINE_LEN: u64 = 64 << 10;
 /// Files in a manifest, at most: some 300 bytes of memory for each.
 const MAX_FILE_COUNT: usize = 10_000_000;
 
-/// Permission bits that are noted and brought back: never set-user-id and its like.
+/// Permission bits that are recorded and restored: never set-user-id and similar ones.
 const MODE_BITS: u32 = 0o777;
 
 /// A line of a manifest. Fields that are not listed are ignored.
@@ -52,7 +53,7 @@ impl ManifestFile {
             size: self.size,
             mode: Some(format!("{:04o}", self.mode & MODE_BITS)),
         };
-        let mut text = serde_json::to_string(&line).expect("a line has text keys and numbers");
+        let mut text = serde_json::to_string(&line).expect("a line has string keys and finite numbers");
         text.push('\n');
         text
     }
@@ -75,7 +76,7 @@ fn parse(source: impl Read) -> anyhow::Result<Vec<ManifestFile>> {
             break;
         }
         if text.len() as u64 > MAX_LINE_LEN || files.len() >= MAX_FILE_COUNT {
-            bail!("line {number} is too long, or one too many");
+            bail!("line {number} is too long, or exceeds the maximum number of lines");
         }
         if text.trim_ascii().is_empty() {
             continue;
@@ -89,7 +90,7 @@ fn parse(source: impl Read) -> anyhow::Result<Vec<ManifestFile>> {
             None => 0o644,
         };
         if !seen.insert(line.path.clone()) {
-            bail!("line {number}: the path {} is there twice", Plain(&line.path));
+            bail!("line {number}: duplicate path {}", Plain(&line.path));
         }
         files.push(ManifestFile { path: line.path, hash, size: line.size, mode: mode & MODE_BITS });
     }
@@ -122,7 +123,7 @@ mod tests {
         let hash = "0".repeat(64);
         let line = |path: &str| format!("{{\"path\":\"{path}\",\"hash\":\"{hash}\",\"size\":7}}\n");
         for (text, complaint) in [
-            (format!("{}{}", line("a"), line("a")), "line 2: the path a is there twice"),
+            (format!("{}{}", line("a"), line("a")), "line 2: duplicate path a"),
             (format!("{}nonsense", line("a")), "line 2"),
             (line("a").replace('7', "-1"), "line 1"),
             (line("a").replace(&hash, "x"), "line 1"),

@@ -44,8 +44,8 @@ use self::output::{OutputError, complain, write_stdout};
 
 /// A self-hosted content-addressed store for the Xet protocol.
 ///
-/// Exit codes of every command: 0 it did what was asked; 1 it failed, or what it looked at is damaged, and stderr says
-/// why; 2 the command line makes no sense; 130 after Ctrl-C. `fsck` alone also says 2 where it could not check.
+/// Exit codes of every command: 0 success; 1 failure, or damaged data, described on stderr; 2
+/// invalid usage; 130 after Ctrl-C. `fsck` also exits with 2 if it could not check.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 pub struct Cli {
@@ -62,7 +62,7 @@ enum Command {
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
     Usage(usage::UsageArgs),
-    /// Make, look into, check, send and fetch xorb files
+    /// Create, inspect, verify, upload and download xorb files
     #[command(subcommand)]
     Xorb(xorb::XorbCommand),
     #[command(subcommand)]
@@ -73,20 +73,20 @@ enum Command {
     #[command(subcommand)]
     Index(index::IndexCommand),
     Gc(gc::GcArgs),
-    /// Make, extend, look into and check archives of named blobs
+    /// Create, extend, list and verify archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
-    /// Ask whether a server is ready to store and serve
+    /// Check whether a server is ready (readiness probe)
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
-    /// Write the manual pages, one per command, into a directory that is there
+    /// Write the manual pages, one per command, into an existing directory
     #[command(hide = true)]
     ManPages {
-        /// Where they go
+        /// Output directory
         directory: PathBuf,
     },
 }
@@ -162,7 +162,8 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Whether it was Ctrl-C: shells and scripts tell that by 130, which is 128 and the number of SIGINT.
+    /// Whether it was Ctrl-C: shells and scripts tell that by 130, which is 128 and the number of
+    /// SIGINT.
     fn is_interrupted(&self) -> bool {
         self.signal == "SIGINT"
     }

@@ -37,7 +37,7 @@ impl NamedFile {
 
 /// A text names no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a file is named by the 64 hex digits of its hash, or by the first {MIN_PREFIX_LEN} or more of them")]
+#[error("a file is named by the 64 hex digits of its hash, or by at least the first {MIN_PREFIX_LEN} of them")]
 pub(super) struct ParseNameError;
 
 impl FromStr for NamedFile {
@@ -52,7 +52,8 @@ impl FromStr for NamedFile {
     }
 }
 
-/// Which files these are, each once. Only beginnings are looked up, all of them in one reading of the server's list.
+/// Which files these are, each once. Only beginnings are looked up, all of them in one reading of
+/// the server's list.
 pub(super) async fn resolve(
     server: &Server,
     names: &[NamedFile],
@@ -79,7 +80,10 @@ pub(super) async fn resolve(
         let file = match (name, found.as_slice()) {
             (NamedFile::Hash(file), _) => *file,
             (NamedFile::Prefix(_), [file]) => *file,
-            (NamedFile::Prefix(prefix), []) => bail!("the server shows no file whose hash begins with {prefix}"),
+            (NamedFile::Prefix(prefix), []) => bail!(
+                "no readable file on the server has a hash that begins with \
+                {prefix}"
+            ),
             (NamedFile::Prefix(prefix), several) => {
                 let shown: Vec<String> = several.iter().take(MAX_SHOWN_COUNT).map(FileHash::to_string).collect();
                 let more = if several.len() > MAX_SHOWN_COUNT { ", …" } else { "" };

@@ -1,7 +1,8 @@
-//! The one door to the terminal: lines for people, JSON lines for machines, progress bars, complaints.
+//! The one door to the terminal: lines for people, JSON lines for machines, progress bars,
+//! complaints.
 //!
-//! What a command found goes to stdout; how it is going, and what went wrong, to stderr. With `--json` stdout has one
-//! JSON object per line and nothing else.
+//! What a command found goes to stdout; how it is going, and what went wrong, to stderr. With
+//! `--json` stdout has one JSON object per line and nothing else.
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -18,10 +19,10 @@ use crate::client::is_shown;
 /// Who reads the output.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct OutputArgs {
-    /// Print JSON for machines, one object per line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
-    /// Print nothing but errors
+    /// Print only errors
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
 }
@@ -44,8 +45,8 @@ pub(super) struct Output {
 /// Why nothing more can be said on stdout.
 #[derive(Debug, Error)]
 pub(super) enum OutputError {
-    /// Whoever read it has enough, as `head` has after ten lines. Nothing to complain about.
-    #[error("nobody reads stdout any more")]
+    /// The reader closed it, as `head` does after ten lines. Not reported.
+    #[error("stdout: broken pipe")]
     Closed,
     /// It cannot be written to.
     #[error("cannot write to stdout")]
@@ -77,7 +78,8 @@ impl Output {
         self.print(&format!("{}\n", Tame(text)))
     }
 
-    /// A line for people that is no result: where stdout has one line per result, the sum goes to stderr.
+    /// A line for people that is no result: where stdout has one line per result, the sum goes to
+    /// stderr.
     pub(super) fn summary(&self, text: impl Display) {
         if !self.args.json && !self.args.quiet {
             self.bars.suspend(|| to_stderr(text));
@@ -89,7 +91,7 @@ impl Output {
         if !self.args.json {
             return Ok(());
         }
-        let text = serde_json::to_string(value).expect("our records have text keys and finite numbers");
+        let text = serde_json::to_string(value).expect("records have string keys and finite numbers");
         self.print(&format!("{}\n", escape_json(&text)))
     }
 
@@ -105,7 +107,7 @@ impl Output {
         self.bars.suspend(|| complain(text));
     }
 
-    /// A bar that shows bytes; hidden unless somebody is looking.
+    /// A bar that shows bytes; hidden unless stderr is a terminal.
     pub(super) fn bar(&self, len: u64, name: impl AsRef<str>) -> ProgressBar {
         self.styled(len, bar::style(name.as_ref(), None))
     }
@@ -164,8 +166,8 @@ impl Display for Plain<'_> {
     }
 }
 
-/// Text of whatever origin as it goes to a terminal: with lines and tabs, and nothing else that a terminal obeys. The last
-/// line of defence: what is known to be foreign is [`Plain`] before.
+/// Text of whatever origin as it goes to a terminal: with lines and tabs, and nothing else that a
+/// terminal obeys. The last line of defence: what is known to be foreign is [`Plain`] before.
 struct Tame<T>(T);
 
 impl<T: Display> Display for Tame<T> {
@@ -181,7 +183,8 @@ impl<T: Display> Display for Tame<T> {
     }
 }
 
-/// The same JSON without what a terminal obeys: such characters can only be in its texts, where they may be escaped.
+/// The same JSON without what a terminal obeys: such characters can only be in its texts, where
+/// they may be escaped.
 fn escape_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

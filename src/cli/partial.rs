@@ -1,8 +1,9 @@
-//! A file that is pulled in several runs: what was verified of it stays, and the next run goes on behind it.
+//! A file that is pulled in several runs: what was verified of it stays, and the next run goes on
+//! behind it.
 //!
-//! Beside the bytes are notes, a hash and a length for each chunk. Going on, each chunk is read and hashed again; the first
-//! one that is not what its note says, and all behind it, is dropped. Whether the chunks are those of the file is decided by
-//! the file's hash, as ever.
+//! Beside the bytes are notes, a hash and a length for each chunk. Going on, each chunk is read and
+//! hashed again; the first one that is not what its note says, and all behind it, is dropped.
+//! Whether the chunks are those of the file is decided by the file's hash, as ever.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -85,7 +86,7 @@ fn verified(data: &File, notes: &File) -> io::Result<Vec<(ChunkHash, u64)>> {
     let (mut note, mut raw) = ([0; NOTE_LEN], Vec::new());
     while read_all(&mut notes, &mut note)? {
         let (hash, len) = note.split_at(32);
-        let hash = ChunkHash::from_bytes(hash.try_into().expect("the note begins with 32 bytes"));
+        let hash = ChunkHash::from_bytes(hash.try_into().expect("the file begins with 32 bytes"));
         let len = u32::from_le_bytes(len.try_into().expect("4 bytes are left"));
         if len == 0 || len > MAX_CHUNK_RAW_LEN {
             break;

@@ -24,23 +24,25 @@ use crate::client::{Pull, PullError, Pulled};
 use crate::format::{ByteRange, ByteRangeSpec, FileHash};
 use crate::runtime::blocking::Pool;
 
-/// Fetch files, or some bytes of one, from a server.
+/// Download files, or a byte range of one, from a server.
 ///
-/// Every chunk is decompressed and hashed here, and all of them together have to give FILEHASH: neither the server nor
-/// anybody in between has to be trusted. A file appears under its name when that is proven, never before; what had the
-/// name is replaced then. Data for stdout is written as it comes: only the exit code says at the end whether it was right.
+/// Every chunk is decompressed and hashed locally, and all chunks together must hash to FILEHASH:
+/// neither the server nor the network has to be trusted. A file appears under its name only after
+/// it was verified, and replaces an existing file then. Data for stdout is written as it arrives:
+/// only the exit code tells whether it was right.
 ///
-/// A pull that is interrupted can be repeated: chunks that came are kept beside the file, and hashed again. Of many files,
-/// those that are there already with the right contents are left as they are.
+/// An interrupted pull can be repeated: chunks received so far are stored beside the file and
+/// verified again. Of several files, those that already exist with the right contents are left
+/// unchanged.
 ///
-/// For a part of a file the server's summary of what surrounds it takes the place of the rest. A server that has none
-/// cannot prove a part; then stderr says so.
+/// A part of a file is verified with the server's summary of the chunks around it. A server without
+/// such a summary cannot prove a part; stderr says so.
 #[derive(Debug, Args)]
 pub(super) struct PullArgs {
-    /// Which files: hashes that `zorb push` has printed, or beginnings of them that only one file has
+    /// File hashes as printed by `zorb push`, or unambiguous prefixes of them
     #[arg(value_name = "FILEHASH", required_unless_present = "manifest", conflicts_with = "manifest")]
     files: Vec<NamedFile>,
-    /// All files that this manifest names, into the directory of -o; `zorb push --manifest` writes one
+    /// Pull all files of this manifest, into the directory of -o; `zorb push --manifest` writes one
     #[arg(long, value_name = "FILE", conflicts_with = "range")]
     manifest: Option<PathBuf>,
     /// Only these bytes: A-B for [A,B), A- from A on, -N the last N, or just A
@@ -48,11 +50,11 @@ pub(super) struct PullArgs {
     range: Option<ByteRangeSpec>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Parts of the file that are fetched at once, up to 64 MiB each
+    /// Parts of the file to fetch in parallel, up to 64 MiB each
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// Where to write: a directory for several files, which get their hashes as names; `-` is stdout, which is also the
-    /// default for one file unless it is a terminal
+    /// Output file, or a directory for several files, which are named by their hashes; `-` is
+    /// stdout, the default for one file unless stdout is a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     target: Option<PathBuf>,
     #[command(flatten)]
@@ -152,7 +154,7 @@ fn report(
     let Pulled { bytes, resumed_len, is_proven } = pulled;
     let (start, end) = bytes.map_or((0, 0), |bytes| (bytes.start(), bytes.end()));
     if !is_proven {
-        output.remark("the server gives no means to prove a part of a file; only lengths were checked");
+        output.remark("the server cannot prove parts of a file; only lengths were checked");
     }
     let hash = file.to_string();
     output.record(&Record { hash, path: destination.to_string(), start, end, proven: is_proven, resumed_len })?;
@@ -161,7 +163,7 @@ fn report(
         (Some(_), Some(bytes)) => format!("bytes {bytes}, "),
         _ => String::new(),
     };
-    let resumed = if resumed_len > 0 { format!("; {} were there", Size(resumed_len)) } else { String::new() };
+    let resumed = if resumed_len > 0 { format!("; {} reused", Size(resumed_len)) } else { String::new() };
     let size = Size(bytes.map_or(0, ByteRange::byte_len));
     output.line(format_args!("{file}  {part}{size} to {destination}, {verdict}{resumed}"))?;
     Ok(())

@@ -25,34 +25,36 @@ use crate::format::compression::Policy;
 use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
 
-/// Send files to a server, as far as it does not have their contents already.
+/// Upload files to a server, without the chunks that it already has.
 ///
-/// Files are cut into chunks; a chunk that the server has, or that occurred before, is not sent again. What is new fills
-/// xorbs across files, and when the server has all of them, the files are registered. Then, and not before, a line with
-/// hash and path is printed for each file, in the order given: `zorb pull HASH` gets it back.
+/// Files are cut into chunks; a chunk that the server has, or that occurred before, is not sent
+/// again. New chunks fill xorbs across files, and when the server has all xorbs, the files are
+/// registered. Only then a line with hash and path is printed for each file, in the order given:
+/// `zorb pull HASH` downloads it.
 ///
-/// A folder stands for the files in it and below it, sorted by name. Links in it are not followed, only those that are
-/// typed; devices, sockets and pipes are left out.
+/// A directory stands for all files below it, sorted by name. Links in it are not followed, only
+/// links given as arguments; devices, sockets and pipes are skipped.
 ///
-/// A push that is interrupted can be repeated: what the server has acknowledged is noted in the cache and not sent again.
-/// A file that changes while it is read is left out, and the exit code is 1 then.
+/// An interrupted push can be repeated: acknowledged xorbs are recorded in the cache directory and
+/// not sent again. A file that changes while it is read is left out, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct PushArgs {
-    /// Files and folders
+    /// Files and directories
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Xorbs that are compressed or sent at once; each takes 64 MiB of memory
+    /// Xorbs to compress or send in parallel; each takes 64 MiB of memory
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// Folder where it is noted what was sent [default: zorb in $XDG_CACHE_HOME or ~/.cache]
+    /// Directory for the resume state [default: zorb in $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// Also write a manifest of the one directory that is pushed: a line of JSON per file, with path, hash, size and mode
+    /// Also write a manifest of the pushed directory: a line of JSON per file, with path, hash,
+    /// size and mode
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Note nothing, and do not look for what an interrupted push has noted
+    /// Neither read nor write the resume state
     #[arg(long, conflicts_with = "cache_dir")]
     no_resume: bool,
     #[command(flatten)]
@@ -78,7 +80,7 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
         None => None,
     };
     if skipped_count > 0 {
-        output.remark(format_args!("left out {skipped_count} in the folders, which are links or special files"));
+        output.remark(format_args!("skipped {skipped_count} in the directories: links or special files"));
     }
     let resume = match (args.no_resume, args.cache_dir.or_else(cache_dir)) {
         (false, Some(folder)) => Some(ResumeCache::new(&folder.join("push"), server.url())),
@@ -106,7 +108,9 @@ fn names(typed: &[PathBuf], paths: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let name = |path: &PathBuf| {
         let below = path.strip_prefix(directory).ok().and_then(Path::to_str);
         let text = path.to_string_lossy();
-        below.map(str::to_owned).with_context(|| format!("{} is not UTF-8, as a manifest has to be", Plain(&text)))
+        below
+            .map(str::to_owned)
+            .with_context(|| format!("{} is not valid UTF-8, which a manifest requires", Plain(&text)))
     };
     paths.iter().map(name).collect()
 }
@@ -184,7 +188,7 @@ fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) 
     Ok(())
 }
 
-/// Shows a push to whoever looks at the terminal.
+/// Shows a push on the terminal.
 #[derive(Debug)]
 struct Shown {
     reading: ProgressBar,
@@ -227,13 +231,16 @@ impl PushWatch for Shown {
     }
 
     fn starting_over(&self, error: &PushError) {
-        self.output.remark(format_args!("{}; starting over without what it seemed to have", chain(error)));
+        self.output.remark(format_args!("{}; starting over without the chunks that it seemed to have", chain(error)));
         self.reading.set_position(0);
         self.files.reset();
     }
 
     fn not_resumable(&self, error: &io::Error) {
-        self.output.remark(format_args!("cannot note what was sent: {error}; an interrupted push would send it again"));
+        self.output.remark(format_args!(
+            "cannot save the resume state: {error}; an interrupted push would send \
+            everything again"
+        ));
     }
 }
 

@@ -30,16 +30,16 @@ pub(super) fn identity(files: &TlsFiles) -> anyhow::Result<Identity> {
         fs::read(&files.certificates).with_context(|| format!("cannot read the certificates in {certificates}"))?;
     let secret = fs::read(&files.key).with_context(|| format!("cannot read the key in {key}"))?;
     if fs::metadata(&files.key).is_ok_and(|data| data.mode() & OTHERS != 0) {
-        tracing::warn!(file = %key, "every user of this machine can get at the key of the certificate; chmod o= it");
+        tracing::warn!(file = %key, "TLS key is world-readable: chmod 600 it");
     }
-    Identity::parse(&chain, &secret).with_context(|| format!("cannot speak TLS with {certificates} and {key}"))
+    Identity::parse(&chain, &secret).with_context(|| format!("cannot use {certificates} and {key} for TLS"))
 }
 
-/// Looks again whenever the signal comes, until it is told to stop.
+/// Reloads at each signal, until it is stopped.
 pub(super) async fn watch(mut signal: ReloadSignal, reloaded: Reloaded, stop: CancellationToken) {
     let disk = Pool::new(1);
     while stop.run_until_cancelled(signal.received()).await.is_some() {
-        tracing::info!("SIGHUP: looking again at what may have changed");
+        tracing::info!("SIGHUP: reloading the TLS certificate and reopening the audit log");
         if let Some(journal) = &reloaded.journal {
             journal.reopen().await;
         }
@@ -47,11 +47,11 @@ pub(super) async fn watch(mut signal: ReloadSignal, reloaded: Reloaded, stop: Ca
         match disk.run(move || identity(&files)).await {
             Ok(identity) => {
                 tls.replace(identity);
-                tracing::info!("new connections get the certificate that is there now");
+                tracing::info!("reloaded the TLS certificate");
             }
             Err(error) => {
                 let error = chain(error.as_ref());
-                tracing::error!(error, "the new certificate is of no use; the one before stays in use");
+                tracing::error!(error, "invalid TLS certificate; keeping the previous one");
             }
         }
     }

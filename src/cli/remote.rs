@@ -23,20 +23,20 @@ use crate::runtime::telemetry::chain;
 /// Where `zorb serve` listens unless it is told otherwise.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 
-/// Which server, and how patiently.
+/// The server, its token, and retries.
 #[derive(Debug, Args)]
 pub(super) struct RemoteArgs {
     #[command(flatten)]
     address: AddressArgs,
     #[command(flatten)]
     trust: TrustArgs,
-    /// Token to show to the server, and to nobody else
+    /// Token for the server; sent to no other host
     #[arg(long, env = "ZORB_TOKEN", value_name = "T", hide_env_values = true)]
     token: Option<Typed>,
-    /// File with the token, instead of --token: other users of this machine may see the command line
+    /// File with the token, instead of --token, which other users of this machine can see
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Times to try again, in a row, when the server cannot be reached or is overloaded
+    /// Consecutive retries when the server cannot be reached or is overloaded
     #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().count)]
     retries: u32,
 }
@@ -47,7 +47,7 @@ impl RemoteArgs {
         let server = self.address.server(RetryPolicy { count: self.retries }, authorities)?;
         let token = match (self.token, self.token_file) {
             (_, Some(path)) => Some(read_token(&path)?),
-            (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is of no use")?),
+            (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is invalid")?),
             (None, None) => None,
         };
         Ok(match token {
@@ -60,7 +60,7 @@ impl RemoteArgs {
 /// Where the server is.
 #[derive(Debug, Args)]
 pub(super) struct AddressArgs {
-    /// Address of the server [default: http://127.0.0.1:8080]
+    /// URL of the server [default: http://127.0.0.1:8080]
     #[arg(long, env = "ZORB_SERVER", value_name = "URL")]
     server: Option<ServerUrl>,
 }
@@ -81,7 +81,7 @@ impl AddressArgs {
 /// Who is believed when a server says who it is.
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
-    /// PEM file with the authorities that vouch for the server, instead of those of this machine
+    /// PEM file with CA certificates to trust instead of the system's
     #[arg(long, env = "ZORB_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
@@ -93,11 +93,12 @@ impl TrustArgs {
             return Ok(Authorities::default());
         };
         let pem = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Authorities::parse(&pem).with_context(|| format!("{} is of no use", path.display()))
+        Authorities::parse(&pem).with_context(|| format!("{} is invalid", path.display()))
     }
 }
 
-/// A token as it was typed. Parsed by us: who parses for the command line prints what does not parse.
+/// A token as it was typed. Parsed by us: who parses for the command line prints what does not
+/// parse.
 #[derive(Clone)]
 struct Typed(String);
 
@@ -121,7 +122,8 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
     text.trim().parse().with_context(|| format!("{} has no token", path.display()))
 }
 
-/// Runs a command that talks to a server. A signal drops it where it stands, so that its temporary files are removed.
+/// Runs a command that talks to a server. A signal drops it where it stands, so that its temporary
+/// files are removed.
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     drive(work, false)
 }
@@ -143,7 +145,7 @@ fn drive<T>(work: impl Future<Output = anyhow::Result<T>>, can_continue: bool) -
     })
 }
 
-/// Shows a transfer to whoever looks at the terminal.
+/// Shows a transfer on the terminal.
 #[derive(Debug)]
 pub(super) struct Shown {
     what: String,

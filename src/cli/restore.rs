@@ -27,15 +27,16 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempFolder, create_folder};
 use crate::service::archive::{Restored, Target};
 
-/// Make a store of an archive.
+/// Restore a store from an archive.
 ///
-/// The data folder must not be there, or be empty. It appears as a whole, when every hash of a xorb, every hash of a
-/// file and those of the archive itself were right, and not before: until then everything is in a temporary folder
-/// beside it. An archive that is damaged changes nothing; the exit code is 1 then, and stderr says up to where it is
-/// good.
+/// The data directory must not exist, or be empty. It appears when the whole archive was verified:
+/// every hash of every xorb and file, and those of the archive itself. Until then everything is in
+/// a temporary directory beside it. A damaged archive changes nothing; the exit code is 1, and
+/// stderr says up to where it is valid.
 ///
-/// The keys that sign tokens and URLs come back with --include-keys only, if the archive has them: whoever made the archive
-/// can then make tokens for the store. Without them the server makes new ones, and tokens have to be issued again.
+/// The keys that sign tokens and URLs are restored only with --include-keys, if the archive has
+/// them: anyone who made the archive could then issue tokens for the store. Without them the server
+/// creates new keys, and tokens must be issued again.
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
     /// The archive
@@ -43,7 +44,7 @@ pub(super) struct RestoreArgs {
     archive: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
-    /// Take the keys that sign tokens and URLs from the archive, too
+    /// Also restore the keys that sign tokens and URLs
     #[arg(long)]
     include_keys: bool,
     #[command(flatten)]
@@ -69,7 +70,7 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let target = free_place(&data_dir)?;
     let archive = open_to_read(&args.archive)?;
     let folder = TempFolder::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
-    // The runtime is gone when this returns, and with it whatever still wrote into the folder.
+    // The runtime ends before this returns, and with it every task that writes into the directory.
     let restored = remote::run(async {
         let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await?;
         let target = Target {
@@ -99,7 +100,8 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes it a store of its own: what is registered in it is not what is registered where the archive is from.
+/// Makes it a store of its own: what is registered in it is not what is registered where the
+/// archive is from.
 async fn identify(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
     let id = StoreId::from_bytes(rand::random());
     index.set_store(id, None).await?;
@@ -127,30 +129,30 @@ fn report(
     let (xorbs, records) = (Count(restored.xorb_count, "xorb"), Count(restored.file_count, "record"));
     let keys = if with_keys { "with its keys" } else { "without keys" };
     let raw = Size(restored.raw_len);
-    output.line(format_args!("{to} is {from}, {keys}: {xorbs}, {raw}, {records} of files, all of them proven"))?;
+    output.line(format_args!("restored {from} to {to}, {keys}: {xorbs}, {raw}, {records} of files, all verified"))?;
     Ok(())
 }
 
-/// Where the data folder is to be, links followed. Refuses whatever is there already.
+/// The path of the data directory, links resolved. Refuses one that has contents.
 fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let shown = data_dir.display();
-    // Without a dot at its end: what comes before that is not the folder above it.
+    // Without a dot at its end: the part before the dot is not the parent directory.
     let data_dir: &Path = &data_dir.components().collect::<PathBuf>();
     let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match data_dir.read_dir().map(|mut entries| entries.next().is_none()) {
-        Ok(false) => bail!("{shown} is not empty; a store is only restored into a folder that is, or is not there"),
+        Ok(false) => bail!("{shown} is not empty; restore into an empty or new directory"),
         Ok(true) => {
             let target = data_dir.canonicalize().with_context(|| cannot_write(data_dir))?;
             let parent = target.parent().unwrap_or(&target).metadata().with_context(|| cannot_write(data_dir))?;
             if data_dir.metadata().is_ok_and(|metadata| metadata.dev() != parent.dev()) {
-                bail!("{shown} is a mount point, which a restored store cannot replace; name a folder inside it");
+                bail!("{shown} is a mount point, which a restored store cannot replace; name a directory inside it");
             }
             Ok(target)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             // Now, and not after hours of restoring.
             if data_dir.symlink_metadata().is_ok() {
-                bail!("{shown} is a link that leads nowhere; remove it, or name another folder");
+                bail!("{shown} is a dangling link; remove it, or name another directory");
             }
             create_folder(parent).with_context(|| cannot_write(data_dir))?;
             Ok(data_dir.to_owned())

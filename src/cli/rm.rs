@@ -1,4 +1,4 @@
-//! `zorb rm`: files of a server that nobody is to have any more.
+//! `zorb rm`: removes files from a server.
 
 use anyhow::Context;
 use clap::Args;
@@ -10,16 +10,16 @@ use crate::client::RemovedFile;
 
 /// Remove files from a server.
 ///
-/// A token of a repository removes what that repository has registered; others who have the same file keep it. A token
-/// that administers all repositories removes a file for everybody, unless --repo says for whom. The bytes come back
-/// later, when the server collects garbage. Files are named by their hashes, as `zorb ls` shows them,
-/// or by the first digits of these; nothing is removed unless all of them are clear.
+/// A token of a repository removes the registration of that repository; other repositories that
+/// have the same file are not affected. An admin token of all repositories removes a file for all
+/// of them, or with --repo for one. GC frees the bytes later. Files are named by their hashes, as
+/// `zorb ls` prints them, or by unambiguous prefixes; nothing is removed if one is ambiguous.
 #[derive(Debug, Args)]
 pub(super) struct RmArgs {
-    /// Hashes of files, or beginnings of them that only one file has
+    /// File hashes, or unambiguous prefixes of them
     #[arg(value_name = "FILE", required = true)]
     files: Vec<NamedFile>,
-    /// Remove the file for this repository alone
+    /// Remove the file only for this repository
     #[arg(long, value_name = "NAME")]
     repo: Option<String>,
     #[command(flatten)]
@@ -45,6 +45,6 @@ pub(super) fn run(args: RmArgs) -> anyhow::Result<()> {
 
 fn line(removed: &RemovedFile) -> String {
     let (file, repos) = (&removed.file, removed.claims_removed.join(", "));
-    let rest = if removed.file_removed { "" } else { "; others still have it" };
+    let rest = if removed.file_removed { "" } else { "; other repositories still have it" };
     format!("{file}  removed for {repos}{rest}")
 }

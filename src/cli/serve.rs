@@ -36,11 +36,12 @@ use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
 use crate::service::{Cas, Recovered, ScrubBudget, StoreError};
 
-/// Pause between two looks for expired grants.
+/// Interval of the deletion of expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
-/// Tasks that a thread runs before it looks at the sockets again. tokio's 61 are for tasks of microseconds; to send a piece
-/// takes some 300 of them, and who asks for one is to be in line before the next ones go out.
+/// Tasks that a thread runs before it polls the sockets. tokio's default of 61 suits tasks of
+/// microseconds; sending a piece takes 300 µs, and a new request must be queued before the next
+/// pieces are sent.
 const EVENT_INTERVAL: u32 = 8;
 
 /// What can be said on the command line; the rest is in the environment or the file.
@@ -52,16 +53,16 @@ pub(super) struct ServeArgs {
     /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Folder for everything that is stored [default: ./zorb-data]
+    /// Data directory [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Take a token with every request, or none: token or off [default: off]
+    /// Authentication of requests: token or off [default: off]
     #[arg(long, value_name = "MODE")]
     auth: Option<String>,
-    /// Serve other machines although --auth is off
+    /// Accept requests from other machines although --auth is off
     #[arg(long)]
     allow_anonymous: bool,
-    /// Where clients reach the server, if that is not where they send their requests
+    /// Base URL of the server for clients, if it differs from the URL of their requests
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
 }
@@ -97,20 +98,24 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
     Ok(Config::new(flags.or(environment).or(file))?)
 }
 
-/// Takes the data folder for this process. The operating system lets go of it when the process ends, however it ends.
+/// Locks the data directory for this process. The operating system releases the lock when the
+/// process ends.
 pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
-    create_folder(data_dir).with_context(|| format!("cannot create the data folder {dir}"))?;
+    create_folder(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
     let path = data_dir.join("lock");
-    let file = open_lock(&path).with_context(|| format!("cannot open {} in the data folder", path.display()))?;
+    let file = open_lock(&path).with_context(|| format!("cannot open {} in the data directory", path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            bail!("another zorb serves the data folder {dir}; stop it first, or give this one another --data-dir")
+            bail!("another zorb serves the data directory {dir}; stop it first, or pass another --data-dir")
         }
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock the data folder {dir}; its file system must have locks"))
-        }
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| {
+            format!(
+                "cannot lock the data directory {dir}; its file system must \
+                support locks"
+            )
+        }),
     }
 }
 
@@ -129,7 +134,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&cas).await;
     let listener = listen(config.listen)
-        .with_context(|| format!("cannot listen on {}; is something else there?", config.listen))?;
+        .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
     started.log(&config, &cas).await?;
@@ -214,7 +219,8 @@ pub(super) struct Begun {
     recorded: u64,
 }
 
-/// Opens the store, makes sure that its index is the right one, and clears up what the last run has left.
+/// Opens the store, makes sure that its index is the right one, and clears up what the last run has
+/// left.
 pub(super) async fn begin_store(
     config: &Config,
     kept_count: usize,
@@ -222,17 +228,24 @@ pub(super) async fn begin_store(
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Begun> {
     let (cas, index) = open_store(config, kept_count, metrics, clock).await?;
-    // Before anything is cleared up: what an index does not know that is older would be taken for unfinished.
+    let deletion = lock_deletions(&config.data_dir);
+    // Before anything is cleared up: what an index does not know that is older would be taken for
+    // unfinished.
+    if deletion.is_some() {
+        cas.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
+    }
     let agreed = cas.agree(!config.require_store).await;
     let agreed = agreed.map_err(|gap| advice::of_gap(&config.data_dir, gap))?;
     if agreed.is_new {
-        tracing::info!(data_dir = %config.data_dir.display(), "made a new store");
+        tracing::info!(data_dir = %config.data_dir.display(), "created a new store");
     }
     if agreed.taken_count > 0 {
-        tracing::info!(records = agreed.taken_count, "took registrations and removals that the last run had left");
+        tracing::info!(records = agreed.taken_count, "applied registrations and removals of the last run");
     }
-    let recovered = recover(&cas, &config.data_dir).await?;
-    let recorded = cas.complete_records().await.context("cannot write down what was registered")?;
+    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    let recovered = recovered.context("cannot clean up after the last run")?;
+    drop(deletion);
+    let recorded = cas.complete_records().await.context("cannot write registration records")?;
     Ok(Begun { cas, index, recovered, recorded })
 }
 
@@ -241,21 +254,20 @@ async fn warn_of_low_space(cas: &Cas) {
     if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_room(0).await {
         tracing::warn!(
             free_bytes = free_len,
-            min_free_bytes = min_free_len,
-            "store is full for writes: less is free than min_free_bytes; free disk space or lower min_free_bytes"
+            min_free_space = min_free_len,
+            "store is full for writes: free disk space is below min_free_space; free disk space or lower \
+             min_free_space"
         );
     }
 }
 
-/// Clears up what the last run has left. A `zorb gc` that runs at this moment finishes deletions itself, and leaves rows
-/// of unfinished uploads to a later collection.
-async fn recover(cas: &Cas, data_dir: &Path) -> anyhow::Result<Recovered> {
-    let deletion = DeletionLock::take(data_dir).unwrap_or_else(|error| {
-        tracing::warn!(error = format!("{error:#}"), "deletions of the last run are not finished now");
+/// The right to finish or to undo deletions of the last run. A `zorb gc` that runs at this moment
+/// finishes them itself, and leaves rows of unfinished uploads to a later collection.
+fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
+    DeletionLock::take(data_dir).unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "cannot finish the deletions of the last run now");
         None
-    });
-    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
-    recovered.context("cannot clear up after the last run")
+    })
 }
 
 /// Begins what goes on beside requests, until it is told to stop.
@@ -264,6 +276,7 @@ fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &Cancell
     background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), stop.clone()));
     background.spawn(collector::refresh(cas.clone(), stop.clone()));
     background.spawn(collector::clear_up(cas.clone(), stop.clone()));
+    background.spawn(load_asked_chunks(cas.clone(), stop.clone()));
     let (verifying, until) = (cas.clone().verify_claims(), stop.clone());
     background.spawn(async move {
         // It never ends by itself, so there is nothing to be got from it.
@@ -271,6 +284,13 @@ fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &Cancell
     });
     if config.scrub_rate > 0 {
         background.spawn(scrub(cas.clone(), config.scrub_rate, config.scrub_interval, stop.clone()));
+    }
+}
+
+/// Without it, deduplication asks the index for every chunk.
+async fn load_asked_chunks(cas: Cas, stop: CancellationToken) {
+    if let Some(Err(error)) = stop.run_until_cancelled(cas.load_asked_chunks()).await {
+        tracing::warn!(error = %telemetry::chain(&error), "could not read which chunks deduplication knows");
     }
 }
 
@@ -315,18 +335,18 @@ fn auth(config: &Config) -> Auth {
     match config.auth {
         AuthMode::Token => Auth::Tokens,
         AuthMode::Off => {
-            tracing::warn!("authentication is off: whoever reaches {} may read and write", config.listen);
+            tracing::warn!("authentication is off: every client that can reach {} can read and write", config.listen);
             Auth::Off
         }
     }
 }
 
-/// Forgets expired grants now and then, until it is told to stop; also those of a run that gave them out, in one that
-/// does not.
+/// Forgets expired grants now and then, until it is told to stop; also those of a run that gave
+/// them out, in one that does not.
 async fn sweep(cas: Cas, stop: CancellationToken) {
     loop {
         if let Err(error) = cas.sweep_grants().await {
-            tracing::warn!(error = %telemetry::chain(&error), "expired grants could not be forgotten");
+            tracing::warn!(error = %telemetry::chain(&error), "cannot delete expired grants");
         }
         tokio::select! {
             () = sleep(SWEEP_PERIOD) => {}
@@ -341,7 +361,8 @@ async fn fold_log(index: SqliteIndex, stop: CancellationToken) {
     while stop.run_until_cancelled(sleep(SqliteIndex::FOLD_PERIOD)).await.is_some() {
         let folded = index.fold_log().await;
         if let (Err(error), false) = (&folded, is_failing) {
-            tracing::warn!(error = %telemetry::chain(error), "the log of the index cannot be folded into its file now and grows; if the disk failed, restart the server when that is mended");
+            tracing::warn!(error = %telemetry::chain(error), "WAL checkpoint failed; the WAL grows: check the \
+                disk, then restart the server");
         }
         is_failing = folded.is_err();
     }
@@ -349,7 +370,7 @@ async fn fold_log(index: SqliteIndex, stop: CancellationToken) {
 
 /// The line that scripts wait for.
 fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("cannot tell which port was picked")?;
+    let address = listener.local_addr().context("cannot read the chosen port")?;
     let mut stdout = stdout().lock();
     writeln!(stdout, "zorb listening on {scheme}://{address}")
         .and_then(|()| stdout.flush())

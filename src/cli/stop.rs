@@ -1,4 +1,5 @@
-//! Commands that write files and block: a signal stops them between two steps, so that their temporary files go.
+//! Commands that write files and block: a signal stops them between two steps, so that their
+//! temporary files go.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -47,8 +48,8 @@ impl<R: Seek> Seek for Stoppable<R> {
     }
 }
 
-/// Runs work that blocks, and looks at its [`Stop`] between steps. It must not wait for a terminal or a pipe: while it
-/// does, signals would have no effect.
+/// Runs work that blocks, and looks at its [`Stop`] between steps. It must not wait for a terminal
+/// or a pipe: while it does, signals would have no effect.
 pub(super) fn run<T, F>(work: F) -> anyhow::Result<T>
 where
     T: Send + 'static,

@@ -27,23 +27,24 @@ use crate::service::{Budget, Cas, Tail};
 /// What only a store has.
 const STORE_NAMES: [&str; 4] = ["store", "index.sqlite", "xorbs", "shards"];
 
-/// What a directory may have that is no store yet: what a start that was cut short has made, and what a file system has by
-/// itself.
+/// What a directory may have that is no store yet: what a start that was cut short has made, and
+/// what a file system has by itself.
 const HARMLESS_NAMES: [&str; 7] = ["lock", "gc.lock", "keys", "keys.lock", "tmp", "lost+found", ".snapshot"];
 
-/// The data folder, found as `zorb serve` finds it.
+/// The data directory, determined as by `zorb serve`.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
-    /// Folder of the store [default: ./zorb-data]
+    /// Data directory [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// TOML file with settings, of which only data_dir and those that begin with the command's name count here
+    /// TOML file with settings; only data_dir and settings with the command's name as prefix are
+    /// used
     #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl StoreArgs {
-    /// The data folder: the flag, else the environment, else the file, else the default.
+    /// The data directory: of the flag, else the environment, else the file, else the default.
     pub(super) fn data_dir(self) -> anyhow::Result<PathBuf> {
         Ok(Config::data_dir_of(self.raw()?.data_dir))
     }
@@ -71,8 +72,8 @@ pub(super) fn is_store(data_dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Refuses a directory that has something else in it than a store, and with `require_store` one that has none. To be called
-/// before anything is made there.
+/// Refuses a directory that has something else in it than a store, and with `require_store` one
+/// that has none. To be called before anything is made there.
 pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Result<()> {
     let dir = data_dir.display();
     if is_store(data_dir).with_context(|| format!("cannot read the data directory {dir}"))? {
@@ -92,7 +93,8 @@ pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Resul
         if !is_ours {
             let name = name.display();
             bail!(
-                "the directory {dir} is not empty and is no store: {name} is in it; name another one with --data-dir"
+                "the directory {dir} is not empty and is not a store: it contains {name}; name another one with \
+                 --data-dir"
             );
         }
     }
@@ -108,7 +110,7 @@ pub(super) fn index_path(data_dir: &Path) -> anyhow::Result<PathBuf> {
             Err(error).with_context(|| format!("cannot read the index of {}", data_dir.display()))
         }
         found if is_store(data_dir).unwrap_or(false) => Err(advice::lost_index(data_dir, found.is_ok())),
-        _ => bail!("there is no store in {}; name its directory with --data-dir", data_dir.display()),
+        _ => bail!("no store in {}; name its directory with --data-dir", data_dir.display()),
     }
 }
 
@@ -128,8 +130,8 @@ pub(super) async fn compare(data_dir: &Path, index: &SqliteIndex) -> anyhow::Res
     compared.map_err(|gap| advice::of_gap(data_dir, gap))
 }
 
-/// Takes the data folder for this process, as a server does; `None` where one has it. The operating system lets go of it
-/// when the process ends, however it ends.
+/// Locks the data directory for this process, as a server does; `None` if a server has it. The
+/// operating system releases the lock when the process ends.
 pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
     let file = open_lock(&data_dir.join("lock"))?;
     match file.try_lock() {

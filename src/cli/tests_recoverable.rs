@@ -1,5 +1,5 @@
-//! A store whose index is lost, damaged, older or of another store, whatever is done to it then: as long as records and
-//! blobs are there, no file is lost.
+//! A store whose index is lost, damaged, older or of another store, whatever is done to it then: as
+//! long as records and blobs are there, no file is lost.
 
 #![expect(clippy::disallowed_methods, reason = "a test damages files")]
 
@@ -16,6 +16,8 @@ use super::index::{IndexCommand, rebuild_at};
 use super::serve::{Begun, begin_store};
 use super::{Cli, Command, backup, fsck, gc, remote};
 use crate::config::{Config, RawConfig};
+use crate::format::xorb::BuiltXorb;
+use crate::index::Collect;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
@@ -76,6 +78,8 @@ impl Stock {
         stock.keep("older_by_1");
         stock.phase(async |cas| upload_as(cas, "org/a", &xorb_of(&chunks(11))).await);
         stock.keep("older_by_1_with_its_xorb");
+        stock.keep("older_by_1_with_its_xorb_half_deleted");
+        stock.begin_deletion("older_by_1_with_its_xorb_half_deleted", &xorb_of(&chunks(11)));
         stock.phase(async |cas| files(cas, 11, 1).await);
         let other = tempfile::tempdir().unwrap();
         serve(other.path(), &stock.clock, async |cas| files(cas, 0, 6).await).unwrap();
@@ -93,6 +97,20 @@ impl Stock {
 
     fn keep(&self, name: &str) {
         fs::copy(self.data_dir().join("index.sqlite"), self.folder.path().join(name)).unwrap();
+    }
+
+    /// Leaves in a copy of the index what an interrupted deletion does.
+    fn begin_deletion(&self, name: &str, xorb: &BuiltXorb) {
+        let (path, now) = (self.folder.path().join(name), self.clock.now());
+        remote::run(async {
+            let index = SqliteIndex::open(&path).await?;
+            let hash = vec![xorb.xorb().hash()];
+            index.condemn_xorbs(hash.clone(), now, now).await?;
+            assert_eq!(index.begin_deletions(hash, now, now).await?.len(), 1);
+            index.close().await;
+            Ok(())
+        })
+        .unwrap();
     }
 
     /// A copy of the store with this index, and what removes it.
@@ -167,7 +185,7 @@ fn check(stock: &Stock, damage: &str, command: &str) {
         _ => run(&[&command.split(' ').collect::<Vec<_>>()[..], &["--data-dir", dir]].concat(), &shared),
     };
     match (damage, command) {
-        (_, "index rebuild") => drop(done.unwrap_or_else(|error| panic!("{case}: {error:#}"))),
+        (_, "index rebuild") => done.map(drop).unwrap_or_else(|error| panic!("{case}: {error:#}")),
         // What it does is checked below: which page is hit, and whether it is read, is SQLite's business.
         ("garbage_page", "serve" | "gc" | "backup") => {}
         // That is also what a crash leaves: a start takes the record, and nothing is lost before.
@@ -175,7 +193,9 @@ fn check(stock: &Stock, damage: &str, command: &str) {
             let error = format!("{:#}", done.unwrap_err());
             assert!(error.contains("1 record") && error.contains("zorb serve"), "{case}: {error}");
         }
-        ("older_by_1_with_its_xorb", _) => drop(done.unwrap_or_else(|error| panic!("{case}: {error:#}"))),
+        ("older_by_1_with_its_xorb", _) | ("older_by_1_with_its_xorb_half_deleted", "serve") => {
+            done.map(drop).unwrap_or_else(|error| panic!("{case}: {error:#}"))
+        }
         _ => {
             let error = format!("{:#}", done.expect_err(&case));
             assert!(error.contains("zorb index rebuild --data-dir"), "{case}: {error}");
@@ -210,6 +230,7 @@ fn no_file_is_lost_whatever_is_done_to_a_wrong_index() {
         "0_bytes",
         "older_by_1",
         "older_by_1_with_its_xorb",
+        "older_by_1_with_its_xorb_half_deleted",
         "older_by_100",
         "garbage_page",
         "deleted",
@@ -252,8 +273,8 @@ fn a_damaged_or_newer_index_is_told_without_sql() {
     })
     .unwrap();
     check_told(&["newer zorb", "version 99"]);
-    fs::write(&index, "no database".repeat(1000)).unwrap();
-    check_told(&["damaged, or is no database", "zorb index rebuild --data-dir"]);
+    fs::write(&index, "not a database".repeat(1000)).unwrap();
+    check_told(&["damaged or not a database", "zorb index rebuild --data-dir"]);
     fs::write(&index, sound).unwrap();
     begin(folder.path(), &clock).unwrap();
 }

@@ -1,4 +1,4 @@
-//! `zorb token`: tokens for a server, made from the keys in its data folder.
+//! `zorb token`: tokens for a server, made with the keys in its data directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,10 +27,11 @@ const DEFAULT_TTL: Duration = Duration::from_secs(3600);
 /// The same of a refresh token.
 const DEFAULT_REFRESH_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Shortest life of what a refresh token makes. A client asks for another token when 30 seconds are left.
+/// Shortest life of what a refresh token makes. A client asks for another token when 30 seconds are
+/// left.
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 
-/// Make tokens, look into them and revoke them
+/// Issue, inspect and revoke tokens
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     Issue(IssueArgs),
@@ -42,22 +43,23 @@ pub(super) enum TokenCommand {
 /// Where the keys are.
 #[derive(Debug, Args)]
 struct KeyArgs {
-    /// Data folder of the server
+    /// Data directory of the server
     #[arg(long, env = "ZORB_DATA_DIR", value_name = "DIR", default_value = "./zorb-data")]
     data_dir: PathBuf,
 }
 
-/// Where it is noted that this was done.
+/// The audit log of this command.
 #[derive(Debug, Args)]
 struct NoteArgs {
-    /// Audit log to note this in; where it cannot be noted, it is not done
+    /// Audit log for this command; if it cannot be written, nothing is done
     #[arg(long, env = "ZORB_AUDIT_LOG", value_name = "FILE")]
     audit_log: Option<String>,
 }
 
 impl NoteArgs {
     fn note(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
-        // The stdout of a server is not that of this command, which may be for a token and nothing else.
+        // The stdout of a server is not that of this command, which may be for a token and nothing
+        // else.
         let path = self.audit_log.as_ref().filter(|path| !path.is_empty() && *path != "stdout");
         let Some(path) = path else { return Ok(()) };
         let line = AuditLine { time: AuditLine::time(SystemClock.now()), ..line };
@@ -70,46 +72,47 @@ impl NoteArgs {
 pub(super) struct IssueArgs {
     #[command(flatten)]
     keys: KeyArgs,
-    /// What it allows; each includes those before it
+    /// Permissions; each includes the previous ones
     #[arg(long)]
     scope: ScopeArg,
-    /// Repository that it is for, like models/owner/name; * for all
+    /// Repository, like models/owner/name; * for all
     #[arg(long, value_name = "REPO")]
     repo: RepoScope,
-    /// How long it is valid: a number and s, m, h or d [default: 1h, or 30d with --refresh]
+    /// Lifetime: a number and s, m, h or d [default: 1h, or 30d with --refresh]
     #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     ttl: Option<Duration>,
-    /// Make a refresh token: it opens nothing, and GET /v1/token makes tokens of the same repository and scope for it
+    /// Issue a refresh token: it grants no access itself; GET /v1/token exchanges it for tokens of
+    /// the same repository and scope
     #[arg(long)]
     refresh: bool,
-    /// How long each token is valid that the refresh token makes
+    /// Lifetime of the tokens issued for the refresh token
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_ttl, requires = "refresh")]
     token_ttl: Duration,
-    /// Who it is for; shows up in logs
+    /// Name of the token's user, for the logs
     #[arg(long, value_name = "NAME")]
     subject: Option<Subject>,
     #[command(flatten)]
     note: NoteArgs,
 }
 
-/// Show what a token says, and whether it is valid
+/// Print the contents of a token, and whether it is valid
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
     keys: KeyArgs,
-    /// The token; - reads it from stdin, so that it does not show up in a list of processes
+    /// The token; - reads it from stdin, which keeps it out of process lists
     token: String,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Revoke tokens; a running server refuses them within a second
+/// Revoke tokens; a running server rejects them within a second
 #[derive(Debug, Args)]
 pub(super) struct RevokeArgs {
     #[command(flatten)]
     keys: KeyArgs,
-    /// Id of a token, as `inspect` and the logs have it, or the token; - reads one from stdin. With a refresh token goes
-    /// all that it has made
+    /// Token id, as printed by `inspect` and in the logs, or the token; - reads one from stdin.
+    /// Revoking a refresh token revokes all tokens issued for it
     #[arg(required = true, value_name = "ID")]
     tokens: Vec<String>,
     #[command(flatten)]
@@ -118,12 +121,12 @@ pub(super) struct RevokeArgs {
     output: OutputArgs,
 }
 
-/// Make a new key that signs from now on; a running server takes it up by itself
+/// Create a new signing key; a running server reloads it by itself
 #[derive(Debug, Args)]
 pub(super) struct RotateArgs {
     #[command(flatten)]
     keys: KeyArgs,
-    /// Older keys to keep; what others have signed is void: tokens, and URLs that were handed out
+    /// Number of older keys that stay valid; tokens and URLs signed by other keys become invalid
     #[arg(long, value_name = "N", default_value_t = 1)]
     keep: usize,
     #[command(flatten)]
@@ -134,11 +137,11 @@ pub(super) struct RotateArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ScopeArg {
-    /// Reading files
+    /// Read files
     Read,
-    /// Uploading, too
+    /// Also upload
     Write,
-    /// Running the server, too
+    /// Also administer
     Admin,
 }
 
@@ -155,7 +158,7 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
     let dir = &args.keys.data_dir;
     // A token of keys that no server has is valid nowhere.
     if !is_store(dir).with_context(|| format!("cannot read the data directory {}", dir.display()))? {
-        bail!("there is no store in {}; name its directory with --data-dir, or start zorb serve first", dir.display());
+        bail!("no store in {}; name its directory with --data-dir, or start zorb serve first", dir.display());
     }
     let scope = match args.scope {
         ScopeArg::Read => Scope::Read,
@@ -166,7 +169,7 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
         return Err(Usage("a refresh token has the scope read or write").into());
     }
     if args.refresh && args.token_ttl < MIN_TOKEN_TTL {
-        return Err(Usage("--token-ttl is at least 60s: clients ask for another token when 30 s are left").into());
+        return Err(Usage("--token-ttl must be at least 60s: clients request a new token 30 s before expiry").into());
     }
     let ring = keys::ring(&args.keys.data_dir)?;
     let now = SystemClock.now().as_secs();
@@ -252,10 +255,10 @@ fn given(text: String) -> anyhow::Result<String> {
 fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let text = given(args.token)?;
     let dir = args.keys.data_dir.display().to_string();
-    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("there are no keys in {dir}"))?;
+    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
     let now = SystemClock.now().as_secs();
     let Some((key_id, token)) = Read::of(&ring, &text) else {
-        bail!("this is not a token of the server in {dir}, or its key was dropped")
+        bail!("not a token of the server in {dir}, or its key was removed")
     };
     let is_valid = match token {
         Read::Access(_) => check_token(&ring, &text, now).is_ok(),
@@ -283,12 +286,12 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let life = match left {
         _ if is_revoked => "revoked".to_owned(),
         0 => "expired".to_owned(),
-        left => format!("for {left} s more"),
+        left => format!("for {left} s"),
     };
     output.line(format_args!("id       {}", token.id()))?;
     output.line(format_args!("kind     {}", token.kind()))?;
     if let Some(parent) = &parent {
-        output.line(format_args!("made by  {parent}"))?;
+        output.line(format_args!("parent   {parent}"))?;
     }
     output.line(format_args!("scope    {}", claims.scope))?;
     output.line(format_args!("repo     {}", claims.repo))?;
@@ -305,14 +308,14 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
 fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
     let dir = args.keys.data_dir.display().to_string();
     // Nothing is made where there is no store.
-    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("there are no keys in {dir}"))?;
+    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
     let mut ids = Vec::new();
     for text in args.tokens {
         let text = given(text)?;
         let id = match Read::of(&ring, &text) {
             Some((_, token)) => token.id(),
             // Not what was given: it may be a token after all, of another server.
-            None => text.parse::<TokenId>().context("cannot revoke what was given")?,
+            None => text.parse::<TokenId>().context("cannot revoke")?,
         };
         ids.push(id);
     }
@@ -322,7 +325,7 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
     }
     let now = SystemClock.now().as_secs();
     keys::change(&args.keys.data_dir, |ring| {
-        let ring = ring.with_context(|| format!("there are no keys in {dir}"))?;
+        let ring = ring.with_context(|| format!("no keys in {dir}"))?;
         Ok(ids.iter().fold(ring.forgetting(now), |ring, id| ring.revoking(*id)))
     })?;
     let output = Output::new(args.output);
@@ -336,21 +339,21 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
 fn rotate(args: RotateArgs) -> anyhow::Result<()> {
     args.note.note(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
     let ring = keys::change(&args.keys.data_dir, |ring| match ring {
-        None => bail!("there are no keys in {} to rotate", args.keys.data_dir.display()),
+        None => bail!("no keys in {} to rotate", args.keys.data_dir.display()),
         Some(ring) => {
-            let rotated = ring.rotated(rand::random()).context("the numbers for keys are used up")?;
+            let rotated = ring.rotated(rand::random()).context("no key ids left")?;
             Ok(rotated.retaining(args.keep))
         }
     })?;
     let kept: Vec<_> = ring.ids().filter(|id| *id != ring.current_id()).map(|id| id.number()).collect();
     let output = Output::new(args.output);
-    output.record(&json!({ "key": ring.current_id().number(), "kept": kept }))?;
+    output.record(&json!({ "key": ring.current_id().number(), "retained": kept }))?;
     Ok(output.line(format_args!("key {} signs from now on; still valid: {kept:?}", ring.current_id()))?)
 }
 
 /// `90s`, `15m`, `1h`, `30d`.
 fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number and s, m, h or d is wanted, like 15m".to_owned();
+    let wrong = || "expected a number and s, m, h or d, like 15m".to_owned();
     let unit = text.chars().last().ok_or_else(wrong)?;
     let unit_secs: u64 = match unit {
         's' => 1,
@@ -361,7 +364,7 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     };
     let count: u64 = text.strip_suffix(unit).unwrap_or_default().parse().map_err(|_| wrong())?;
     let ttl = count.checked_mul(unit_secs).map(Duration::from_secs).filter(|ttl| *ttl <= MAX_TTL && !ttl.is_zero());
-    ttl.ok_or_else(|| format!("it is between 1s and {}d", MAX_TTL.as_secs() / (24 * 3600)))
+    ttl.ok_or_else(|| format!("must be between 1s and {}d", MAX_TTL.as_secs() / (24 * 3600)))
 }
 
 #[cfg(test)]

@@ -9,14 +9,15 @@ use super::remote::{self, Quiet, RemoteArgs};
 use super::units::{Count, Size};
 use crate::client::{RepoUsage, Usage};
 
-/// Say what repositories of a server have, and may have.
+/// Print usage and quotas of repositories on a server.
 ///
-/// A line per repository: its files, their bytes, and the bytes that are stored for them. A xorb counts once for each
-/// repository whose files need it, so that repositories which share data may have more, together, than is stored. A token
-/// of a repository sees that one, a token that administers all repositories sees all that have files.
+/// A line per repository: its files, their bytes, and the bytes stored for them. A xorb counts once
+/// for each repository whose files need it, so the sum over repositories that share data can exceed
+/// what is stored. A token of a repository sees that repository, an admin token of all repositories
+/// sees all that have files.
 #[derive(Debug, Args)]
 pub(super) struct UsageArgs {
-    /// This repository alone; `*` is what tokens of all repositories have registered
+    /// Only this repository; `*` is for registrations by tokens of all repositories
     repo: Option<String>,
     #[command(flatten)]
     remote: RemoteArgs,

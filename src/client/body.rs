@@ -1,4 +1,4 @@
-//! Bodies that are in memory, sent so that somebody sees them move.
+//! Bodies in memory, sent with progress reports.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use super::activity::Activity;
 /// Bytes that are sent at once.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Gives a request these bytes. Each piece that the network takes touches `activity` and is told to `sent`.
+/// Gives a request these bytes. Each piece that the network takes touches `activity` and is told to
+/// `sent`.
 pub(super) fn with_body(
     request: RequestBuilder,
     bytes: Bytes,

@@ -1,4 +1,4 @@
-//! Why a request got no good answer.
+//! Why a request got no successful response.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,7 +16,7 @@ const MAX_DETAIL_COUNT: usize = 500;
 /// Why one request failed.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// There is no connection, or it broke before an answer came.
+    /// No connection, or it broke before a response came.
     #[error("cannot reach {url}{hint}")]
     Unreachable {
         /// The server.
@@ -26,8 +26,8 @@ pub enum RequestError {
         /// What the network said.
         source: Cause,
     },
-    /// The connection broke within the answer.
-    #[error("the connection to {url} broke off")]
+    /// The connection broke within the response.
+    #[error("the connection to {url} was closed")]
     BrokenOff {
         /// The server.
         url: String,
@@ -35,7 +35,7 @@ pub enum RequestError {
         source: Cause,
     },
     /// Nothing moved for too long.
-    #[error("{url} was silent for {} seconds", limit.as_secs())]
+    #[error("{url} sent nothing for {} seconds", limit.as_secs())]
     Silent {
         /// The server.
         url: String,
@@ -53,32 +53,32 @@ pub enum RequestError {
         limit: Duration,
     },
     /// The server says no.
-    #[error("{url} answers {refusal}")]
+    #[error("{url} responded with {refusal}")]
     Refused {
         /// The server.
         url: String,
         /// What it says.
         refusal: Refusal,
     },
-    /// The server says no, after it has begun to answer.
-    #[error("{url} fails: {failure}")]
+    /// The server reports a failure within a response.
+    #[error("{url} failed: {failure}")]
     Failed {
         /// The server.
         url: String,
         /// What it says.
         failure: Failure,
     },
-    /// The answer is none that a zorb server gives.
-    #[error("{url} does not answer like a zorb server: {what}")]
+    /// Not a response of a zorb server.
+    #[error("{url} does not respond like a zorb server: {what}")]
     Strange {
         /// The server.
         url: String,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         what: &'static str,
     },
 }
 
-/// An answer other than success, as far as it is problem JSON (RFC 9457).
+/// A response other than success, as far as it is problem JSON (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status.
@@ -93,7 +93,7 @@ pub struct Refusal {
     pub request_id: Option<String>,
 }
 
-/// What a server says that fails in the middle of an answer.
+/// The failure that a server reports in the middle of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The stable code of the failure, when a zorb server says it.
@@ -107,9 +107,10 @@ pub struct Failure {
 }
 
 impl RequestError {
-    /// Whether the same request may well succeed in a moment.
+    /// Whether the same request may succeed soon.
     ///
-    /// A full store (507) is none of these although its status begins with 5: somebody has to make room first.
+    /// A full store (507) does not count although its status begins with 5: the operator must free
+    /// disk space first.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -141,7 +142,7 @@ impl RequestError {
 }
 
 impl Refusal {
-    /// What this answer says. A body that is no problem JSON says nothing.
+    /// Parses this response. A body that is not problem JSON gives only the status.
     pub(super) fn parse(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |name: &str| problem.get(name).and_then(serde_json::Value::as_str).map(printable);
@@ -207,7 +208,8 @@ fn printable(text: &str) -> String {
     text.chars().filter(|character| is_shown(*character)).take(MAX_DETAIL_COUNT).collect()
 }
 
-/// An error of the network. It prints what happened at the bottom, without the layers above that say it again.
+/// An error of the network. It prints what happened at the bottom, without the layers above that
+/// say it again.
 #[derive(Debug)]
 pub struct Cause(reqwest::Error);
 

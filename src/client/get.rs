@@ -1,16 +1,17 @@
 //! From a server to bytes that are proven to be the ones asked for.
 //!
-//! What comes over the wire are always serialized chunks, raw bytes are made of them here: every chunk is decompressed
-//! and hashed as it arrives. That the hashes are the right ones follows
+//! What comes over the wire are always serialized chunks, raw bytes are made of them here: every
+//! chunk is decompressed and hashed as it arrives. That the hashes are the right ones follows
 //!
 //! * for a whole xorb: from its hash, to which they aggregate;
-//! * for a part: from the list of `GET /xorbs/{hash}/chunks`, every entry of which is trusted because the list as a
-//!   whole aggregates to the xorb's hash. A list with another hash, length, order or number of chunks does not.
+//! * for a part: from the list of `GET /xorbs/{hash}/chunks`, every entry of which is trusted
+//!   because the list as a whole aggregates to the xorb's hash. A list with another hash, length,
+//!   order or number of chunks does not.
 //!
 //! So neither the server nor anybody in between has to be trusted for more than availability.
 //!
-//! A transfer that breaks off goes on where it was, provided that the server says, by `If-Range`, that it would send
-//! the same bytes; otherwise it starts over.
+//! A transfer that breaks off goes on where it was, provided that the server says, by `If-Range`,
+//! that it would send the same bytes; otherwise it starts over.
 
 mod intake;
 mod transfer;
@@ -45,14 +46,15 @@ pub trait Sink: Send + 'static {
     /// They cannot be kept.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Forgets all bytes: they will come again.
+    /// Discards all bytes: they will be sent again.
     ///
     /// # Errors
     ///
-    /// They cannot be forgotten.
+    /// They cannot be discarded.
     fn restart(&mut self) -> io::Result<()>;
 
-    /// Hears that the bytes which were written last were these chunks of a whole file, with their hashes and lengths.
+    /// Hears that the bytes which were written last were these chunks of a whole file, with their
+    /// hashes and lengths.
     ///
     /// # Errors
     ///
@@ -61,8 +63,8 @@ pub trait Sink: Send + 'static {
         Ok(())
     }
 
-    /// The chunks of the file, from its first one on, whose bytes an earlier run has left here, hashed again. What is
-    /// written goes on behind them.
+    /// The chunks of the file, from its first one on, whose bytes an earlier run has left here,
+    /// hashed again. What is written goes on behind them.
     ///
     /// # Errors
     ///
@@ -106,7 +108,7 @@ pub enum GetError {
         source: Box<RequestError>,
     },
     /// There are no such chunks.
-    #[error("xorb {hash} has {count} chunks, numbered from 0; the range {range} goes past them")]
+    #[error("xorb {hash} has {count} chunks, numbered from 0; the range {range} exceeds them")]
     PastEnd {
         /// Which xorb.
         hash: XorbHash,
@@ -116,7 +118,7 @@ pub enum GetError {
         range: ChunkRangeSpec,
     },
     /// The bytes are no chunks.
-    #[error("what the server sends for xorb {hash} is damaged")]
+    #[error("the server sent damaged data for xorb {hash}")]
     Damaged {
         /// Which xorb.
         hash: XorbHash,
@@ -124,7 +126,7 @@ pub enum GetError {
         source: XorbError,
     },
     /// The bytes are another xorb.
-    #[error("the server sends xorb {actual} for xorb {hash}")]
+    #[error("the server sent xorb {actual} for xorb {hash}")]
     WrongXorb {
         /// Which xorb was asked for.
         hash: XorbHash,
@@ -132,7 +134,7 @@ pub enum GetError {
         actual: XorbHash,
     },
     /// A chunk is another one than the list says.
-    #[error("the server sends chunk {actual} as chunk {index} of xorb {hash}, which is {expected}")]
+    #[error("the server sent chunk {actual} as chunk {index} of xorb {hash}; expected {expected}")]
     WrongChunk {
         /// Which xorb.
         hash: XorbHash,
@@ -144,7 +146,7 @@ pub enum GetError {
         actual: ChunkHash,
     },
     /// There are more or fewer chunks than were asked for.
-    #[error("the server sends {actual} chunks of xorb {hash} where {expected} were asked for")]
+    #[error("the server sent {actual} chunks of xorb {hash}; requested {expected}")]
     WrongCount {
         /// Which xorb.
         hash: XorbHash,
@@ -160,7 +162,7 @@ pub enum GetError {
         hash: XorbHash,
     },
     /// The bytes cannot be kept.
-    #[error("cannot write what was received")]
+    #[error("cannot write the received data")]
     Write(#[source] io::Error),
 }
 
@@ -171,7 +173,8 @@ impl GetError {
 }
 
 impl Server {
-    /// Gets chunks of a xorb, verifies them, and writes them to the sink, which is given back when everything is proven.
+    /// Gets chunks of a xorb, verifies them, and writes them to the sink, which is given back when
+    /// everything is proven.
     ///
     /// Until then nothing in the sink is.
     ///
@@ -239,8 +242,7 @@ impl Server {
         watch: &Arc<dyn Watch>,
     ) -> Result<Vec<(ChunkHash, u64)>, RequestError> {
         let list = self.chunks_json(hash, watch).await?;
-        let hashes =
-            verify_list(hash, &list).ok_or_else(|| self.strange("its list of chunks is that of another xorb"))?;
+        let hashes = verify_list(hash, &list).ok_or_else(|| self.strange("its chunk list is that of another xorb"))?;
         Ok(hashes.into_iter().zip(list.chunks.iter().map(|chunk| chunk.raw_len)).collect())
     }
 

@@ -103,20 +103,20 @@ impl Server {
             Some(after) => format!("{}?after={after}", E::PATH),
         };
         let page: PageJson<E> = self.get_json(&path, watch).await?;
-        let entries = page.files.or(page.xorbs).ok_or_else(|| self.strange("there is no list in its answer"))?;
+        let entries = page.files.or(page.xorbs).ok_or_else(|| self.strange("its response has no list"))?;
         // A list that goes back would never end.
         let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
         let mut last = after.as_deref().and_then(parse);
         for entry in &entries {
             let hash = parse(entry.hash());
             if hash.is_none() || hash <= last || !entry.is_sound() {
-                return Err(self.strange("its list is damaged or not in order"));
+                return Err(self.strange("its list is damaged or unordered"));
             }
             last = hash;
         }
         let is_sound = page.next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
         if !is_sound {
-            return Err(self.strange("its list goes on elsewhere than it ends"));
+            return Err(self.strange("its list continues elsewhere than it ends"));
         }
         Ok(Listing { entries, next: page.next })
     }

@@ -1,11 +1,12 @@
 //! How to talk to a server, and how to make what it takes.
 //!
-//! * [`Packer`] cuts files into chunks and forms xorbs of them, without doing any input or output itself.
-//! * [`Server`] puts and gets xorbs: tries again where that can help, goes on where a transfer broke off, and hands out
-//!   nothing that it has not verified.
+//! * [`Packer`] cuts files into chunks and forms xorbs of them, without doing any input or output
+//!   itself.
+//! * [`Server`] puts and gets xorbs: tries again where that can help, goes on where a transfer
+//!   broke off, and hands out nothing that it has not verified.
 //!
-//! Memory is bounded whatever the sizes: a xorb that is being packed, a few hundred KiB per transfer.
-//! Nothing here knows how a server works inside, or what a terminal is.
+//! Memory is bounded whatever the sizes: a xorb that is being packed, a few hundred KiB per
+//! transfer. Nothing here knows how a server works inside, or what a terminal is.
 
 mod activity;
 mod body;

@@ -1,4 +1,5 @@
-//! From files to xorbs: chunks are cut where the protocol cuts them, and each distinct one is stored once.
+//! From files to xorbs: chunks are cut where the protocol cuts them, and each distinct one is
+//! stored once.
 
 use std::collections::HashMap;
 use std::mem;
@@ -11,8 +12,9 @@ use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 
 /// Forms xorbs of the chunks of files, in order, several files to a xorb where they fit.
 ///
-/// A chunk that was seen before in this run is not stored again; the file's terms point to where it is. Holds one xorb,
-/// one chunk, and some 50 bytes per distinct chunk, that is, about 1 MiB per GiB packed.
+/// A chunk that was seen before in this run is not stored again; the file's terms point to where it
+/// is. Holds one xorb, one chunk, and some 50 bytes per distinct chunk, that is, about 1 MiB per
+/// GiB packed.
 ///
 /// ```
 /// use zorb::client::Packer;
@@ -87,7 +89,7 @@ pub struct PackedFile {
     pub len: u64,
     /// Its identity.
     pub hash: FileHash,
-    /// Its contents, one after the other; none for the empty file.
+    /// Its contents in order; none for the empty file.
     pub terms: Vec<Term>,
 }
 
@@ -122,7 +124,8 @@ impl Packer {
 
     /// Takes bytes of the current file; `piece` is moved past what was taken.
     ///
-    /// Returns a xorb when one got full; there may be more in the rest of the piece. `None` when the piece is used up.
+    /// Returns a xorb when one got full; there may be more in the rest of the piece. `None` when
+    /// the piece is used up.
     pub fn push(&mut self, piece: &mut &[u8]) -> Option<BuiltXorb> {
         while !piece.is_empty() {
             let Some(end) = self.chunker.next_boundary(piece) else {
@@ -149,7 +152,8 @@ impl Packer {
         None
     }
 
-    /// Ends the current file; the next bytes are those of the next one. Returns a xorb when one got full.
+    /// Ends the current file; the next bytes are those of the next one. Returns a xorb when one got
+    /// full.
     pub fn end_file(&mut self) -> Option<BuiltXorb> {
         let chunk = mem::take(&mut self.chunk);
         let full = if chunk.is_empty() { None } else { self.add(&chunk) };

@@ -1,9 +1,10 @@
 //! From a server to the bytes of a file, proven by the file's hash.
 //!
-//! The server says which chunks of which xorbs make the file; that is only a plan. Every chunk that comes is
-//! decompressed and hashed here, and all of them together have to give the hash that was asked for. Parts are fetched
-//! several at once and ahead of what is written, in windows of the file, so that memory is bounded whatever its length.
-//! A part of a file is proven in the same way, with summaries from the server for the rest of it.
+//! The server says which chunks of which xorbs make the file; that is only a plan. Every chunk that
+//! comes is decompressed and hashed here, and all of them together have to give the hash that was
+//! asked for. Parts are fetched several at once and ahead of what is written, in windows of the
+//! file, so that memory is bounded whatever its length. A part of a file is proven in the same way,
+//! with summaries from the server for the rest of it.
 
 mod batch;
 mod decode;
@@ -40,7 +41,7 @@ const WINDOW_LEN: u64 = 256 << 20;
 const DECODING_COUNT: usize = 3;
 
 /// What is wrong with a plan that cannot be joined to what is there.
-const UNALIGNED: &str = "it plans from the middle of a chunk where one begins";
+const UNALIGNED: &str = "its plan starts in the middle of a chunk";
 
 /// What is wanted of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +66,12 @@ pub struct Pulled {
 }
 
 impl Server {
-    /// Gets a file, or a part of it, and writes it to the sink in order; the sink is given back when everything is
-    /// proven, as far as [`Pulled::is_proven`] says.
+    /// Gets a file, or a part of it, and writes it to the sink in order; the sink is given back
+    /// when everything is proven, as far as [`Pulled::is_proven`] says.
     ///
-    /// The sink never has to start over. Until it is given back nothing in it is proven. Memory holds 256 MiB of what
-    /// was fetched ahead, or one part of up to 64 MiB for each job if that is more, and some 64 MiB that are decompressed.
+    /// The sink never has to start over. Until it is given back nothing in it is proven. Memory
+    /// holds 256 MiB of what was fetched ahead, or one part of up to 64 MiB for each job if that is
+    /// more, and some 64 MiB that are decompressed.
     ///
     /// # Errors
     ///
@@ -109,7 +111,7 @@ impl Transfer<'_> {
         let mut resumed_len = writer.written_len();
         let mut got = self.windows(resumed_len, len, writer).await?;
         if resumed_len > 0 && !got.as_ref().is_ok_and(|writer| is_file(writer, file)) {
-            // What was there is of no use, although it is what its notes say.
+            // The partial file is wrong, although its recorded hashes match.
             let writer = got.unwrap_or_else(|writer| writer);
             let writer = self.pool.run(move || writer.restart(empty())).await?;
             resumed_len = 0;
@@ -128,8 +130,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Takes a file from this byte on to its end. The writer comes back as an error, untouched, where no chunk begins there,
-    /// or the file has no such byte.
+    /// Takes a file from this byte on to its end. The writer comes back as an error, untouched,
+    /// where no chunk begins there, or the file has no such byte.
     async fn windows<S: Sink>(
         &self,
         begin: u64,
@@ -165,7 +167,8 @@ impl Transfer<'_> {
         };
         let hasher = Hasher::Part(SubtreeBuilder::new(around.window.start() == 0));
         let writer = self.range(bytes, Writer::new(sink, hasher, 0, bytes.byte_len())).await?;
-        // The window begins with the first of these chunks, and goes on behind the last one to the end of a term.
+        // The window begins with the first of these chunks, and goes on behind the last one to the
+        // end of a term.
         let end = around.window.start().saturating_add(writer.hashed_len());
         let writer = match ByteRange::new(end, around.window.end()) {
             Some(rest) => self.hash_only(rest, writer).await?,
@@ -182,8 +185,9 @@ impl Transfer<'_> {
         Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: true }, sink))
     }
 
-    /// Takes the hashes of the chunks in these bytes: from the lists of their xorbs, where the server shows them, since
-    /// that is a thousandth of the chunks themselves. What is in a list need not be believed; the file's hash decides.
+    /// Takes the hashes of the chunks in these bytes: from the lists of their xorbs, where the
+    /// server shows them, since that is a thousandth of the chunks themselves. What is in a list
+    /// need not be believed; the file's hash decides.
     async fn hash_only<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let mut writer = writer;
         let mut offset = bytes.start();
@@ -237,9 +241,9 @@ impl Transfer<'_> {
     /// The plan of a window that begins within the file.
     async fn plan(&self, window: ByteRange) -> Result<Plan, PullError> {
         let plan = plan(self.server, self.pull.file, window, &self.watch).await?;
-        let plan = plan.ok_or_else(|| self.strange("the file has become shorter"))?;
+        let plan = plan.ok_or_else(|| self.strange("the file became shorter"))?;
         if plan.raw_len() - plan.skipped_len < window.byte_len() {
-            return Err(self.strange("it plans less than was asked for"));
+            return Err(self.strange("its plan covers less than requested"));
         }
         Ok(plan)
     }
@@ -253,7 +257,8 @@ impl Transfer<'_> {
         for term in &plan.terms {
             let part = plan.parts.get(term.part).expect("terms name parts of their plan");
             let mut check = TermCheck { xorb: part.xorb, expected: term.raw_len, is_last: false };
-            // What is decompressed need not wait for what has to be fetched, and stays if that never comes.
+            // What is decompressed need not wait for what has to be fetched, and stays if that
+            // never comes.
             while !decoding.is_empty() && !fetcher.has(term.part) {
                 writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
             }

@@ -1,11 +1,12 @@
 //! From files to a server.
 //!
-//! Files are read once, cut into chunks and hashed. A chunk that was seen before in this push, that an interrupted push
-//! has left on the server, or that the server says it has, is not sent; the others fill xorbs across files, which are
-//! compressed and sent several at a time. When the server has acknowledged all of them, the files are registered.
+//! Files are read once, cut into chunks and hashed. A chunk that was seen before in this push, that
+//! an interrupted push has left on the server, or that the server says it has, is not sent; the
+//! others fill xorbs across files, which are compressed and sent several at a time. When the server
+//! has acknowledged all of them, the files are registered.
 //!
-//! Nothing of this needs trust: what the server wrongly claims to have makes a registration that it refuses, and what it
-//! registers is proven to it by hashes of what was read here.
+//! Nothing of this needs trust: what the server wrongly claims to have makes a registration that it
+//! refuses, and what it registers is proven to it by hashes of what was read here.
 
 mod ask;
 mod assemble;
@@ -43,11 +44,11 @@ pub struct Push {
     pub policy: Policy,
     /// Xorbs that are compressed or sent at once, at least one. Each takes 64 MiB.
     pub job_count: usize,
-    /// Where to note what was sent, and to look for what an earlier push has noted.
+    /// Where the resume state is written, and that of an earlier push is read.
     pub resume: Option<ResumeCache>,
 }
 
-/// Somebody who wants to know how a push goes. Lengths are of what is new since the last call.
+/// Observer of a push. Lengths are relative to the last call.
 pub trait PushWatch: fmt::Debug + Send + Sync + 'static {
     /// So many bytes of files were read.
     fn read(&self, len: u64);
@@ -63,7 +64,7 @@ pub trait PushWatch: fmt::Debug + Send + Sync + 'static {
     fn retrying(&self, error: &RequestError, delay: Duration);
     /// The server has not what was relied on: the files are read again.
     fn starting_over(&self, error: &PushError);
-    /// What was sent cannot be noted, so it would have to be sent again by the next push.
+    /// The resume state cannot be written, so the next push would send everything again.
     fn not_resumable(&self, error: &io::Error);
 }
 
@@ -102,8 +103,8 @@ pub enum Unread {
         /// What the system says.
         source: io::Error,
     },
-    /// Somebody wrote to it.
-    #[error("{} has changed while it was read; push it again when nobody writes to it", path.display())]
+    /// Another process wrote to it.
+    #[error("{} changed while it was read; push it again when no process writes to it", path.display())]
     Changed {
         /// Which file.
         path: PathBuf,
@@ -114,10 +115,10 @@ pub enum Unread {
 #[derive(Debug, Error)]
 pub enum PushError {
     /// The server could not be asked what it has.
-    #[error("cannot ask for chunks")]
+    #[error("cannot query chunks")]
     Ask(#[source] RequestError),
     /// The server could not be asked for the quotas.
-    #[error("cannot ask for the quota")]
+    #[error("cannot query the quota")]
     Quota(#[source] RequestError),
     /// The files do not fit into a quota; nothing was sent.
     #[error("the quota of {name} leaves {left} {what}, and this push needs {needed}; nothing was sent")]
@@ -143,10 +144,10 @@ pub enum PushError {
     #[error("cannot register the files")]
     Register(#[source] RequestError),
     /// The files do not make a shard.
-    #[error("cannot describe the files")]
+    #[error("cannot build the shard")]
     Shard(#[source] WriteError),
     /// One file has so many terms that no shard can hold them.
-    #[error("file {file} is in too many pieces for one shard; split it")]
+    #[error("file {file} has too many terms for one shard; split it")]
     TooFragmented {
         /// Which file.
         file: FileHash,
@@ -174,8 +175,8 @@ impl PushError {
 impl Server {
     /// Pushes files. Those that cannot be read are left out, and told.
     ///
-    /// Memory holds one xorb that is being filled and one per job, 64 MiB each, some 24 MiB of what is being read, and
-    /// about 1.5 MiB per GiB pushed for what is known of chunks.
+    /// Memory holds one xorb that is being filled and one per job, 64 MiB each, some 24 MiB of what
+    /// is being read, and about 1.5 MiB per GiB pushed for what is known of chunks.
     ///
     /// # Errors
     ///

@@ -70,10 +70,11 @@ pub enum PutError {
 }
 
 impl Server {
-    /// Puts a xorb file: verifies it here, sends its chunks without a footer, and tries again where that can help.
+    /// Uploads a xorb file: verifies it locally, sends its chunks without a footer, and retries
+    /// temporary failures.
     ///
-    /// Putting a xorb twice does no harm, so an attempt whose answer was lost is simply repeated. Then it may be told
-    /// as not new although it was new.
+    /// Uploading a xorb twice is harmless, so an attempt whose response was lost is repeated. The
+    /// xorb may then be reported as already stored although it was new.
     ///
     /// # Errors
     ///
@@ -99,7 +100,8 @@ impl Server {
 
     /// One attempt; whether the xorb is new there.
     async fn put_once(&self, hash: XorbHash, len: u64, source: &Source) -> Result<bool, Attempt> {
-        // Stock clients bound the raw bytes only, and their longest xorbs go beyond what `/xorbs` takes.
+        // Stock clients bound the raw bytes only, and their longest xorbs go beyond what `/xorbs`
+        // takes.
         let route = if len > MAX_XORB_SERIALIZED_LEN { "v1/xorbs/default" } else { "xorbs" };
         let (activity, failure) = (Arc::new(Activity::new()), Arc::new(Mutex::new(None)));
         let body = source.stream(len, Arc::clone(&activity), Arc::clone(&failure));
@@ -137,7 +139,8 @@ struct Source {
     watch: Arc<dyn Watch>,
 }
 
-/// Where a failure to read is kept while the request that it ends is still to be told apart from others.
+/// Where a failure to read is kept while the request that it ends is still to be told apart from
+/// others.
 type Failure = Arc<Mutex<Option<io::Error>>>;
 
 impl Source {

@@ -16,18 +16,20 @@ use crate::format::FileHash;
 pub struct RemovedFile {
     /// The file.
     pub file: String,
-    /// Whether nobody has it any more.
+    /// Whether the file was deleted: no repository has it any more.
     pub file_removed: bool,
     /// The repositories that had it; `*` stands for tokens of all of them.
     pub claims_removed: Vec<String>,
 }
 
 impl Server {
-    /// Removes a claim to a file: that of this repository, or what the token stands for by itself.
+    /// Removes a claim to a file: that of this repository, or without one, the claims that the
+    /// token may remove.
     ///
     /// # Errors
     ///
-    /// The server does not, or has none. It has none, too, where it has done so and its answer was lost.
+    /// The server refuses, or does not have the file. The latter is also the error after a removal
+    /// whose response was lost.
     pub async fn remove_file(
         &self,
         file: FileHash,
@@ -48,10 +50,10 @@ impl Server {
             match removed {
                 // All of it goes to a terminal.
                 Ok(removed) if removed.file.parse() != Ok(file) => {
-                    return Err(self.strange("it has removed another file than it was asked to"));
+                    return Err(self.strange("it removed another file than requested"));
                 }
                 Ok(removed) if !removed.claims_removed.iter().flat_map(|repo| repo.chars()).all(is_shown) => {
-                    return Err(self.strange("a repository has a name that is none"));
+                    return Err(self.strange("a repository has an invalid name"));
                 }
                 Ok(removed) => return Ok(removed),
                 Err(error) => retries.after(error).await?,

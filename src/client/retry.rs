@@ -32,9 +32,11 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait after so many failures in a row, at least one; `None` to give up. `random` is in `[0, 1)`.
+    /// How long to wait after so many failures in a row, at least one; `None` to give up. `random`
+    /// is in `[0, 1)`.
     ///
-    /// The delay is spread over a half of its length, so that clients that failed together do not come back together.
+    /// The delay is spread over a half of its length, so that clients that failed together do not
+    /// come back together.
     #[must_use]
     pub fn delay(self, failure_count: u32, asked: Option<Duration>, random: f64) -> Option<Duration> {
         if failure_count > self.count {
@@ -67,7 +69,8 @@ impl Retries {
         self.failure_count = 0;
     }
 
-    /// Waits, when trying again can help and has not been done too often; gives the error back otherwise.
+    /// Waits, when trying again can help and has not been done too often; gives the error back
+    /// otherwise.
     pub(super) async fn after(&mut self, error: RequestError) -> Result<(), RequestError> {
         self.failure_count += 1;
         if !error.is_transient() {

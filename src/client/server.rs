@@ -24,20 +24,21 @@ use crate::runtime::clock::{Clock, SystemClock};
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest silence of a server, within an answer or before it.
+/// Maximum silence of a server, before or within a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for a response of text as a whole, beside what its length takes at [`MIN_TEXT_RATE`]: a server that sends a byte now
-/// and then would otherwise hold a command for days.
+/// Time for a response of text as a whole, beside what its length takes at [`MIN_TEXT_RATE`]: a
+/// server that sends a byte now and then would otherwise hold a command for days.
 const TEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes per second of a response of text, at least: a modem of 1998 has nearly as many.
 const MIN_TEXT_RATE: u64 = 4 << 10;
 
-/// Bytes of an answer that is not a xorb, at most: a list of 8192 chunks has about 2 MiB.
+/// Maximum bytes of a response that is not a xorb: a list of 8192 chunks has about 2 MiB.
 const MAX_TEXT_LEN: usize = 8 << 20;
 
-/// Where a server is: `http` or `https`, a host, and perhaps a path that a proxy in front has given it.
+/// Where a server is: `http` or `https`, a host, and perhaps a path that a proxy in front has given
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl(Url);
 
@@ -47,7 +48,7 @@ pub struct Authorities(Option<Arc<[CertificateDer<'static>]>>);
 
 /// A text has no certificates of authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("there is no certificate in PEM, or one that is damaged")]
+#[error("no valid PEM certificate found")]
 pub struct ParseAuthoritiesError;
 
 impl Authorities {
@@ -65,7 +66,7 @@ impl Authorities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ParseUrlError {
     /// It is no URL.
-    #[error("this is not a URL such as http://127.0.0.1:8080")]
+    #[error("not a URL such as http://127.0.0.1:8080")]
     Url,
     /// It is a URL of something else.
     #[error("a server's URL begins with http:// or https://")]
@@ -75,7 +76,7 @@ pub enum ParseUrlError {
     Excess,
 }
 
-/// Somebody who wants to know how a transfer goes.
+/// Observer of a transfer.
 pub trait Watch: fmt::Debug + Send + Sync + 'static {
     /// So many bytes are through. Goes back when a transfer has to start over.
     fn position(&self, len: u64);
@@ -90,7 +91,7 @@ pub trait Watch: fmt::Debug + Send + Sync + 'static {
 pub struct Server {
     http: Client,
     url: ServerUrl,
-    /// For requests to the server itself, and to nobody else.
+    /// For requests to the server itself, not to data URLs.
     token: Option<Token>,
     /// For data behind `https` where the server itself is plain.
     tls: Arc<OnceLock<Client>>,
@@ -112,7 +113,8 @@ impl Server {
         Self::trusting(url, retry, Authorities::default())
     }
 
-    /// The same where these authorities say who a server is, for it and for whoever has its data.
+    /// The same with these CA certificates instead of the system's, for the server and for its data
+    /// URLs.
     ///
     /// # Errors
     ///
@@ -169,9 +171,10 @@ impl Server {
         self.signed(self.http.delete(self.url.join(path)))
     }
 
-    /// A request for data by a URL that carries its own authority, to whomever it leads: the token stays here.
+    /// A request for data by a URL that carries its own authority, to whomever it leads: the token
+    /// stays here.
     pub(super) fn data_request(&self, url: &str) -> Result<RequestBuilder, RequestError> {
-        let url: ServerUrl = Url::parse(url).map(ServerUrl).map_err(|_| self.strange("a URL of its data is none"))?;
+        let url: ServerUrl = Url::parse(url).map(ServerUrl).map_err(|_| self.strange("a data URL is malformed"))?;
         let http = match url.0.scheme() {
             "http" => &self.http,
             "https" if !self.url.is_plain() => &self.http,
@@ -182,7 +185,7 @@ impl Server {
                     self.tls.get_or_init(|| http)
                 }
             },
-            _ => return Err(self.strange("a URL of its data is neither http nor https")),
+            _ => return Err(self.strange("a data URL is neither http nor https")),
         };
         Ok(http.get(url.0))
     }
@@ -194,7 +197,8 @@ impl Server {
         }
     }
 
-    /// Sends a request; an answer other than success is an error. Whoever sends a body keeps touching `activity`.
+    /// Sends a request; a response other than success is an error. A body stream must keep touching
+    /// `activity`.
     pub(super) async fn send(&self, request: RequestBuilder, activity: &Activity) -> Result<Response, RequestError> {
         let response = tokio::select! {
             sent = request.send() => sent.map_err(|error| self.unreachable(error))?,
@@ -211,7 +215,7 @@ impl Server {
         Err(RequestError::Refused { url: self.url.to_string(), refusal })
     }
 
-    /// The next bytes of an answer.
+    /// The next bytes of a response.
     pub(super) async fn next_piece(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, RequestError> {
         match timeout(READ_TIMEOUT, response.chunk()).await {
             Ok(Ok(piece)) => Ok(piece),
@@ -220,19 +224,19 @@ impl Server {
         }
     }
 
-    /// An answer as JSON.
+    /// A response as JSON.
     pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T, RequestError> {
         self.json_within(response, MAX_TEXT_LEN).await
     }
 
-    /// An answer as JSON of at most so many bytes.
+    /// A response as JSON of at most `max_len` bytes.
     pub(super) async fn json_within<T: DeserializeOwned>(
         &self,
         response: Response,
         max_len: usize,
     ) -> Result<T, RequestError> {
         let text = self.body(response, max_len).await?;
-        serde_json::from_slice(&text).map_err(|_| self.strange("the JSON is another than expected"))
+        serde_json::from_slice(&text).map_err(|_| self.strange("unexpected JSON"))
     }
 
     /// GETs JSON, as often as it takes.
@@ -270,7 +274,7 @@ impl Server {
         RequestError::Silent { url: self.url.to_string(), limit: READ_TIMEOUT }
     }
 
-    /// An answer as a whole, of at most so many bytes.
+    /// A whole response, of at most `max_len` bytes.
     pub(super) async fn body(&self, mut response: Response, max_len: usize) -> Result<Vec<u8>, RequestError> {
         let mut body = Vec::new();
         let begin = Instant::now();
@@ -280,7 +284,7 @@ impl Server {
             let piece = timeout_at(begin + limit, self.next_piece(&mut response)).await.map_err(slow)??;
             let Some(piece) = piece else { return Ok(body) };
             if body.len() + piece.len() > max_len {
-                return Err(self.strange("the answer is too long"));
+                return Err(self.strange("the response is too long"));
             }
             body.extend_from_slice(&piece);
         }
@@ -295,14 +299,15 @@ pub(super) fn request_id(response: &Response) -> Option<String> {
 fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwest::Result<Client> {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
-        // Whoever has installed one before us may keep it.
+        // A provider that is already installed stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
     let builder = || {
         let builder = Client::builder()
             .user_agent(concat!("zorb/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            // A redirected upload would lose its body, and the server has none: it is a wrong address.
+            // A redirected upload would lose its body, and the server has none: it is a wrong
+            // address.
             .redirect(RedirectPolicy::none());
         if is_loopback { builder.no_proxy() } else { builder }
     };

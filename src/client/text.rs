@@ -2,12 +2,13 @@
 
 /// Whether a terminal shows this character and does not obey it.
 ///
-/// Not shown are control characters, what breaks lines, and what changes the direction of the text around it or hides in it:
-/// a name with U+202E reads backwards from there on.
+/// Not shown are control characters, what breaks lines, and what changes the direction of the text
+/// around it or hides in it: a name with U+202E reads backwards from there on.
 #[must_use]
 pub fn is_shown(character: char) -> bool {
     let is_format = matches!(character,
-        // The marks, embeddings, overrides and isolates of bidirectional text (UAX #9), and the separators of lines and paragraphs.
+        // The marks, embeddings, overrides and isolates of bidirectional text (UAX #9), and the
+        // separators of lines and paragraphs.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
         // Byte order mark, annotations, and tags, none of which has a width.
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');

@@ -39,8 +39,9 @@ pub(super) fn config(certificates: &[CertificateDer<'static>]) -> Option<ClientC
 
 /// Verifies chains as usual, and takes a server's certificate that was given itself, byte for byte.
 ///
-/// `openssl req -x509` makes certificates that are authorities by default, and an authority may not be a server's own
-/// certificate (RFC 5280, 4.2.1.9). Here it was given by hand, so no chain has to speak for it.
+/// `openssl req -x509` makes certificates that are authorities by default, and an authority may not
+/// be a server's own certificate (RFC 5280, 4.2.1.9). Here it was given by hand, so no chain has to
+/// speak for it.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -116,7 +117,7 @@ pub(super) fn remedy(error: &(dyn StdError + 'static)) -> Option<&'static str> {
 fn advice(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "no TLS is spoken at this port; the address may have to begin with http://"
+            "the port does not speak TLS; use http:// if the server has no TLS"
         }
         Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })
             if presented.is_empty() =>
@@ -125,11 +126,11 @@ fn advice(error: &Error) -> Option<&'static str> {
              -addext subjectAltName=DNS:NAME (or IP:ADDRESS)"
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "no certificate that is believed speaks for it; give that of its authority, or its own one, with --ca-file"
+            "its certificate is not trusted; pass the certificate of its CA, or its own, with --ca-file"
         }
         error if is_authority(error) => {
-            "the server's certificate is an authority's; give this very certificate with --ca-file, or make one with \
-             the extension basicConstraints=CA:FALSE"
+            "the server's certificate is a CA certificate; pass this certificate with --ca-file, or issue one \
+             with basicConstraints=CA:FALSE"
         }
         _ => return None,
     })

@@ -12,7 +12,7 @@ pub struct Token(HeaderValue);
 
 /// A text that is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a token is one word of visible ASCII characters")]
+#[error("a token is one word of printable ASCII characters")]
 pub struct ParseTokenError;
 
 impl Token {

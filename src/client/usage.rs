@@ -66,8 +66,8 @@ pub struct UsagePage {
 }
 
 impl Server {
-    /// What this repository has, or what the token stands for by itself: for one that administers all repositories those
-    /// are all, a page at a time, from behind `after` on.
+    /// What this repository has, or what the token stands for by itself: for one that administers
+    /// all repositories those are all, a page at a time, from behind `after` on.
     ///
     /// # Errors
     ///
@@ -98,12 +98,12 @@ impl Server {
             let names = [Some(repo), owner.as_ref().map(|owner| &owner.owner)];
             let is_garbled = names.into_iter().flatten().any(|name| !name.chars().all(is_shown));
             if is_garbled || last.is_some_and(|last| repo.as_str() <= last) {
-                return Err(self.strange("its list is damaged or not in order"));
+                return Err(self.strange("its list is damaged or unordered"));
             }
             last = Some(repo);
         }
         if page.next.is_some() && (page.repos.is_empty() || page.next.as_deref() != last) {
-            return Err(self.strange("its list goes on elsewhere than it ends"));
+            return Err(self.strange("its list continues elsewhere than it ends"));
         }
         Ok(page)
     }

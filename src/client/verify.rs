@@ -8,7 +8,8 @@ use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Reads a xorb to its end and verifies it, footer included. Holds two chunks of it at most. Blocks.
+/// Reads a xorb to its end and verifies it, footer included. Holds two chunks of it at most.
+/// Blocks.
 ///
 /// # Errors
 ///

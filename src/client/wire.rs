@@ -1,16 +1,17 @@
-//! The server's JSON, as far as a client reads it. Fields that are not listed are ignored, so a server may add some.
+//! The server's JSON, as far as a client reads it. Fields that are not listed are ignored, so a
+//! server may add some.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 
-/// Answer of an upload, on either of its paths.
+/// Response to an upload, on either of its paths.
 #[derive(Debug, Deserialize)]
 pub(super) struct UploadedJson {
     pub(super) was_inserted: bool,
 }
 
-/// Answer of `GET /xorbs/{hash}/chunks`.
+/// Response to `GET /xorbs/{hash}/chunks`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChunksJson {
     pub(super) chunks: Vec<ChunkJson>,
@@ -31,7 +32,7 @@ pub(super) struct PageJson<E> {
     pub(super) next: Option<String>,
 }
 
-/// A line of the answer of `POST /v2/shards`. Unknown ones are skipped (spec 5.6).
+/// A line of the response to `POST /v2/shards`. Unknown ones are skipped (spec 5.6).
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum ShardEventJson {
@@ -48,7 +49,7 @@ pub(super) enum ShardEventJson {
     Other,
 }
 
-/// Answer of `GET /v2/reconstructions/{file}` (spec 5.1).
+/// Response to `GET /v2/reconstructions/{file}` (spec 5.1).
 #[derive(Debug, Deserialize)]
 pub(super) struct PlanJson {
     pub(super) offset_into_first_range: u64,
@@ -56,7 +57,7 @@ pub(super) struct PlanJson {
     pub(super) xorbs: HashMap<String, Vec<PartsJson>>,
 }
 
-/// Answer of `POST /v1/reconstructions` (spec 5.3).
+/// Response to `POST /v1/reconstructions` (spec 5.3).
 #[derive(Debug, Deserialize)]
 pub(super) struct BatchPlanJson {
     pub(super) files: HashMap<String, Vec<TermJson>>,
@@ -102,7 +103,7 @@ pub(super) struct RangeJson {
     pub(super) end: u64,
 }
 
-/// Answer of `GET /v2/file-chunk-hashes/{file}`, as far as a reader needs it (spec 5.9).
+/// Response to `GET /v2/file-chunk-hashes/{file}`, as far as a reader needs it (spec 5.9).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SurroundingsJson {

@@ -1,68 +1,73 @@
-//! Settings of the collection of garbage.
+//! Settings of garbage collection (GC).
 
 use std::time::Duration;
 
+use super::units::Span;
 use super::{ConfigError, RawConfig};
 
-/// The least `gc_grace_days`: for three weeks stock clients remember what is there, and do not send it again.
+/// Minimum of `gc_grace`: for three weeks stock clients cache which chunks are stored, and do not
+/// upload them again.
 pub const MIN_GC_GRACE: Duration = Duration::from_secs(21 * DAY_SECS);
 
-/// The least `gc_condemned_hours`: longer than URLs of data live.
+/// Minimum of `gc_delete_delay`: longer than data URLs are valid.
 pub const MIN_GC_CONDEMNED: Duration = Duration::from_secs(2 * HOUR_SECS);
+
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(HOUR_SECS);
+const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(DAY_SECS);
 
 const HOUR_SECS: u64 = 3600;
 const DAY_SECS: u64 = 24 * HOUR_SECS;
 
-/// When garbage goes.
+/// When GC runs, and when it deletes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectionConfig {
-    /// Time between two collections by the server; `None` where it makes none.
+    /// Time between two GC runs of the server; `None` for no runs.
     pub interval: Option<Duration>,
-    /// How long a xorb stays that nothing needs.
+    /// Time from the last use of a xorb to its condemnation.
     pub grace: Duration,
-    /// How long it stays after it was condemned.
+    /// Time from its condemnation to its deletion.
     pub condemned: Duration,
-    /// The share of its bytes below which a xorb is rewritten, more than 0 and at most 1; `None` where none is.
+    /// Fraction of its bytes below which a xorb is rewritten, more than 0 and at most 1; `None` for
+    /// never.
     pub min_live: Option<f64>,
 }
 
 impl CollectionConfig {
-    /// Validates what was written of it, and fills in the defaults.
+    /// Validates the settings, and fills in the defaults.
     ///
     /// # Errors
     ///
-    /// A value makes no sense, or would take from clients what they were promised.
+    /// A value is invalid, or shorter than what clients rely on.
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
-        let interval = span("gc_interval_secs", raw.gc_interval_secs, 3600, 1, Duration::ZERO, "it is 0 for never")?;
-        let reason = "it must be at least 21: clients remember for three weeks what is there, and do not send it again";
-        let grace = span("gc_grace_days", raw.gc_grace_days, 21, DAY_SECS, MIN_GC_GRACE, reason)?;
-        let reason = "it must be at least 2: whoever has a URL of data may use it for an hour";
-        let condemned = span("gc_condemned_hours", raw.gc_condemned_hours, 24, HOUR_SECS, MIN_GC_CONDEMNED, reason)?;
+        let interval = raw.gc_interval.map_or(DEFAULT_INTERVAL, |span| span.0);
+        let reason =
+            "must be at least 21d: clients cache for three weeks which chunks are stored, and do not upload them";
+        let grace = at_least("gc_grace", raw.gc_grace, MIN_GC_GRACE, MIN_GC_GRACE, reason)?;
+        let reason = "must be at least 2h: data URLs are valid for an hour";
+        let condemned =
+            at_least("gc_delete_delay", raw.gc_delete_delay, DEFAULT_DELETE_DELAY, MIN_GC_CONDEMNED, reason)?;
         let min_live = raw.gc_min_live.filter(|share| *share != 0.0);
         if let Some(share) = min_live.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
-            let reason = "it is a share: more than 0 and at most 1, such as 0.5, or 0 for never".to_owned();
+            let reason = "must be more than 0 and at most 1, such as 0.5, or 0 for never".to_owned();
             return Err(ConfigError::Value { key: "gc_min_live", value: share.to_string(), reason });
         }
         Ok(Self { interval: Some(interval).filter(|interval| !interval.is_zero()), grace, condemned, min_live })
     }
 }
 
-/// A time that is written as a number of units.
-fn span(
+/// A duration with a lower bound.
+fn at_least(
     key: &'static str,
-    value: Option<i64>,
-    default: i64,
-    unit_secs: u64,
+    span: Option<Span>,
+    default: Duration,
     least: Duration,
     reason: &str,
 ) -> Result<Duration, ConfigError> {
-    let value = value.unwrap_or(default);
-    let secs = u64::try_from(value).ok().and_then(|value| value.checked_mul(unit_secs));
-    secs.map(Duration::from_secs).filter(|span| *span >= least).ok_or_else(|| ConfigError::Value {
-        key,
-        value: value.to_string(),
-        reason: reason.to_owned(),
-    })
+    let span = span.unwrap_or(Span(default));
+    if span.0 >= least {
+        return Ok(span.0);
+    }
+    Err(ConfigError::Value { key, value: span.to_string(), reason: reason.to_owned() })
 }
 
 #[cfg(test)]
@@ -74,25 +79,25 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_ask_for_less_than_clients_were_promised() {
+    fn gc_delays_below_what_clients_rely_on_are_refused() {
         let config = parse("").unwrap();
         assert_eq!((config.grace, config.condemned), (MIN_GC_GRACE, Duration::from_secs(DAY_SECS)));
         assert_eq!(config.interval, Some(Duration::from_secs(HOUR_SECS)));
-        for text in ["gc_grace_days = 20", "gc_grace_days = 0", "gc_grace_days = -21", "gc_condemned_hours = 1"] {
+        for text in ["gc_grace = '20d'", "gc_grace = 0", "gc_grace = '503h'", "gc_delete_delay = '1h'"] {
             let key = text.split(' ').next().unwrap();
             let refused = parse(text).unwrap_err().to_string();
             assert!(refused.contains(key) && refused.contains("at least"), "{text}: {refused}");
         }
-        for text in ["gc_interval_secs = -1", "gc_grace_days = 9223372036854775807"] {
-            assert!(parse(text).is_err(), "{text}");
+        for text in ["gc_interval = -1", "gc_interval = 3600", "gc_grace = '99999999999999999999d'"] {
+            assert!(RawConfig::parse(text, "a test").is_err(), "{text}");
         }
-        let config = parse("gc_interval_secs = 0\ngc_grace_days = 22\ngc_condemned_hours = 2").unwrap();
+        let config = parse("gc_interval = 0\ngc_grace = '22d'\ngc_delete_delay = '2h'").unwrap();
         assert_eq!((config.interval, config.condemned), (None, MIN_GC_CONDEMNED));
         assert!(config.grace > MIN_GC_GRACE);
     }
 
     #[test]
-    fn xorbs_are_rewritten_below_a_share_and_not_unless_somebody_says_so() {
+    fn min_live_is_a_fraction_and_zero_or_unset_means_never() {
         assert_eq!((parse("").unwrap().min_live, parse("gc_min_live = 0.0").unwrap().min_live), (None, None));
         for share in [0.01, 0.5, 1.0] {
             assert_eq!(parse(&format!("gc_min_live = {share:?}")).unwrap().min_live, Some(share));

@@ -1,12 +1,14 @@
 //! Settings: validated, with every default filled in.
 //!
-//! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file, defaults. A key that
-//! does not exist or a value that makes no sense ends the start with a sentence; nothing is guessed.
+//! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file,
+//! defaults. A key that does not exist or a value that makes no sense ends the start with a
+//! sentence; nothing is guessed.
 
 mod collection;
 mod origins;
 mod quota;
 mod raw;
+mod units;
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -21,6 +23,7 @@ use thiserror::Error;
 pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
 pub use self::quota::{QuotaConfig, QuotaLimits, RawQuota};
 pub use self::raw::RawConfig;
+pub use self::units::{Rate, Size, Span};
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::{LogFilter, LogFormat};
 
@@ -31,7 +34,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where everything is kept.
     pub data_dir: PathBuf,
-    /// Where clients reach the server, without a slash at the end; where they send their requests if not set.
+    /// Where clients reach the server, without a slash at the end; where they send their requests
+    /// if not set.
     pub public_url: Option<String>,
     /// Proxies whose forwarded headers are believed.
     pub trusted_proxies: Vec<IpNet>,
@@ -39,9 +43,9 @@ pub struct Config {
     pub cors_origins: Vec<String>,
     /// What connections are encrypted with; plain HTTP if not set.
     pub tls: Option<TlsFiles>,
-    /// Where requests are noted; nowhere if not set.
+    /// Destination of the audit log; none if not set.
     pub audit_log: Option<Target>,
-    /// Which requests are noted.
+    /// Which requests have an audit line.
     pub audit: AuditMode,
     /// Bytes of the audit log's file, at most; no limit if not set.
     pub audit_max_len: Option<u64>,
@@ -60,9 +64,9 @@ pub struct Config {
     /// Uploads under way at once.
     pub max_uploads: usize,
     /// Bytes of the bodies of uploads under way at once.
-    pub max_upload_len: u64,
+    pub upload_budget: u64,
     /// Pieces of xorbs read, decoded and sent at once.
-    pub read_turns: usize,
+    pub max_concurrent_reads: usize,
     /// Whether uploads are written past the page cache.
     pub direct_writes: bool,
     /// Longest time for a request that does not stream.
@@ -73,9 +77,9 @@ pub struct Config {
     pub body_timeout: Duration,
     /// Bytes per second that a request's body has to reach on average.
     pub min_upload_rate: u64,
-    /// Longest time for which a client may take nothing of an answer.
+    /// Maximum time without progress of a response.
     pub send_timeout: Duration,
-    /// Bytes per second of an answer that a client has to take on average.
+    /// Minimum average bytes per second of a response.
     pub min_download_rate: u64,
     /// How long requests in flight may take when the server is told to stop.
     pub drain_timeout: Duration,
@@ -113,16 +117,16 @@ pub struct TlsFiles {
 pub enum AuditMode {
     /// What changes something, and what is refused.
     Writes,
-    /// All but signs of life.
+    /// All except health probes.
     All,
 }
 
 /// Whether requests carry tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// All but the signs of life.
+    /// All except health probes.
     Token,
-    /// Whoever reaches the server may do everything.
+    /// Every client may do everything.
     Off,
 }
 
@@ -149,7 +153,17 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// The text is no TOML, or has a key or a type that is not expected.
+    /// A key of an earlier version.
+    #[error("{origin}: the setting {old} was renamed to {new}; see config/default.toml for its form")]
+    Renamed {
+        /// Which source.
+        origin: String,
+        /// The key that was found.
+        old: &'static str,
+        /// Its name now.
+        new: &'static str,
+    },
+    /// The text is not TOML, or has an unknown key or a value of another type.
     #[error("{origin} is not valid: {message}")]
     Invalid {
         /// Which source.
@@ -179,26 +193,24 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The data folder where this is what was written, if anything was.
+    /// The value of `data_dir`, or its default if it is not set.
     #[must_use]
     pub fn data_dir_of(written: Option<String>) -> PathBuf {
         written.map_or_else(|| PathBuf::from("./zorb-data"), PathBuf::from)
     }
 
-    /// Bytes that are to stay free where this is what was written, if anything was.
-    ///
-    /// # Errors
-    ///
-    /// The number is negative.
-    pub fn min_free_len_of(written: Option<i64>) -> Result<u64, ConfigError> {
-        non_negative("min_free_bytes", written, 1 << 30)
+    /// The value of `min_free_space`, or its default if it is not set.
+    #[must_use]
+    pub fn min_free_len_of(written: Option<Size>) -> u64 {
+        written.map_or(1 << 30, |size| size.0)
     }
 
-    /// Validates what was written, and fills in the defaults.
+    /// Validates the settings, and fills in the defaults.
     ///
     /// # Errors
     ///
-    /// A value makes no sense, or the server would be open to other machines without anyone having said so.
+    /// A value is invalid, or the server would be open to other machines without authentication and
+    /// without `allow_anonymous`.
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         let (collection, quota) = (CollectionConfig::new(&raw)?, QuotaConfig::new(&raw)?);
@@ -212,29 +224,29 @@ impl Config {
             tls: tls_files(raw.tls_cert, raw.tls_key)?,
             audit_log: audit_log(raw.audit_log),
             audit: audit_mode(raw.audit)?,
-            audit_max_len: Some(non_negative("audit_max_bytes", raw.audit_max_bytes, 1 << 30)?).filter(|len| *len > 0),
+            audit_max_len: Some(raw.audit_max_size.map_or(1 << 30, |size| size.0)).filter(|len| *len > 0),
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
             require_store: raw.require_store.unwrap_or(false),
-            min_free_len: Self::min_free_len_of(raw.min_free_bytes)?,
+            min_free_len: Self::min_free_len_of(raw.min_free_space),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
-            max_upload_len: positive("max_upload_bytes", raw.max_upload_bytes, 8 << 30)? as u64,
-            read_turns: positive("read_turns", raw.read_turns, (2 * cores).max(4))?,
+            upload_budget: units::size("upload_budget", raw.upload_budget, 8 << 30)?,
+            max_concurrent_reads: positive("max_concurrent_reads", raw.max_concurrent_reads, (2 * cores).max(4))?,
             direct_writes: raw.direct_writes.unwrap_or(true),
-            request_timeout: secs("request_timeout_secs", raw.request_timeout_secs, 60)?,
-            idle_timeout: secs("idle_timeout_secs", raw.idle_timeout_secs, 75)?,
-            body_timeout: secs("body_timeout_secs", raw.body_timeout_secs, 30)?,
-            min_upload_rate: positive("min_upload_rate", raw.min_upload_rate, 1024)? as u64,
-            send_timeout: secs("send_timeout_secs", raw.send_timeout_secs, 60)?,
-            min_download_rate: positive("min_download_rate", raw.min_download_rate, 1024)? as u64,
-            drain_timeout: secs("drain_timeout_secs", raw.drain_timeout_secs, 30)?,
+            request_timeout: units::span("request_timeout", raw.request_timeout, 60)?,
+            idle_timeout: units::span("idle_timeout", raw.idle_timeout, 75)?,
+            body_timeout: units::span("body_timeout", raw.body_timeout, 30)?,
+            min_upload_rate: units::rate("min_upload_rate", raw.min_upload_rate, 1024)?,
+            send_timeout: units::span("send_timeout", raw.send_timeout, 60)?,
+            min_download_rate: units::rate("min_download_rate", raw.min_download_rate, 1024)?,
+            drain_timeout: units::span("drain_timeout", raw.drain_timeout, 30)?,
             verify_workers: positive("verify_workers", raw.verify_workers, cores + 1)?,
             disk_workers: positive("disk_workers", raw.disk_workers, 32)?,
-            layout_cache: positive("layout_cache", raw.layout_cache, 16 << 20)? as u64,
-            scrub_rate: rate("scrub_rate", raw.scrub_rate, 8 << 20)?,
-            scrub_interval: secs("scrub_interval_secs", raw.scrub_interval_secs, 30 * 24 * 3600)?,
+            layout_cache: units::size("layout_cache", raw.layout_cache, 16 << 20)?,
+            scrub_rate: raw.scrub_rate.map_or(8 << 20, |rate| rate.0),
+            scrub_interval: units::span("scrub_interval", raw.scrub_interval, 30 * 24 * 3600)?,
             collection,
             quota,
             log_format: log_format(raw.log_format)?,
@@ -249,7 +261,7 @@ impl Config {
 }
 
 fn listen_address(text: String) -> Result<SocketAddr, ConfigError> {
-    let reason = "an address and a port are wanted, like 127.0.0.1:8080; port 0 picks a free one";
+    let reason = "expected an address and a port, like 127.0.0.1:8080; port 0 picks a free one";
     let refused = |reason: String| ConfigError::Value { key: "listen", value: text.clone(), reason };
     let mut addresses = text.to_socket_addrs().map_err(|error| refused(format!("{reason} ({error})")))?;
     addresses.next().ok_or_else(|| refused(reason.to_owned()))
@@ -259,7 +271,7 @@ fn public_url(text: Option<String>) -> Result<Option<String>, ConfigError> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     if host.is_empty() || host.starts_with('/') || text.contains(['?', '#', ' ']) {
-        let reason = "it is http:// or https://, a host, and maybe a path".to_owned();
+        let reason = "expected http:// or https://, a host, and optionally a path".to_owned();
         return Err(ConfigError::Value { key: "public_url", value: text, reason });
     }
     Ok(Some(text.trim_end_matches('/').to_owned()))
@@ -274,7 +286,7 @@ fn proxies(text: Option<String>) -> Result<Vec<IpNet>, ConfigError> {
         parse(entry).map_err(|_| ConfigError::Value {
             key: "trusted_proxies",
             value: entry.to_owned(),
-            reason: "it is an address, like 10.0.0.7, or a network, like 10.0.0.0/8".to_owned(),
+            reason: "expected an address, like 10.0.0.7, or a network, like 10.0.0.0/8".to_owned(),
         })
     });
     nets.collect()
@@ -285,7 +297,7 @@ fn tls_files(certificates: Option<String>, key: Option<String>) -> Result<Option
     let half = |key: &'static str, value: &Path, missing: &str| ConfigError::Value {
         key,
         value: value.display().to_string(),
-        reason: format!("it is of no use without {missing}"),
+        reason: format!("it requires {missing}"),
     };
     match (path(certificates), path(key)) {
         (Some(certificates), Some(key)) => Ok(Some(TlsFiles { certificates, key })),
@@ -307,7 +319,7 @@ fn audit_mode(text: Option<String>) -> Result<AuditMode, ConfigError> {
         None | Some("writes") => Ok(AuditMode::Writes),
         Some("all") => Ok(AuditMode::All),
         Some(value) => {
-            let reason = "it is writes or all".to_owned();
+            let reason = "expected writes or all".to_owned();
             Err(ConfigError::Value { key: "audit", value: value.to_owned(), reason })
         }
     }
@@ -318,7 +330,7 @@ fn auth_mode(text: Option<String>) -> Result<AuthMode, ConfigError> {
         None | Some("off") => Ok(AuthMode::Off),
         Some("token") => Ok(AuthMode::Token),
         Some(value) => {
-            let reason = "it is token or off".to_owned();
+            let reason = "expected token or off".to_owned();
             Err(ConfigError::Value { key: "auth", value: value.to_owned(), reason })
         }
     }
@@ -331,7 +343,7 @@ fn log_format(text: Option<String>) -> Result<LogFormat, ConfigError> {
         Some(value) => Err(ConfigError::Value {
             key: "log_format",
             value: value.to_owned(),
-            reason: "it is text or json".to_owned(),
+            reason: "expected text or json".to_owned(),
         }),
     }
 }
@@ -341,38 +353,14 @@ fn log_filter(text: Option<String>) -> Result<LogFilter, ConfigError> {
     LogFilter::parse(&value).map_err(|error| ConfigError::Value { key: "log", reason: error.to_string(), value })
 }
 
-/// A number that may be 0.
-fn non_negative(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
-    let Some(value) = value else { return Ok(default) };
-    u64::try_from(value).map_err(|_| ConfigError::Value {
-        key,
-        value: value.to_string(),
-        reason: "it must be at least 0".to_owned(),
-    })
-}
-
 /// A number that must be at least 1.
 fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usize, ConfigError> {
     let Some(value) = value else { return Ok(default) };
     usize::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| ConfigError::Value {
         key,
         value: value.to_string(),
-        reason: "it must be at least 1".to_owned(),
+        reason: "must be at least 1".to_owned(),
     })
-}
-
-/// A number that may be 0, which switches something off.
-fn rate(key: &'static str, value: Option<i64>, default: u64) -> Result<u64, ConfigError> {
-    let Some(value) = value else { return Ok(default) };
-    u64::try_from(value).map_err(|_| ConfigError::Value {
-        key,
-        value: value.to_string(),
-        reason: "it must be at least 1, or 0 for off".to_owned(),
-    })
-}
-
-fn secs(key: &'static str, value: Option<i64>, default: usize) -> Result<Duration, ConfigError> {
-    positive(key, value, default).map(|secs| Duration::from_secs(secs as u64))
 }
 
 fn parse<T>(key: &'static str, text: &str, expected: &str) -> Result<T, ConfigError>
@@ -383,7 +371,7 @@ where
     text.parse().map_err(|error| ConfigError::Value {
         key,
         value: text.to_owned(),
-        reason: format!("{expected} is wanted ({error})"),
+        reason: format!("expected {expected} ({error})"),
     })
 }
 

@@ -2,16 +2,16 @@
 
 use super::ConfigError;
 
-/// Origins, with commas or spaces between them. A browser sends exactly this text, so nothing else would ever match.
+/// Origins, with commas or spaces between them. A browser sends exactly this text, so nothing else
+/// would ever match.
 pub(super) fn parse(text: Option<String>) -> Result<Vec<String>, ConfigError> {
     let text = text.unwrap_or_default();
     let refused = |origin: &str| ConfigError::Value {
         key: "cors_origins",
         value: origin.to_owned(),
-        reason:
-            "it is what a browser sends as Origin: http:// or https://, a host in lower case, and its port if that \
-                 is not the usual one; like https://models.example"
-                .to_owned(),
+        reason: "expected the Origin that a browser sends: http:// or https://, a lower-case host, and a port other \
+             than the default; like https://models.example"
+            .to_owned(),
     };
     let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty());
     let check = |origin: &str| {

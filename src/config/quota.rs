@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::units::Size;
 use super::{ConfigError, RawConfig};
 
 /// Bytes of a name, at most: as many as a token can carry.
 const MAX_NAME_LEN: usize = 255;
 
-/// A quota as it is written; what it does not say is as for all repositories.
+/// A quota as it is written; unset values are those for all repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawQuota {
     /// Files; 0 for any number.
     pub files: Option<i64>,
     /// Bytes of the files; 0 for any number.
-    pub logical_bytes: Option<i64>,
+    pub logical_bytes: Option<Size>,
     /// Bytes of the xorbs; 0 for any number.
-    pub physical_bytes: Option<i64>,
+    pub physical_bytes: Option<Size>,
 }
 
-/// How much a repository, or all of an owner, may have; `None` for any number.
+/// Limits of a repository, or of all repositories of an owner together; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
     /// Files.
@@ -32,7 +33,7 @@ pub struct QuotaLimits {
     pub physical_bytes: Option<u64>,
 }
 
-/// How much repositories may have.
+/// Quotas of all repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuotaConfig {
     /// Each repository that has no quota of its own, but for `*`.
@@ -44,23 +45,23 @@ pub struct QuotaConfig {
 }
 
 impl QuotaConfig {
-    /// Validates what was written of it, and fills in the defaults.
+    /// Validates the settings, and fills in the defaults.
     ///
     /// # Errors
     ///
-    /// A number is negative, or a name is none.
+    /// A number is negative, or a name is invalid.
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
         let each = QuotaLimits {
-            files: limit("quota_files", raw.quota_files)?,
-            logical_bytes: limit("quota_logical_bytes", raw.quota_logical_bytes)?,
-            physical_bytes: limit("quota_physical_bytes", raw.quota_physical_bytes)?,
+            files: count("quota_files", raw.quota_files)?,
+            logical_bytes: raw.quota_logical_bytes.and_then(limit),
+            physical_bytes: raw.quota_physical_bytes.and_then(limit),
         };
         let mut config = Self { each, ..Self::default() };
         for (name, written) in &raw.quota {
             check_name(name)?;
             match name.strip_suffix("/*") {
                 Some(owner) => config.owners.insert(owner.to_owned(), limits(written, QuotaLimits::default())?),
-                // Whoever may do everything is bound by what was said of them, and not by what is meant for tenants.
+                // Tokens of all repositories have their own quota, not the one for each tenant.
                 None if name == "*" => config.repos.insert(name.clone(), limits(written, QuotaLimits::default())?),
                 None => config.repos.insert(name.clone(), limits(written, each)?),
             };
@@ -70,31 +71,36 @@ impl QuotaConfig {
 }
 
 fn limits(written: &RawQuota, rest: QuotaLimits) -> Result<QuotaLimits, ConfigError> {
-    let one = |value: Option<i64>, rest| if value.is_some() { limit("quota", value) } else { Ok(rest) };
+    let size = |value: Option<Size>, rest| value.map_or(rest, limit);
     Ok(QuotaLimits {
-        files: one(written.files, rest.files)?,
-        logical_bytes: one(written.logical_bytes, rest.logical_bytes)?,
-        physical_bytes: one(written.physical_bytes, rest.physical_bytes)?,
+        files: if written.files.is_some() { count("quota", written.files)? } else { rest.files },
+        logical_bytes: size(written.logical_bytes, rest.logical_bytes),
+        physical_bytes: size(written.physical_bytes, rest.physical_bytes),
     })
 }
 
-/// A number of which 0 means that there is no limit.
-fn limit(key: &'static str, value: Option<i64>) -> Result<Option<u64>, ConfigError> {
+/// A number of files; 0 means no limit.
+fn count(key: &'static str, value: Option<i64>) -> Result<Option<u64>, ConfigError> {
     let value = value.unwrap_or(0);
-    let limit = u64::try_from(value).map_err(|_| ConfigError::Value {
+    let count = u64::try_from(value).map_err(|_| ConfigError::Value {
         key,
         value: value.to_string(),
-        reason: "it must be at least 1, or 0 for no limit".to_owned(),
+        reason: "must be at least 1, or 0 for no limit".to_owned(),
     })?;
-    Ok(Some(limit).filter(|limit| *limit > 0))
+    Ok(Some(count).filter(|count| *count > 0))
 }
 
-/// A quota for a name that no token can have would limit nobody, and look as if it did.
+/// A number of bytes; 0 means no limit.
+fn limit(Size(bytes): Size) -> Option<u64> {
+    Some(bytes).filter(|bytes| *bytes > 0)
+}
+
+/// Refuses a name that no token can have: its quota would have no effect.
 fn check_name(name: &str) -> Result<(), ConfigError> {
-    let is_garbled = name.chars().any(|character| character.is_control() || character.is_whitespace());
-    if name.is_empty() || name.len() > MAX_NAME_LEN || is_garbled || name == "*/*" {
-        let reason = "the name of a repository, like acme/bert, of all repositories of an owner, like acme/*, or * for \
-             what tokens of all repositories register, is wanted";
+    let is_malformed = name.chars().any(|character| character.is_control() || character.is_whitespace());
+    if name.is_empty() || name.len() > MAX_NAME_LEN || is_malformed || name == "*/*" {
+        let reason = "expected a repository, like acme/bert, all repositories of an owner, like acme/*, or * for \
+            registrations by tokens of all repositories";
         return Err(ConfigError::Value { key: "quota", value: name.to_owned(), reason: reason.to_owned() });
     }
     Ok(())
@@ -111,7 +117,7 @@ mod tests {
     #[test]
     fn a_quota_is_for_each_repository_for_one_or_for_all_of_an_owner() {
         assert_eq!(parse("").unwrap(), QuotaConfig::default());
-        let text = "quota_files = 10\nquota_physical_bytes = 500\n[quota.'acme/bert']\nfiles = 0\nlogical_bytes = 7\n\
+        let text = "quota_files = 10\nquota_physical_bytes = '500B'\n[quota.'acme/bert']\nfiles = 0\nlogical_bytes = 7\n\
              [quota.'acme/*']\nfiles = 12\n[quota.'*']\nphysical_bytes = 9";
         let config = parse(text).unwrap();
         let none = QuotaLimits::default();
@@ -123,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_would_limit_nobody_or_something_else_is_refused() {
+    fn a_quota_without_effect_is_refused() {
         for (text, named) in [
             ("quota_files = -1", "quota_files"),
             ("[quota.'acme/bert']\nfiles = -1", "quota"),

@@ -45,9 +45,15 @@ fn a_wrong_key_type_or_value_is_refused_and_named() {
     let refused = |text: &str| RawConfig::parse(text, "f.toml").unwrap_err().to_string();
     assert!(refused("max_upload = 3").contains("max_upload"));
     assert!(refused("max_uploads = 'three'").contains("max_uploads"));
+    assert!(refused("idle_timeout = -1").contains("idle_timeout"));
+    assert!(refused("idle_timeout = 75").contains("a duration with its unit"));
+    assert!(refused("read_turns = 4").contains("read_turns was renamed to max_concurrent_reads"));
+    assert!(refused("max_uploads = 4\ngc_grace_days = 21").contains("gc_grace_days was renamed to gc_grace"));
     for (text, key) in [
         ("max_uploads = 0", "max_uploads"),
-        ("idle_timeout_secs = -1", "idle_timeout_secs"),
+        ("idle_timeout = 0", "idle_timeout"),
+        ("upload_budget = 0", "upload_budget"),
+        ("min_upload_rate = '0B/s'", "min_upload_rate"),
         ("listen = 'nowhere'", "listen"),
         ("log_format = 'xml'", "log_format"),
         ("log = 'warning'", "log = warning"),
@@ -61,7 +67,8 @@ fn a_wrong_key_type_or_value_is_refused_and_named() {
 #[test]
 fn the_documented_file_has_every_key_at_its_default() {
     let text = include_str!("../../config/default.toml");
-    // Every key stands there as a comment with its default; without the marks it is a file like any other.
+    // Every key stands there as a comment with its default; without the marks it is a file like any
+    // other.
     let settings: String =
         text.lines().filter_map(|line| line.strip_prefix("#: ")).map(|line| format!("{line}\n")).collect();
     let table: toml::Table = settings.parse().unwrap();
@@ -72,7 +79,7 @@ fn the_documented_file_has_every_key_at_its_default() {
     assert_eq!(keys, expected);
 
     let (documented, default) = (Config::new(raw(&settings)).unwrap(), Config::new(RawConfig::default()).unwrap());
-    let machine_dependent = |config: &Config| Config { verify_workers: 0, read_turns: 0, ..config.clone() };
+    let machine_dependent = |config: &Config| Config { verify_workers: 0, max_concurrent_reads: 0, ..config.clone() };
     assert_eq!(format!("{:?}", machine_dependent(&documented)), format!("{:?}", machine_dependent(&default)));
 }
 
@@ -82,7 +89,7 @@ fn tls_takes_both_files_and_does_not_open_the_server_to_everybody() {
     let files = Config::new(raw(both)).unwrap().tls.unwrap();
     assert_eq!((files.certificates.to_str(), files.key.to_str()), (Some("c.pem"), Some("k.pem")));
     for half in ["tls_cert = 'c.pem'", "tls_key = 'k.pem'", "tls_cert = 'c.pem'\ntls_key = ''"] {
-        assert!(Config::new(raw(half)).unwrap_err().to_string().contains("of no use without"), "{half}");
+        assert!(Config::new(raw(half)).unwrap_err().to_string().contains("it requires"), "{half}");
     }
     assert!(Config::new(raw("tls_cert = ''\ntls_key = ''")).unwrap().tls.is_none());
     let open = Config::new(raw(&format!("{both}\nlisten = '0.0.0.0:443'")));

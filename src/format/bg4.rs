@@ -1,9 +1,10 @@
-//! Byte grouping by four: the transform in front of LZ4 in scheme 2 (spec 3.4), and the guess whether it pays.
+//! Byte grouping by four: the transform in front of LZ4 in scheme 2 (spec 3.4), and the guess
+//! whether it pays.
 //!
-//! Numbers of four bytes have alike bytes at alike places: the exponents of floats hardly differ, their mantissas are
-//! noise. Grouping moves the bytes at positions 0, 4, 8, … to the front, then those at 1, 5, 9, … and so on; LZ4 then
-//! finds the repetitions. Both directions are written over zipped slices of equal length, which compile to vector
-//! code without any unsafe.
+//! Numbers of four bytes have alike bytes at alike places: the exponents of floats hardly differ,
+//! their mantissas are noise. Grouping moves the bytes at positions 0, 4, 8, … to the front, then
+//! those at 1, 5, 9, … and so on; LZ4 then finds the repetitions. Both directions are written over
+//! zipped slices of equal length, which compile to vector code without any unsafe.
 
 /// Bytes regrouped by their position modulo 4, to `grouped`, which must be as long as `raw`.
 ///
@@ -28,8 +29,9 @@ pub(super) fn join(grouped: &[u8], raw: &mut [u8]) {
     let (quads, rest) = raw.as_chunks_mut::<4>();
     let columns = g0.iter().zip(g1).zip(g2.iter().zip(g3));
     for (quad, ((b0, b1), (b2, b3))) in quads.iter_mut().zip(columns) {
-        // Pairs, then pairs of pairs: that is what the machine's interleaving instructions do, and the compiler sees
-        // it in this form. Written as `[*b0, *b1, *b2, *b3]` it takes more than twice as long.
+        // Pairs, then pairs of pairs: that is what the machine's interleaving instructions do, and
+        // the compiler sees it in this form. Written as `[*b0, *b1, *b2, *b3]` it takes more than
+        // twice as long.
         let low = u16::from(*b0) | u16::from(*b1) << 8;
         let high = u16::from(*b2) | u16::from(*b3) << 8;
         *quad = (u32::from(low) | u32::from(high) << 16).to_le_bytes();
@@ -41,7 +43,8 @@ pub(super) fn join(grouped: &[u8], raw: &mut [u8]) {
     }
 }
 
-/// Lengths of the first three groups of `len` bytes: a quarter, and one more for the first `len mod 4` groups.
+/// Lengths of the first three groups of `len` bytes: a quarter, and one more for the first `len mod
+/// 4` groups.
 const fn group_lens(len: usize) -> [usize; 3] {
     [len.saturating_add(3) / 4, len.saturating_add(2) / 4, len.saturating_add(1) / 4]
 }
@@ -64,10 +67,11 @@ fn groups_mut(grouped: &mut [u8]) -> Option<[&mut [u8]; 4]> {
 
 /// Whether grouping is expected to help LZ4 with these bytes (spec 3.2).
 ///
-/// Compares how many one-bits the bytes at each of the four places have: where one place differs from the average
-/// of all (Kullback-Leibler divergence above 0.02), grouping tends to pay. The number is the reference's, and so is
-/// a corner: a place at which one of the nine counts never occurs has no finite divergence in its formula and is left
-/// out of the comparison. Choosing as the reference does keeps our xorbs byte-identical to those of stock clients.
+/// Compares how many one-bits the bytes at each of the four places have: where one place differs
+/// from the average of all (Kullback-Leibler divergence above 0.02), grouping tends to pay. The
+/// number is the reference's, and so is a corner: a place at which one of the nine counts never
+/// occurs has no finite divergence in its formula and is left out of the comparison. Choosing as
+/// the reference does keeps our xorbs byte-identical to those of stock clients.
 pub(super) fn is_recommended(raw: &[u8]) -> bool {
     const THRESHOLD: f64 = 0.02;
     let mut counts = [[0_u32; 9]; 4];

@@ -8,8 +8,8 @@
 //! └────────┴─────────────────────┴────────┴─────────────────────┘
 //! ```
 //!
-//! A header that parses is within the limits: its lengths may be allocated. Whether they are *true* is known when the
-//! payload was decoded.
+//! A header that parses is within the limits: its lengths may be allocated. Whether they are *true*
+//! is known when the payload was decoded.
 
 use thiserror::Error;
 
@@ -37,13 +37,13 @@ pub struct ChunkHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// A version that does not exist yet, or bytes that are no header at all.
-    #[error("chunk header version {found} is not supported, only {VERSION} is")]
+    #[error("chunk header version {found} is not supported, only {VERSION}")]
     Version {
         /// The version that is there.
         found: u8,
     },
     /// A scheme that does not exist, or 99, which is a client's policy and never data.
-    #[error("compression scheme {found} is not supported, only 0, 1 and 2 are")]
+    #[error("compression scheme {found} is not supported, only 0, 1 and 2")]
     Scheme {
         /// The scheme that is there.
         found: u8,
@@ -57,7 +57,8 @@ pub enum HeaderError {
         /// The length that is declared.
         len: u32,
     },
-    /// The payload is longer than the chunk. Valid, but no writer makes one, and uploads of one are refused.
+    /// The payload is longer than the chunk. Valid, but no writer makes one, and uploads of one are
+    /// refused.
     #[error("compressed length {payload_len} exceeds the raw length {raw_len}")]
     Expanded {
         /// The payload length that is declared.
@@ -107,7 +108,8 @@ impl ChunkHeader {
         Ok(Self { payload_len, scheme, raw_len })
     }
 
-    /// Reads a header. What kind of chunk it is comes first, version and then scheme, and then how long it is.
+    /// Reads a header. What kind of chunk it is comes first, version and then scheme, and then how
+    /// long it is.
     ///
     /// # Errors
     ///
@@ -127,8 +129,8 @@ impl ChunkHeader {
 
     /// The eight bytes of the header.
     ///
-    /// A length that its 24 bits cannot hold becomes the largest that they can, which every reader refuses: such a
-    /// header is invalid, but it never states another length than was meant.
+    /// A length that its 24 bits cannot hold becomes the largest that they can, which every reader
+    /// refuses: such a header is invalid, but it never states another length than was meant.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         let [c0, c1, c2, _] = self.payload_len.min(MAX_FIELD).to_le_bytes();

@@ -1,8 +1,9 @@
 //! Content-defined chunking: where a file is cut into chunks (spec 2).
 //!
-//! A rolling hash over the last 64 bytes decides, so a boundary depends on the bytes around it and not on what comes
-//! before, and an insertion moves the chunks behind it without changing them. Nothing in the store depends on the
-//! cuts; a client that cuts elsewhere only finds fewer duplicates.
+//! A rolling hash over the last 64 bytes decides, so a boundary depends on the bytes around it and
+//! not on what comes before, and an insertion moves the chunks behind it without changing them.
+//! Nothing in the store depends on the cuts; a client that cuts elsewhere only finds fewer
+//! duplicates.
 
 use super::gear_table::GEAR_TABLE;
 use super::limits::{MAX_CHUNK_RAW_LEN, MIN_CHUNK_RAW_LEN};
@@ -12,8 +13,9 @@ const MASK: u64 = 0xFFFF_0000_0000_0000;
 
 /// Bytes at the start of a chunk that need no hashing.
 ///
-/// The hash is shifted by one bit per byte, so only the last 64 bytes count. The first length at which a cut may fall
-/// is the minimum; hashing from 65 bytes before it gives the same hash there as hashing from the chunk's start.
+/// The hash is shifted by one bit per byte, so only the last 64 bytes count. The first length at
+/// which a cut may fall is the minimum; hashing from 65 bytes before it gives the same hash there
+/// as hashing from the chunk's start.
 const SKIP_LEN: usize = MIN_CHUNK_RAW_LEN as usize - 64 - 1;
 
 /// A chunk shorter than this is not cut.
@@ -51,8 +53,9 @@ impl Chunker {
 
     /// Takes a piece of the stream up to the next boundary.
     ///
-    /// Returns how many bytes of `data` belong to the chunk that ends there, at least 1; the next call gets the bytes
-    /// after them. `None` when no chunk ends in `data`: all of it was taken and is part of a chunk still open.
+    /// Returns how many bytes of `data` belong to the chunk that ends there, at least 1; the next
+    /// call gets the bytes after them. `None` when no chunk ends in `data`: all of it was taken and
+    /// is part of a chunk still open.
     pub fn next_boundary(&mut self, data: &[u8]) -> Option<usize> {
         let mut offset = SKIP_LEN.saturating_sub(self.len);
         if offset >= data.len() {
@@ -100,7 +103,8 @@ pub fn chunks(data: &[u8]) -> impl Iterator<Item = &[u8]> {
         if rest.is_empty() {
             return None;
         }
-        // Each chunk starts with a fresh state, so a fresh chunker per chunk is the same as one for all.
+        // Each chunk starts with a fresh state, so a fresh chunker per chunk is the same as one for
+        // all.
         let end = Chunker::new().next_boundary(rest).unwrap_or(rest.len());
         let (chunk, after) = rest.split_at_checked(end)?;
         rest = after;

@@ -1,7 +1,8 @@
 //! The compression schemes of a chunk (spec 3.2): from a payload to raw bytes and back.
 //!
-//! Decoding trusts nothing: the output is capped at the length that the chunk's header declares, which is within
-//! [the limits](super::limits) before anything is allocated, and must be exactly that long.
+//! Decoding trusts nothing: the output is capped at the length that the chunk's header declares,
+//! which is within [the limits](super::limits) before anything is allocated, and must be exactly
+//! that long.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ use super::chunk::ChunkHeader;
 pub use super::lz4_frame::{FrameError, FrameErrorKind};
 use super::{bg4, lz4_frame};
 
-/// How the payload of a chunk is compressed. The value 99 of the reference ("auto") is a client's policy, never data.
+/// How the payload of a chunk is compressed. The value 99 of the reference ("auto") is a client's
+/// policy, never data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// As it is; payload and raw length are equal.
@@ -74,7 +76,8 @@ pub enum DecodeError {
         /// Bytes that the header declares for the chunk.
         raw_len: u32,
     },
-    /// The chunk would be longer than a chunk may be, or empty. A header that was parsed is neither.
+    /// The chunk would be longer than a chunk may be, or empty. A header that was parsed is
+    /// neither.
     #[error("raw length {raw_len} is outside the limits")]
     RawLen {
         /// Bytes that the header declares for the chunk.
@@ -85,10 +88,10 @@ pub enum DecodeError {
     Lz4(#[from] FrameError),
 }
 
-/// Decompresses chunks, one after the other, reusing its memory.
+/// Decompresses chunks sequentially, reusing its memory.
 ///
-/// Holds at most two buffers of the largest chunk, 256 KiB in all, and allocates them only when a compressed chunk
-/// comes by. Chunks that are stored as they are are not copied.
+/// Holds at most two buffers of the largest chunk, 256 KiB in all, and allocates them at the first
+/// compressed chunk. Uncompressed chunks are not copied.
 #[derive(Clone, Default)]
 pub struct Decoder {
     raw: Vec<u8>,
@@ -106,8 +109,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The payload does not decompress, or not to that many bytes, or is longer than what it takes to do so. The
-    /// decoder can be used again.
+    /// The payload does not decompress, or not to that many bytes, or is longer than what it takes
+    /// to do so. The decoder can be used again.
     pub fn decode<'a>(&'a mut self, header: &ChunkHeader, payload: &'a [u8]) -> Result<&'a [u8], DecodeError> {
         let ChunkHeader { payload_len, scheme, raw_len } = *header;
         // A header that was put together by hand may hold anything.
@@ -162,16 +165,18 @@ pub enum Policy {
     Lz4,
     /// Byte grouping, then LZ4.
     ByteGroupedLz4,
-    /// Tries LZ4 with and without byte grouping and keeps the smallest result; the earlier scheme where equal.
+    /// Tries LZ4 with and without byte grouping and keeps the smallest result; the earlier scheme
+    /// where equal.
     BruteForce,
-    /// Guesses from the bytes whether grouping helps, then compresses once: what stock clients do (spec 3.2).
+    /// Guesses from the bytes whether grouping helps, then compresses once: what stock clients do
+    /// (spec 3.2).
     ///
     /// They guess once per 32 chunks to save time; here it is done for every chunk.
     #[default]
     Predict,
 }
 
-/// Compresses chunks, one after the other, reusing its memory.
+/// Compresses chunks sequentially, reusing its memory.
 #[derive(Clone, Default)]
 pub struct Encoder {
     grouped: Vec<u8>,
@@ -187,8 +192,8 @@ impl Encoder {
 
     /// Appends the payload of a chunk to `out` and returns the scheme that was used.
     ///
-    /// A payload is never longer than the chunk: where compression does not make it *smaller*, it is stored as it is,
-    /// with scheme [`Scheme::None`].
+    /// A payload is never longer than the chunk: where compression does not make it *smaller*, it
+    /// is stored as it is, with scheme [`Scheme::None`].
     pub fn encode(&mut self, policy: Policy, raw: &[u8], out: &mut Vec<u8>) -> Scheme {
         match policy {
             Policy::None => store(raw, out),
@@ -200,7 +205,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the smallest of the candidates, or the raw bytes where none is smaller than they are.
+    /// Appends the smallest of the candidates, or the raw bytes where none is smaller than they
+    /// are.
     fn encode_as(&mut self, candidates: &[Scheme], raw: &[u8], out: &mut Vec<u8>) -> Scheme {
         let before = out.len();
         let mut best = Scheme::None;

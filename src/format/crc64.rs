@@ -1,6 +1,6 @@
-//! CRC-64/NVME, by which the store tells serializations apart and upload grants say what the body is.
+//! CRC-64/NVME: distinguishes serializations of a xorb, and is the checksum of upload grants.
 //!
-//! It finds what went wrong by accident. Whoever chooses the bytes can choose it, too; against those there are the hashes.
+//! It detects accidental damage only. An attacker can forge it; the hashes protect against that.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -1,7 +1,7 @@
 //! A reader over a slice that remembers where it is.
 //!
-//! Every read is checked; what is missing is `None`, never a panic. Callers finish by asking [`Cursor::is_empty`], so
-//! that trailing bytes are a decision and not an accident.
+//! Every read is checked; what is missing is `None`, never a panic. Callers finish by asking
+//! [`Cursor::is_empty`], so that trailing bytes are a decision and not an accident.
 
 /// Reads from the front of a slice.
 #[derive(Clone, Copy, Debug)]

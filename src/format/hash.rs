@@ -1,7 +1,9 @@
-//! The hashes of the protocol, one type per meaning, and their text form (spec 1.1 to 1.3, 1.6, 1.7).
+//! The hashes of the protocol, one type per meaning, and their text form (spec 1.1 to 1.3, 1.6,
+//! 1.7).
 //!
-//! All of them are 32 bytes. As text they are **not** plain hex: the bytes are read as four little-endian 64-bit words
-//! and each word is printed as 16 hex digits, so every group of eight bytes appears reversed:
+//! All of them are 32 bytes. As text they are **not** plain hex: the bytes are read as four
+//! little-endian 64-bit words and each word is printed as 16 hex digits, so every group of eight
+//! bytes appears reversed:
 //!
 //! ```
 //! use zorb::format::XorbHash;
@@ -13,8 +15,8 @@
 //! assert!("00".parse::<XorbHash>().is_err());
 //! ```
 //!
-//! There is no conversion between the types: a chunk's hash that happens to be a xorb's (a xorb of one chunk) becomes
-//! one only in [`merkle`](super::merkle).
+//! There is no conversion between the types: a chunk's hash that happens to be a xorb's (a xorb of
+//! one chunk) becomes one only in [`merkle`](super::merkle).
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +45,7 @@ pub enum ParseHashError {
         count: usize,
     },
     /// A character is not a hex digit.
-    #[error("a hash has hex digits only, character {index} is none")]
+    #[error("a hash has hex digits only; character {index} is not one")]
     Digit {
         /// Which character, from 0.
         index: usize,
@@ -94,7 +96,8 @@ macro_rules! hash_type {
 }
 
 hash_type! {
-    /// Identity of a xorb: the aggregate over its chunks (spec 1.4). Independent of how the chunks are compressed.
+    /// Identity of a xorb: the aggregate over its chunks (spec 1.4). Independent of how the chunks
+    /// are compressed.
     XorbHash
 }
 hash_type! {
@@ -102,7 +105,8 @@ hash_type! {
     ChunkHash
 }
 hash_type! {
-    /// Identity of a file: the salted aggregate over its chunks (spec 1.5). All zero for the empty file.
+    /// Identity of a file: the salted aggregate over its chunks (spec 1.5). All zero for the empty
+    /// file.
     FileHash
 }
 hash_type! {
@@ -141,7 +145,7 @@ impl RangeHash {
     }
 }
 
-/// A key for blinding chunk hashes in a deduplication answer (spec 1.7). Its `Debug` does not show it.
+/// A key for blinding chunk hashes in a deduplication response (spec 1.7). Its `Debug` hides it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HmacKey([u8; 32]);
 
@@ -161,7 +165,8 @@ impl HmacKey {
         &self.0
     }
 
-    /// The chunk hash as a deduplication answer under this key shows it; unchanged under [`HmacKey::NONE`].
+    /// The chunk hash blinded with this key, as in deduplication responses; unchanged under
+    /// [`HmacKey::NONE`].
     #[must_use]
     pub fn blind(&self, chunk: &ChunkHash) -> ChunkHash {
         if *self == Self::NONE {
@@ -194,7 +199,8 @@ fn display_order(hash: &[u8; 32]) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn fmt_words(hash: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // Names of files and `ETag`s are made of it: by `{:02x}` it took a tenth of what a range of one chunk costs.
+    // Names of files and `ETag`s are made of it: by `{:02x}` it took a tenth of what a range of one
+    // chunk costs.
     let mut digits = [0; 64];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(display_order(hash)) {
         pair.copy_from_slice(&[byte >> 4, byte & 15].map(hex_digit));
@@ -223,7 +229,8 @@ pub(super) fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
     Ok(hash)
 }
 
-/// Writes the text form to a fresh buffer of a merkle node's line, without the formatting machinery.
+/// Writes the text form to a fresh buffer of a merkle node's line, without the formatting
+/// machinery.
 pub(super) fn push_words(hash: &[u8; 32], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in display_order(hash) {

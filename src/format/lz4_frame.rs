@@ -1,14 +1,17 @@
-//! LZ4 frames (spec 3.3): a strict decoder over the block decoder of `lz4_flex`, and its encoder as it is.
+//! LZ4 frames (spec 3.3): a strict decoder over the block decoder of `lz4_flex`, and its encoder as
+//! it is.
 //!
-//! The decoder takes any one standard frame: blocks of 64 KiB to 4 MiB, independent or linked, compressed or stored,
-//! with or without block checksums, content checksum and content size. It allocates nothing; the caller's buffer is
-//! exactly as long as the chunk's header says the bytes are, and is filled exactly or the frame is refused.
+//! The decoder takes any one standard frame: blocks of 64 KiB to 4 MiB, independent or linked,
+//! compressed or stored, with or without block checksums, content checksum and content size. It
+//! allocates nothing; the caller's buffer is exactly as long as the chunk's header says the bytes
+//! are, and is filled exactly or the frame is refused.
 //!
-//! Why not `lz4_flex::frame::FrameDecoder`: it allocates what the frame's block size claims, 4 MiB for a chunk of at
-//! most 128 KiB, on every chunk; it takes a frame without its end mark; it stops after the frame without saying that
-//! bytes follow; and an empty block looks like the end of the data to it. Stock clients decode with it, so whatever is
-//! accepted here must give the same bytes there. Empty blocks are therefore refused, although the LZ4 documents allow
-//! them: such a chunk would verify on the server and fail, or be cut short, on the client.
+//! Why not `lz4_flex::frame::FrameDecoder`: it allocates what the frame's block size claims, 4 MiB
+//! for a chunk of at most 128 KiB, on every chunk; it takes a frame without its end mark; it stops
+//! after the frame without saying that bytes follow; and an empty block looks like the end of the
+//! data to it. Stock clients decode with it, so whatever is accepted here must give the same bytes
+//! there. Empty blocks are therefore refused, although the LZ4 documents allow them: such a chunk
+//! would verify on the server and fail, or be cut short, on the client.
 //!
 //! Legacy and skippable frames, dictionaries and reserved bits are refused.
 
@@ -36,7 +39,8 @@ const WINDOW_LEN: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{kind}")]
 pub struct FrameError {
-    /// Offset from the start of the frame: of the field in question, or of the block that does not decode.
+    /// Offset from the start of the frame: of the field in question, or of the block that does not
+    /// decode.
     pub offset: u32,
     /// What is wrong there.
     pub kind: FrameErrorKind,
@@ -46,7 +50,7 @@ pub struct FrameError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameErrorKind {
     /// The payload ends before the frame does.
-    #[error("the LZ4 frame goes on after the end of the chunk")]
+    #[error("the LZ4 frame continues after the end of the chunk")]
     Truncated,
     /// The payload does not begin like an LZ4 frame.
     #[error("{found:#010x} is not the magic number of an LZ4 frame")]
@@ -61,7 +65,7 @@ pub enum FrameErrorKind {
     #[error("skippable LZ4 frames are not supported")]
     Skippable,
     /// A frame version other than 1.
-    #[error("LZ4 frame version {found} is not supported, only 1 is")]
+    #[error("LZ4 frame version {found} is not supported, only 1")]
     Version {
         /// The version that is there.
         found: u8,
@@ -262,7 +266,8 @@ impl<'a> Block<'a> {
         Ok(Self { bytes, is_stored: word & STORED_BIT != 0 })
     }
 
-    /// Writes the contents to `raw` after the bytes already filled; returns how many there were, at least 1.
+    /// Writes the contents to `raw` after the bytes already filled; returns how many there were, at
+    /// least 1.
     fn decode(&self, raw: &mut [u8], filled: usize, header: &FrameHeader) -> Result<usize, FrameErrorKind> {
         let too_long = FrameErrorKind::RawTooLong { expected: to_u32(raw.len()) };
         let (history, rest) = raw.split_at_mut_checked(filled).ok_or(too_long)?;
@@ -308,10 +313,11 @@ fn to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Compresses `raw` to one frame at the end of `out`, exactly as the reference does: default settings, one write.
+/// Compresses `raw` to one frame at the end of `out`, exactly as the reference does: default
+/// settings, one write.
 ///
-/// Returns the length of the frame. `None`, and `out` as before, where the encoder fails, which writing to memory
-/// does not.
+/// Returns the length of the frame. `None`, and `out` as before, where the encoder fails, which
+/// writing to memory does not.
 pub(super) fn encode(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let before = out.len();
     let mut encoder = FrameEncoder::new(&mut *out);

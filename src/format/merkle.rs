@@ -1,8 +1,9 @@
 //! Aggregation of chunk hashes into xorb and file hashes (spec 1.4, 1.5).
 //!
-//! [`Aggregator`] takes the chunks one by one and keeps at most nine nodes per level, so hashing a file of any size
-//! needs a few KiB. The result is the same as that of the level-by-level description in the specification, because
-//! the cut rule only ever looks back inside the current group.
+//! [`Aggregator`] takes the chunks one by one and keeps at most nine nodes per level, so hashing a
+//! file of any size needs a few KiB. The result is the same as that of the level-by-level
+//! description in the specification, because the cut rule only ever looks back inside the current
+//! group.
 
 pub mod subtree;
 

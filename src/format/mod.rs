@@ -1,8 +1,9 @@
 //! The formats of the protocol, pure: bytes in, values out.
 //!
-//! What callers may rely on, for any input whatever: no function panics, none allocates more than a small constant
-//! plus a small constant times the bytes it was given, and a value that exists was verified as far as its type says.
-//! Nothing here knows that files, sockets, threads, clocks or logs exist.
+//! What callers may rely on, for any input whatever: no function panics, none allocates more than a
+//! small constant plus a small constant times the bytes it was given, and a value that exists was
+//! verified as far as its type says. Nothing here knows that files, sockets, threads, clocks or
+//! logs exist.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod bg4;

@@ -1,10 +1,10 @@
 //! Half-open, non-empty ranges of chunks and of bytes.
 //!
-//! The inclusive form of HTTP exists only at the edge, where headers are parsed and printed; in here `end` is always
-//! the first one that does *not* belong to the range.
+//! The inclusive form of HTTP exists only at the edge, where headers are parsed and printed; in
+//! here `end` is always the first one that does *not* belong to the range.
 //!
-//! [`ChunkRangeSpec`] and [`ByteRangeSpec`] are how people and clients write a range before they know how many chunks or
-//! bytes there are.
+//! [`ChunkRangeSpec`] and [`ByteRangeSpec`] are how people and clients write a range before they
+//! know how many chunks or bytes there are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -99,8 +99,8 @@ impl fmt::Display for ByteRange {
 
 /// A range of chunks as it is asked for, of a xorb whose number of chunks is not known yet.
 ///
-/// `A-B` is \[A,B), `A-` from A on, `-N` the last N, `A` just one. Nothing is clamped: a range that names a chunk that
-/// is not there resolves to none.
+/// `A-B` is \[A,B), `A-` from A on, `-N` the last N, `A` just one. Nothing is clamped: a range that
+/// names a chunk that is not there resolves to none.
 ///
 /// ```
 /// use zorb::format::{ChunkRange, ChunkRangeSpec};
@@ -137,7 +137,8 @@ impl ChunkRangeSpec {
     }
 }
 
-/// A range of bytes as it is asked for, written like a [`ChunkRangeSpec`]. Nothing is clamped either.
+/// A range of bytes as it is asked for, written like a [`ChunkRangeSpec`]. Nothing is clamped
+/// either.
 ///
 /// ```
 /// use zorb::format::{ByteRange, ByteRangeSpec};
@@ -174,7 +175,8 @@ impl fmt::Display for ByteRangeSpec {
 }
 
 impl Asked {
-    /// Start and end, where there are so many things; `None` where one of those asked for is not among them.
+    /// Start and end, where there are so many things; `None` where one of those asked for is not
+    /// among them.
     fn resolve(self, count: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             Self::One(index) => (index, index.checked_add(1)?),

@@ -1,8 +1,8 @@
-//! A reader over bytes that somebody else wrote.
+//! A reader over untrusted bytes.
 //!
-//! It hands out parts of the slice that it was given and never allocates. Every length is checked before it is used,
-//! and every error says at which offset *of the whole input* the reader stood, also in a part made by
-//! [`Reader::sub`]. Who is done calls [`Reader::finish`], so that bytes which nobody looked at are an error.
+//! It returns slices of its input and never allocates. Every length is checked before use, and
+//! every error has the offset *in the whole input*, also in a part made by [`Reader::sub`].
+//! [`Reader::finish`] makes unread bytes an error.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ pub struct Reader<'a> {
 
 /// Fewer bytes are left than were asked for; the reader has not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{wanted} bytes wanted at byte {offset}, {left} are left")]
+#[error("{wanted} bytes expected at byte {offset}, {left} left")]
 pub struct OutOfBytes {
     /// Where the reader stood, in bytes from the start of the whole input.
     pub offset: u64,
@@ -78,7 +78,8 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Takes the next `len` bytes as a reader of their own, which knows where they are in the whole input.
+    /// Takes the next `len` bytes as a reader of their own, which knows where they are in the whole
+    /// input.
     ///
     /// # Errors
     ///

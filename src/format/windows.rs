@@ -1,10 +1,12 @@
-//! Which parts of a file a client must chunk anew to edit it, and what it must know of the rest (spec 5.9).
+//! Which parts of a file a client must chunk anew to edit it, and what it must know of the rest
+//! (spec 5.9).
 //!
-//! The client says which bytes it will change. Every chunk that they touch is in a *window*, and so are the chunks
-//! after it, until the chunker would cut as before: two chunks in a row of a length that neither the lower nor the
-//! upper limit has forced. A window goes on to the end of the segment (term) in which that happens, since the client
-//! keeps segments as a whole or not at all; one that ended earlier would make it lose the rest of the segment (spec 9,
-//! row 43). What is between the windows is a *gap*: it stays, and the client gets its summary.
+//! The client says which bytes it will change. Every chunk that they touch is in a *window*, and so
+//! are the chunks after it, until the chunker would cut as before: two chunks in a row of a length
+//! that neither the lower nor the upper limit has forced. A window goes on to the end of the
+//! segment (term) in which that happens, since the client keeps segments as a whole or not at all;
+//! one that ended earlier would make it lose the rest of the segment (spec 9, row 43). What is
+//! between the windows is a *gap*: it stays, and the client gets its summary.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,7 @@ use super::limits::{MAX_CHUNK_RAW_LEN, MIN_CHUNK_RAW_LEN};
 use super::merkle::subtree::{Subtree, SubtreeBuilder};
 use super::{ByteRange, ChunkHash, RangeHash};
 
-/// The answer to a client that wants to edit a file.
+/// The response to a client that wants to edit a file.
 #[derive(Clone, Debug)]
 pub struct ChunkWindows {
     /// Chunks of the file.
@@ -22,7 +24,8 @@ pub struct ChunkWindows {
     pub file_len: u64,
     /// What is to be chunked anew: at least one window, ascending, no two of them touching.
     pub windows: Vec<ByteRange>,
-    /// What stays: before the first window, between every two, after the last. `None` where that is nothing.
+    /// What stays: before the first window, between every two, after the last. `None` where that is
+    /// nothing.
     pub gaps: Vec<Option<Subtree>>,
     /// The range hashes of the segments that no window touches, in order.
     pub gap_verification: Vec<RangeHash>,
@@ -60,8 +63,8 @@ enum Place {
 }
 
 impl WindowBuilder {
-    /// A builder for a file of this length in which these bytes change. The ranges may come in any order and overlap;
-    /// `None` where nothing of them is within the file.
+    /// A builder for a file of this length in which these bytes change. The ranges may come in any
+    /// order and overlap; `None` where nothing of them is within the file.
     #[must_use]
     pub fn new(dirty: &[ByteRange], file_len: u64) -> Option<Self> {
         let within = dirty.iter().filter_map(|range| ByteRange::new(range.start(), range.end().min(file_len)));
@@ -90,7 +93,8 @@ impl WindowBuilder {
         })
     }
 
-    /// Takes the next segment: its range hash, and hash and raw length in bytes of each of its chunks.
+    /// Takes the next segment: its range hash, and hash and raw length in bytes of each of its
+    /// chunks.
     pub fn push_segment<'a>(&mut self, range_hash: RangeHash, chunks: impl IntoIterator<Item = (&'a ChunkHash, u32)>) {
         let mut is_touched = false;
         for (hash, raw_len) in chunks {
@@ -105,7 +109,7 @@ impl WindowBuilder {
         }
     }
 
-    /// The answer; `None` where the segments given were not as long as the file.
+    /// The response; `None` if the segments do not add up to the file's length.
     #[must_use]
     pub fn finish(mut self) -> Option<ChunkWindows> {
         if self.offset != self.file_len {
@@ -167,8 +171,8 @@ impl WindowBuilder {
     }
 }
 
-/// Whether neither limit had a part in the cut: two such chunks in a row, and the chunker is where it was before the
-/// change (spec 2).
+/// Whether neither limit had a part in the cut: two such chunks in a row, and the chunker is where
+/// it was before the change (spec 2).
 const fn is_stable_len(raw_len: u32) -> bool {
     const START: u32 = 2 * MIN_CHUNK_RAW_LEN;
     const END: u32 = MAX_CHUNK_RAW_LEN - MIN_CHUNK_RAW_LEN;

@@ -1,9 +1,9 @@
-//! The audit log: one line of JSON per request that matters, saying who did what and how it ended.
+//! The audit log: one line of JSON per audited request: who did what, and the result.
 //!
-//! A line is written when the answer has been sent, or its client has left, so that it can say how many bytes went where.
-//! It has no query string, no header but the request's id, and of the path only what has the form of a hash: there is no
-//! place in it where a token or a signature could stand. `docs/operations.md` lists the fields; names never change their
-//! meaning.
+//! A line is written when the response was sent, or its client has disconnected, so that it has the
+//! bytes received and sent. It has no query string, no header except the request's id, and of the
+//! path only hashes: there is no field that could contain a token or a signature.
+//! `docs/monitoring.md` lists the fields; names never change their meaning.
 
 mod refusals;
 mod tallied;
@@ -35,7 +35,8 @@ use crate::runtime::clock::Timestamp;
 use crate::runtime::journal::Journal;
 use crate::service::access::{Scope, Token};
 
-/// Routes that are asked every few seconds by machines which find out whether this one lives. Never in the audit log.
+/// Routes that are asked every few seconds by machines which find out whether this one lives. Never
+/// in the audit log.
 const SIGNS_OF_LIFE: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The audit log.
@@ -50,7 +51,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Hands over a line for what was summed up of refusals until now. To be called before the journal is closed.
+    /// Hands over a line for what was summed up of refusals until now. To be called before the
+    /// journal is closed.
     pub fn finish(&self) {
         self.append_sums(true);
     }
@@ -74,7 +76,7 @@ impl Audit {
 pub enum AuditScope {
     /// What changes something or tries to, and whatever is refused with a 401 or 403.
     Writes,
-    /// All but signs of life.
+    /// All except health probes.
     All,
 }
 
@@ -83,7 +85,7 @@ pub enum AuditScope {
 pub struct AuditLine<'a> {
     /// When the request came, in RFC 3339.
     pub time: String,
-    /// The id that the answer has, too.
+    /// The id that the response has, too.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub id: &'a str,
     /// Method and pattern of the route, as in docs/http-api.md; for a command its words.
@@ -112,7 +114,7 @@ pub struct AuditLine<'a> {
     /// Whom a trusted proxy has sent it for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// Status of the answer; 499 where the client did not wait for it.
+    /// Status of the response; 499 if the client disconnected before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Code of the problem.
@@ -127,13 +129,13 @@ pub struct AuditLine<'a> {
     /// Bytes of the request's body that were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// Bytes of the answer's body that were handed to the connection.
+    /// Bytes of the response body that were written to the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// The answer's body was not sent to its end.
+    /// The response body was not sent completely.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Milliseconds from the request's head to the end of the answer.
+    /// Milliseconds from the request's head to the end of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
 }
@@ -148,13 +150,13 @@ impl AuditLine<'_> {
     /// The line, without its end. JSON escapes every control character in it.
     #[must_use]
     pub fn render(&self) -> String {
-        serde_json::to_string(self).expect("its keys are text and its numbers finite")
+        serde_json::to_string(self).expect("its keys are strings and its numbers finite")
     }
 }
 
 /// What those who handle a request know of it and the audit log wants to know.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trail(Arc<Found>);
+pub(super) struct AuditContext(Arc<Found>);
 
 #[derive(Debug, Default)]
 struct Found {
@@ -163,30 +165,30 @@ struct Found {
     received_len: AtomicU64,
 }
 
-impl Trail {
+impl AuditContext {
     /// Whose token it is.
     pub(super) fn belongs_to(&self, token: &Token) {
         // A request has one token.
         let _ = self.0.token.set(token.clone());
     }
 
-    /// It failed when its answer, a success, had begun.
+    /// The request failed after the head of a successful response was sent.
     pub(super) fn failed_late(&self, code: &'static str) {
         // The first failure is the one that counts.
         let _ = self.0.late_code.set(code);
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for Trail {
+impl<S: Sync> FromRequestParts<S> for AuditContext {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        // Without an audit log there is none, and nobody reads what is written into this one.
+        // Without an audit log there is none, and this one is never written.
         Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 
-/// How a request failed; lies beside the answer's headers.
+/// How a request failed; an extension of the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) code: &'static str,
@@ -241,7 +243,7 @@ pub(super) async fn note(
         return next.run(request).await;
     }
     let action = catalog.find(request.method(), pattern);
-    let trail = Trail::default();
+    let context = AuditContext::default();
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     let client = peer.and_then(|peer| state.address.client(peer.ip(), request.headers()));
     let mut entry = Entry {
@@ -253,18 +255,18 @@ pub(super) async fn note(
         peer: peer.map(|peer| peer.to_string()),
         client: client.map(|ip| ip.to_string()),
         address: client.or(peer.map(|peer| peer.ip())),
-        trail: trail.clone(),
+        context: context.clone(),
         status: CLIENT_LEFT,
         outcome: None,
         sent_len: 0,
         expected_len: Some(0),
         audit: (audit.scope == AuditScope::All || action.is_some_and(|action| action.changes)).then(|| audit.clone()),
     };
-    request.extensions_mut().insert(trail.clone());
+    request.extensions_mut().insert(context.clone());
     let is_head = *request.method() == Method::HEAD;
     let request = request.map(|body| {
         let count = move |piece: Option<u64>| {
-            trail.0.received_len.fetch_add(piece.unwrap_or_default(), Ordering::Relaxed);
+            context.0.received_len.fetch_add(piece.unwrap_or_default(), Ordering::Relaxed);
         };
         Body::new(Tallied { body, tell: count })
     });
@@ -303,18 +305,18 @@ struct Entry {
     client: Option<String>,
     /// Who is refused where it is.
     address: Option<IpAddr>,
-    trail: Trail,
+    context: AuditContext,
     status: u16,
     outcome: Option<Outcome>,
     sent_len: u64,
-    /// Bytes that the whole answer has; `None` until it turns out.
+    /// Length of the whole response; `None` until it is known.
     expected_len: Option<u64>,
     /// `None` where there is to be no line.
     audit: Option<Audit>,
 }
 
 impl Entry {
-    /// A piece of the answer was sent, or its end was reached.
+    /// A piece of the response was sent, or its end was reached.
     fn tell(&mut self, piece: Option<u64>) {
         match piece {
             Some(len) => self.sent_len += len,
@@ -329,7 +331,7 @@ impl Drop for Entry {
         if matches!(self.status, 401 | 403) && !audit.refusals.count(self.address, self.time) {
             return;
         }
-        let found = &self.trail.0;
+        let found = &self.context.0;
         let token = found.token.get();
         let claims = token.map(|token| &token.claims);
         let line = AuditLine {

@@ -1,8 +1,8 @@
-//! Who is asking, and whether they may: decided for every route before its handler sees the request, and before a path,
-//! a query or a body is looked at.
+//! Who is asking, and whether they may: decided for every route before its handler sees the
+//! request, and before a path, a query or a body is looked at.
 //!
-//! The rules (spec 6): no valid token is a 401, one whose scope is too small a 403. What a token's repository may not
-//! read is not there: a 404 like any other, given by the service.
+//! The rules (spec 6): no valid token is a 401, one whose scope is too small a 403. What a token's
+//! repository may not read is not there: a 404 like any other, given by the service.
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -12,20 +12,20 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::AppState;
-use super::audit::Trail;
+use super::audit::AuditContext;
 use super::error::{Code, Problem};
 use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, check_token};
 
 /// Whether tokens are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Whoever reaches the server may do everything.
+    /// Every client may do everything.
     Off,
-    /// Every request but the signs of life carries a token.
+    /// Every request except health probes needs a token.
     Tokens,
 }
 
-/// The claims of whoever is asking.
+/// The token claims of the caller.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) Claims);
 
@@ -33,11 +33,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // There is one wherever `guard` stands before the handler; a route where it does not is a fault of ours, and
-        // must let nobody in.
+        // Present on every route behind `guard`; a route without it is a bug, and must reject every
+        // request.
         parts.extensions.get::<Self>().cloned().ok_or_else(|| {
-            tracing::error!("a route that asks who is calling is not guarded");
-            Problem::new(Code::Internal, "This route is not guarded; its server is broken.")
+            tracing::error!("a route that needs the caller is not guarded");
+            Problem::new(Code::Internal, "This route has no authentication guard; report this as a bug.")
         })
     }
 }
@@ -52,8 +52,8 @@ pub(super) async fn guard(
         Auth::Off => Claims::UNRESTRICTED,
         Auth::Tokens => {
             let token = check(&state, request.headers()).await?;
-            if let Some(trail) = request.extensions().get::<Trail>() {
-                trail.belongs_to(&token);
+            if let Some(context) = request.extensions().get::<AuditContext>() {
+                context.belongs_to(&token);
             }
             let span = tracing::Span::current();
             span.record("token", tracing::field::display(token.id));
@@ -65,8 +65,8 @@ pub(super) async fn guard(
         }
     };
     if !claims.allow(needed) {
-        tracing::debug!(%needed, has = %claims.scope, "a token's scope is too small");
-        let detail = format!("This takes a token with the scope {needed}; this one has {}.", claims.scope);
+        tracing::debug!(%needed, has = %claims.scope, "token scope insufficient");
+        let detail = format!("This request requires a token with the scope {needed}; the token has {}.", claims.scope);
         return Err(Problem::new(Code::Forbidden, detail));
     }
     request.extensions_mut().insert(Caller(claims));
@@ -82,26 +82,31 @@ async fn check(state: &AppState, headers: &HeaderMap) -> Result<Token, Problem> 
 
 /// A token was refused. Its holder is not told why.
 pub(super) fn invalid_token(refused: Refused) -> Problem {
-    tracing::debug!(reason = refused.reason().name(), "a token was refused");
-    Problem::new(Code::Unauthorized, "The token is not valid, or not any more; get a new one.").because(refused)
+    tracing::debug!(reason = refused.reason().name(), "token rejected");
+    Problem::new(Code::Unauthorized, "The token is invalid, expired or revoked; get a new one.").because(refused)
 }
 
 /// The text of a request's token, or what is wrong with its header.
 pub(super) fn bearer_of(headers: &HeaderMap) -> Result<&str, &'static str> {
     let header = headers.get(AUTHORIZATION);
-    let header = header.ok_or("This takes a token: send Authorization: Bearer with one from `zorb token issue`.")?;
-    bearer(header).ok_or("The Authorization header is not Bearer and a token.")
+    let header = header.ok_or(
+        "This request requires a token: send Authorization: Bearer with a token from `zorb \
+        token issue`.",
+    )?;
+    bearer(header).ok_or("The Authorization header is not `Bearer TOKEN`.")
 }
 
-/// The token of an `Authorization` header. The scheme is not case-sensitive (RFC 9110, section 11.1).
+/// The token of an `Authorization` header. The scheme is not case-sensitive (RFC 9110, section
+/// 11.1).
 fn bearer(header: &HeaderValue) -> Option<&str> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
 impl Caller {
-    /// Whether this caller may see whatever is stored. A xorb mixes chunks of many files, so whoever is bound to a
-    /// repository gets none as a whole: only ranges, by the URLs of files that it may read (spec 6.2, rule 2).
+    /// Whether this caller may read every xorb. A xorb mixes chunks of many files, so a caller
+    /// bound to a repository cannot read whole xorbs: only ranges, by the URLs of files that it may
+    /// read (spec 6.2, rule 2).
     pub(super) fn sees_all(&self) -> bool {
         self.0.repo == RepoScope::All
     }

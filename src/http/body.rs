@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt};
 use http_body::Body as HttpBody;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::outlet::Arriving;
+use super::conn_state::Arriving;
 use super::sending::Recipient;
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
@@ -19,7 +19,8 @@ use crate::service::{BodyError, Cas, UploadError};
 
 /// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
 ///
-/// Only the time that is spent waiting for the client counts: a server that is busy does not blame the client.
+/// Only the time that is spent waiting for the client counts: a server that is busy does not blame
+/// the client.
 pub(super) struct PacedBody {
     body: BodyDataStream,
     pace: Pace,
@@ -27,19 +28,20 @@ pub(super) struct PacedBody {
     received_len: u64,
     waited: Duration,
     wait: Option<Wait>,
-    /// Who sends it and to whom, until its first piece is asked for: only then it counts among those that arrive.
+    /// Who sends it and to whom, until its first piece is asked for: only then it counts among
+    /// those that arrive.
     undecided: Option<(Recipient, Cas)>,
     /// How it is read, from its first piece on, where that was to be decided.
     arriving: Option<Arriving>,
-    /// The last piece, while the memory that pieces are read into is to become less: hyper goes on with the memory that there is as
-    /// long as nobody has any of it.
+    /// The last piece, held while the read buffer should shrink: hyper reuses its buffer only if no
+    /// piece of it is held.
     kept: Option<Bytes>,
 }
 
 /// The client is being waited for.
 struct Wait {
     since: Instant,
-    /// What had been lost with waiting for turns before.
+    /// What had been lost with waiting for permits before.
     lost: Duration,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
@@ -60,7 +62,7 @@ impl PacedBody {
         }
     }
 
-    /// The same, read in turns if many arrive when it begins to, and amply if not.
+    /// The same, read in permits if many arrive when it begins to, and amply if not.
     pub(super) fn of_upload(body: Body, state: &AppState, sender: Recipient) -> Self {
         Self { undecided: Some((sender, state.cas.clone())), ..Self::new(body, state) }
     }
@@ -85,7 +87,7 @@ impl PacedBody {
         left.min(self.pace.idle)
     }
 
-    /// For how long what has arrived has waited for its turns.
+    /// For how long what has arrived has waited for its permits.
     fn lost(&self) -> Duration {
         self.arriving.as_ref().map_or(Duration::ZERO, Arriving::lost)
     }
@@ -148,7 +150,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::http::outlet::{Outlet, Watched};
+    use crate::http::conn_state::{ConnState, PacedStream};
     use crate::http::server::configured;
     use crate::runtime::fair::{FairGate, Tenant};
 
@@ -173,10 +175,10 @@ mod tests {
     async fn a_client_whose_bytes_wait_for_their_turn_is_not_blamed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (outlet, gate) = (Arc::new(Outlet::default()), FairGate::patient(1));
+        let (conn, gate) = (Arc::new(ConnState::default()), FairGate::unbounded(1));
         let (pace, stopping) = (Pace { idle: STALL, min_bytes_per_sec: 1 }, CancellationToken::new());
-        let mut socket = Watched::new(listener.accept().await.unwrap().0, Arc::clone(&outlet), pace, stopping);
-        let mut body = silent(Some(outlet.receive(Some(gate.later(Tenant::new(1), 1)))));
+        let mut socket = PacedStream::new(listener.accept().await.unwrap().0, Arc::clone(&conn), pace, stopping);
+        let mut body = silent(Some(conn.receive(Some(gate.deferred(Tenant::new(1), 1)))));
         let mut blamed = silent(None);
         let other = gate.wait(Tenant::new(2), 1).await;
         client.write_all(b"abc").await.unwrap();
@@ -196,7 +198,7 @@ mod tests {
     }
 
     /// A socket, and how many bytes the last read of it could have taken, and the longest one.
-    struct Offered(Watched<DuplexStream>, Arc<[AtomicUsize; 2]>);
+    struct Offered(PacedStream<DuplexStream>, Arc<[AtomicUsize; 2]>);
 
     impl AsyncRead for Offered {
         fn poll_read(
@@ -227,12 +229,12 @@ mod tests {
     #[tokio::test]
     async fn a_connection_on_which_a_body_was_read_amply_has_little_memory_when_it_waits_for_the_next_request() {
         let (socket, mut client) = duplex(1 << 20);
-        let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+        let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
         let stopping = CancellationToken::new();
         let offered = Arc::<[AtomicUsize; 2]>::default();
-        let socket = Offered(Watched::new(socket, Arc::clone(&outlet), pace, stopping), Arc::clone(&offered));
+        let socket = Offered(PacedStream::new(socket, Arc::clone(&conn), pace, stopping), Arc::clone(&offered));
         let service = service_fn(|request: Request<Incoming>| {
-            let mut body = silent(Some(Arc::clone(&outlet).receive(None)));
+            let mut body = silent(Some(Arc::clone(&conn).receive(None)));
             body.body = Body::new(request.into_body()).into_data_stream();
             async move {
                 while body.next().await.transpose().unwrap().is_some() {}

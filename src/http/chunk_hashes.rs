@@ -21,7 +21,8 @@ use crate::format::windows::ChunkWindows;
 use crate::format::{ByteRange, FileHash, RangeHash};
 use crate::service::AnswerRoom;
 
-/// The header with the bytes that will change. Not `Range`: that would be the part of this answer.
+/// The header with the bytes that will change. Not `Range`, which would select a part of this
+/// response.
 const HEADER: &str = "x-range-dirty";
 
 /// `GET /v2/file-chunk-hashes/{file}`: which parts to chunk anew, and a summary of the rest.
@@ -33,9 +34,9 @@ pub(super) async fn find(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
-    // Until the answer is made: it may be 60 MB, of a file of a million terms.
-    let turn = state.cas.walk_turn(tenant).await?;
-    let windows = state.cas.chunk_windows(&turn, &claims, file, &changes).await?;
+    // Held until the response is built: it may have 60 MB, for a file of a million terms.
+    let permit = state.cas.walk_turn(tenant).await?;
+    let windows = state.cas.chunk_windows(&permit, &claims, file, &changes).await?;
     let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();
     let item_count = node_count + windows.gap_verification.len();
     json(&state, item_count, AnswerRoom::default(), || ChunkHashesJson::from(windows)).await
@@ -48,12 +49,13 @@ fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {
         _ => None,
     };
     text.and_then(parse_closed_ranges).ok_or_else(|| {
-        let detail = "One X-Range-Dirty header says which bytes will change: `bytes=A-B,C-D`, at most 1024 ranges.";
+        let detail = "Send one X-Range-Dirty header with the bytes that will change: `bytes=A-B,C-D`, at most \
+            1024 ranges.";
         Problem::new(Code::InvalidRange, detail)
     })
 }
 
-/// The answer, as clients read it.
+/// The response, as clients read it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChunkHashesJson {
@@ -89,7 +91,7 @@ struct NodeJson {
     size: u64,
 }
 
-/// A value that is written as its text, when the answer is: there may be a million hashes in one.
+/// A value that is serialized by its `Display`: a response may have a million hashes.
 #[derive(Debug)]
 struct Text<T>(T);
 

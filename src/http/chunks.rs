@@ -11,20 +11,22 @@ use super::extract::HashPath;
 use super::render::kept;
 use crate::format::ChunkHash;
 
-/// `GET /v1/chunks/{prefix}/{hash}`: a shard that says where the chunk is. Any doubt is a 404: clients take a shard that
-/// they cannot read as the end of the whole upload, and a 5xx as a reason to wait for minutes.
+/// `GET /v1/chunks/{prefix}/{hash}`: a shard with the place of the chunk. Every failure is a 404:
+/// clients abort the whole upload on a malformed shard, and wait for minutes on a 5xx.
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
     HashPath(chunk): HashPath<ChunkHash>,
 ) -> Result<Response, Problem> {
-    let not_found = || Problem::new(Code::NotFound, "This chunk is not known.");
+    let not_found = || Problem::new(Code::NotFound, "Chunk not found.");
     let answer = state.cas.dedup_answer(&claims, chunk).await.inspect_err(|error| {
-        tracing::warn!(%error, "a chunk could not be looked up");
+        tracing::warn!(%error, "chunk lookup failed");
     });
     let shard = answer.ok().flatten().ok_or_else(not_found)?;
     let room = state.cas.dedup_room(shard.len()).await;
-    let room = room.inspect_err(|_| tracing::debug!("no room for an answer about a chunk")).map_err(|_| not_found())?;
+    let room = room
+        .inspect_err(|_| tracing::debug!("response budget exhausted for a chunk query"))
+        .map_err(|_| not_found())?;
     kept(&state, room, shard, "application/octet-stream").await
 }
 

@@ -11,9 +11,9 @@ pub enum Code {
     InvalidRange,
     /// The body is no xorb, from byte `offset` on.
     MalformedXorb,
-    /// A chunk or footer has a version that nobody knows.
+    /// A chunk or footer has an unknown version.
     UnsupportedVersion,
-    /// A chunk has a compression scheme that nobody knows.
+    /// A chunk has an unknown compression scheme.
     UnsupportedCompression,
     /// The body is no shard, from byte `offset` on.
     MalformedShard,
@@ -47,7 +47,7 @@ pub enum Code {
     IncompleteBody,
     /// The body makes no progress.
     BodyTimeout,
-    /// Whoever asks has its share, and others want theirs; try again.
+    /// The tenant is over its share while other tenants wait; retry.
     TooManyRequests,
     /// There would be more than the quota of the repository, or of its owner, allows.
     QuotaExceeded,
@@ -111,7 +111,7 @@ impl Code {
         Self::Internal,
     ];
 
-    /// Its name in the answer.
+    /// Its name in the response.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -151,7 +151,7 @@ impl Code {
         }
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub const fn status(self) -> StatusCode {
         match self {
@@ -178,11 +178,13 @@ impl Code {
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            // Final for stock clients, unlike 507, and unlike 403 it sends nobody to look at the token.
+            // Final for stock clients, unlike 507, and unlike 403 it does not suggest a problem
+            // with the token.
             Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            // 501 alone would end a stock client at once, but means other things to it on other routes (spec 5.1, 5.6); a
-            // 500 ends it after five tries, and is mended as soon as somebody uploads the xorb.
+            // Only 501 would stop a stock client at once, but it means other things on other routes
+            // (spec 5.1, 5.6). A 500 stops it after five attempts, and an upload of the xorb
+            // repairs it.
             Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Overloaded | Self::Deadline | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,

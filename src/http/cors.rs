@@ -1,6 +1,8 @@
-//! Cross-origin requests (the Fetch standard's CORS protocol): which sites' pages a browser lets use this server.
+//! Cross-origin requests (the Fetch standard's CORS protocol): which sites' pages a browser lets
+//! use this server.
 //!
-//! Tokens travel in `Authorization`, which a page sets itself, and never in a cookie: credentials mode is not needed.
+//! Tokens travel in `Authorization`, which a page sets itself, and never in a cookie: credentials
+//! mode is not needed.
 
 use std::sync::Arc;
 
@@ -48,7 +50,8 @@ impl Origins {
     }
 }
 
-/// Responds to preflights from these origins, and lets their pages read the responses to the requests.
+/// Responds to preflights from these origins, and lets their pages read the responses to the
+/// requests.
 pub(super) async fn share(State(origins): State<Origins>, request: Request, next: Next) -> Response {
     let Some(origin) = origins.find(request.headers()) else {
         let mut response = next.run(request).await;
@@ -59,7 +62,8 @@ pub(super) async fn share(State(origins): State<Origins>, request: Request, next
     let is_preflight =
         *request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
-        // A preflight has no token. It says only what a page may try: the request itself has to be let in as any other.
+        // A preflight has no token. It says only what a page may try: the request itself has to be
+        // let in as any other.
         let asked = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS).cloned();
         let mut response = StatusCode::NO_CONTENT.into_response();
         let headers = response.headers_mut();

@@ -1,7 +1,8 @@
 //! Failures as RFC 9457 problem JSON: the only file that knows which status a failure has.
 //!
-//! A client gets a stable code, one sentence, and the fields that a program can act on; never a path, SQL, or the text
-//! of an error from below. The log gets the chain, once, here. `docs/errors.md` lists every [`Code`]; a test compares.
+//! A client gets a stable code, one sentence, and the fields that a program can act on; never a
+//! path, SQL, or the text of an error from below. The log gets the chain, once, here.
+//! `docs/errors.md` lists every [`Code`]; a test compares.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -26,31 +27,34 @@ use crate::service::{
     Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
 
-/// How long a client is asked to wait when the index does not answer in time.
+/// `Retry-After` when the index does not respond in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How long a client is asked to wait where there is too much to do. Stock clients wait longer by themselves.
+/// How long a client is asked to wait where there is too much to do. Stock clients wait longer by
+/// themselves.
 const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How long a client is asked to wait when what it reads was replaced: it is there already.
 const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long a client is asked to wait when the machine is at its end: nothing but a person may change that, or a few
-/// connections that end.
+/// How long a client is asked to wait when the machine is at its end: nothing but a person may
+/// change that, or a few connections that end.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// What is said to who has more than its share.
-const ABOVE_SHARE: &str = "You have your share of what there is, and others want theirs; wait for some of it to end.";
+const ABOVE_SHARE: &str = "This tenant uses its whole share of the server; wait for some of its requests to end, \
+    then retry.";
 
 /// A failure on its way to the client.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
     detail: String,
-    /// In this order. Not a map: this is an `Err` of many functions, and a map is larger than the rest.
+    /// In this order. Not a map: this is an `Err` of many functions, and a map is larger than the
+    /// rest.
     fields: Vec<(&'static str, Value)>,
     retry_after: Option<Duration>,
     /// For 416: how many bytes there are.
     unsatisfied_len: Option<u64>,
-    /// Why, for the audit log and nobody else.
+    /// The reason, for the audit log only.
     reason: Option<Reason>,
 }
 
@@ -140,7 +144,7 @@ impl IntoResponse for Problem {
 
 impl From<ParseHashError> for Problem {
     fn from(error: ParseHashError) -> Self {
-        Self::new(Code::InvalidHash, format!("The hash in the path is not valid: {error}."))
+        Self::new(Code::InvalidHash, format!("The hash in the path is invalid: {error}."))
     }
 }
 
@@ -148,18 +152,18 @@ impl From<UploadError> for Problem {
     fn from(error: UploadError) -> Self {
         match error {
             UploadError::Overloaded { retry_after } => {
-                let detail = "Too many uploads are under way; try again in a moment.";
+                let detail = "Too many uploads are in flight; retry after the delay in Retry-After.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
             UploadError::AboveShare { retry_after } => {
                 Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_after(retry_after)
             }
             UploadError::BeingDeleted { retry_after } => {
-                let detail = "This xorb is being deleted at the moment; try again.";
+                let detail = "This xorb is being deleted; retry after the delay in Retry-After.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
             UploadError::FoundDamaged { retry_after } => {
-                let detail = "The stored xorb has turned out to be damaged; send it again, to mend it.";
+                let detail = "The stored xorb is damaged; upload it again to repair it.";
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
             UploadError::TooLarge { limit } => {
@@ -175,7 +179,7 @@ impl From<UploadError> for Problem {
                     XorbErrorClass::TooManyChunks => Code::TooManyChunks,
                     XorbErrorClass::Incomplete => Code::IncompleteBody,
                 };
-                let problem = Self::new(code, format!("The xorb is not valid: {error}.")).with("offset", error.offset);
+                let problem = Self::new(code, format!("The xorb is invalid: {error}.")).with("offset", error.offset);
                 match error.chunk {
                     Some(chunk) => problem.with("chunk", chunk),
                     None => problem,
@@ -189,24 +193,24 @@ impl From<UploadError> for Problem {
             }
             UploadError::NotAsGranted { len } => {
                 let detail =
-                    format!("The grant is for {len} bytes with another checksum; ask for one for these bytes.");
+                    format!("The grant is for {len} bytes with another checksum; request a grant for these bytes.");
                 Self::new(Code::GrantMismatch, detail)
             }
             UploadError::GrantSpent => {
-                Self::new(Code::PreconditionFailed, "The bytes of this grant are here already; commit it.")
+                Self::new(Code::PreconditionFailed, "The bytes of this grant were already received; commit it.")
             }
-            UploadError::NothingSent => {
-                Self::new(Code::NotFound, "There are no bytes under this grant; ask for a new one and send them again.")
-            }
+            UploadError::NothingSent => Self::new(
+                Code::NotFound,
+                "No bytes were received for this grant; request a new grant and send \
+                    them again.",
+            ),
             UploadError::Aborted(source) => {
-                tracing::debug!(error = %chain(source.as_ref()), "the client left during an upload");
+                tracing::debug!(error = %chain(source.as_ref()), "the client disconnected during an upload");
                 Self::new(Code::IncompleteBody, "The request ended before its body did; send it again.")
             }
-            UploadError::Stalled => {
-                Self::new(Code::BodyTimeout, "The body made no progress for too long; send it again.")
-            }
+            UploadError::Stalled => Self::new(Code::BodyTimeout, "The body was not received in time; send it again."),
             UploadError::TooSlow => {
-                let detail = "Others wait, and this was the slowest of your requests; send it again.";
+                let detail = "The server is overloaded and this was the tenant's slowest request; send it again.";
                 Self::new(Code::BodyTimeout, detail).retry_soon()
             }
             UploadError::Store(error) => error.into(),
@@ -216,11 +220,11 @@ impl From<UploadError> for Problem {
 
 impl From<RegisterError> for Problem {
     fn from(error: RegisterError) -> Self {
-        let sentence = format!("The shard is refused: {error}.");
+        let sentence = format!("The shard is invalid: {error}.");
         match error {
             RegisterError::Malformed(error) => Self::new(Code::MalformedShard, sentence).with("offset", error.offset),
             RegisterError::MissingXorb { xorb } => {
-                let detail = format!("Xorb {xorb} is not there, or not any more; upload it first.");
+                let detail = format!("Xorb {xorb} is not stored; upload it first.");
                 Self::new(Code::MissingXorb, detail).with("xorb", xorb.to_string())
             }
             RegisterError::DamagedXorb { xorb } => damaged(xorb),
@@ -237,12 +241,13 @@ impl From<RegisterError> for Problem {
                 .with("claimed", claimed.to_string())
                 .with("actual", actual.to_string()),
             RegisterError::OtherSha256 { file, is_verified } => {
-                let next = if is_verified { "" } else { " That one is being verified; try again in a minute." };
+                let next = if is_verified { "" } else { " That sha256 is being verified; retry in a minute." };
                 Self::new(Code::Sha256Conflict, sentence + next).with("file", file.to_string())
             }
             RegisterError::OverQuota(over) => {
                 let detail = format!(
-                    "Nothing was registered, because of a quota: {over}. Remove files, or ask whoever runs the server for more."
+                    "Quota exceeded, nothing was registered: {over}. Remove files, or ask the operator for a \
+                     larger quota."
                 );
                 Self::new(Code::QuotaExceeded, detail)
                     .with("holder", over.holder)
@@ -259,16 +264,15 @@ impl From<RegisterError> for Problem {
 impl From<ReconstructError> for Problem {
     fn from(error: ReconstructError) -> Self {
         match error {
-            ReconstructError::NotFound => Self::new(Code::NotFound, "There is no such file."),
+            ReconstructError::NotFound => Self::new(Code::NotFound, "File not found."),
             ReconstructError::PastEnd { file_len } => {
-                let detail = format!("The file has {file_len} bytes; the range begins behind them.");
+                let detail = format!("The file has {file_len} bytes; the range begins after its end.");
                 Self::new(Code::RangeNotSatisfiable, detail).unsatisfied(file_len)
             }
             ReconstructError::DamagedXorb { xorb } => damaged(xorb),
-            ReconstructError::BatchTooLarge { .. } => Self::new(
-                Code::InvalidRequest,
-                "These files have too many terms for one query; ask for fewer, or for one.",
-            ),
+            ReconstructError::BatchTooLarge { .. } => {
+                Self::new(Code::InvalidRequest, "These files have too many terms for one query; request fewer files.")
+            }
             ReconstructError::Inconsistent { .. } => internal(&error),
             ReconstructError::Store(error) => error.into(),
         }
@@ -291,13 +295,13 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
-            ReadError::Deleted { hash } => Self::new(Code::NotFound, format!("There is no xorb {hash}.")),
+            ReadError::Deleted { hash } => Self::new(Code::NotFound, format!("Xorb {hash} not found.")),
             ReadError::Quarantined { hash } => damaged(hash),
             ReadError::Replaced { .. } => {
-                let detail = "This xorb was replaced just now; ask for it, or for the reconstruction, again.";
+                let detail = "This xorb was just replaced; request it, or the reconstruction, again.";
                 Self::new(Code::Overloaded, detail).retry_after(REPLACED_RETRY_AFTER)
             }
-            ReadError::Removed { file } => Self::new(Code::NotFound, format!("There is no file {file}.")),
+            ReadError::Removed { file } => Self::new(Code::NotFound, format!("File {file} not found.")),
             ReadError::Missing { .. }
             | ReadError::Damaged { .. }
             | ReadError::Altered { .. }
@@ -311,20 +315,25 @@ impl From<StoreError> for Problem {
         match error.kind() {
             StoreErrorKind::NoSpace => {
                 tracing::error!(error = %chain(&error), "the store is full");
-                Self::new(Code::OutOfSpace, "The store is full; nothing was stored. Its operator has to make room.")
+                Self::new(
+                    Code::OutOfSpace,
+                    "The store is full; nothing was stored. The operator must free disk \
+                    space.",
+                )
             }
             StoreErrorKind::Unavailable => {
-                tracing::warn!(error = %chain(&error), "the store does not answer");
-                let detail = "The store does not answer in time; try again in a moment.";
+                tracing::warn!(error = %chain(&error), "the store does not respond");
+                let detail = "The store did not respond in time; retry after the delay in Retry-After.";
                 Self::new(Code::Overloaded, detail).retry_after(UNAVAILABLE_RETRY_AFTER)
             }
             StoreErrorKind::Overloaded => {
-                Self::new(Code::Overloaded, "There is too much to do; try again in a moment.").retry_soon()
+                Self::new(Code::Overloaded, "The server is overloaded; retry after the delay in Retry-After.")
+                    .retry_soon()
             }
             StoreErrorKind::AboveShare => Self::new(Code::TooManyRequests, ABOVE_SHARE).retry_soon(),
             StoreErrorKind::Outage(outage) => {
-                tracing::error!(error = %chain(&error), advice = outage.advice(), "the store cannot work for now");
-                let detail = "The store cannot do that for now; its operator has to look. Try again later.";
+                tracing::error!(error = %chain(&error), advice = outage.advice(), "the store is unavailable");
+                let detail = "The store is unavailable; the server's log says why. Retry later.";
                 Self::new(Code::Unavailable, detail).retry_after(OUTAGE_RETRY_AFTER)
             }
             StoreErrorKind::Broken => internal(&error),
@@ -341,41 +350,41 @@ const fn quantity_name(quantity: Quantity) -> &'static str {
     }
 }
 
-/// The answer to a path or method that there is not.
+/// The response to an unknown path or method.
 pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
     let path = shown(uri.path());
-    Problem::new(Code::NotFound, format!("There is no {method} {path}; docs/http-api.md lists what there is."))
+    Problem::new(Code::NotFound, format!("No route for {method} {path}; see docs/http-api.md."))
 }
 
-/// What is said to whoever speaks plain HTTP where TLS is spoken: one answer, whatever was asked, then the end.
+/// The response to plaintext on the TLS port: one problem for any request, then the connection is
+/// closed.
 pub(super) fn wrong_scheme() -> Router {
     let refuse = async || {
-        let problem = Problem::new(Code::HttpsRequired, "This port speaks https only; mend the scheme of the URL.");
+        let problem = Problem::new(Code::HttpsRequired, "This port accepts https only; fix the scheme of the URL.");
         ([(CONNECTION, HeaderValue::from_static("close"))], problem)
     };
     // Not over TLS, so browsers would not believe what is said of TLS.
     Router::new().fallback(refuse).layer(map_response_with_state(false, security::protect))
 }
 
-/// The answer when a handler panicked.
+/// The response when a handler panicked.
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no text)");
-    tracing::error!(panic = text, "a request panicked");
+    tracing::error!(panic = text, "request handler panicked");
     Problem::new(Code::Internal, INTERNAL).into_response()
 }
 
-/// Not logged as an error: whoever found the damage has done that, once.
+/// Not logged as an error: that was done once, when the damage was found.
 fn damaged(xorb: XorbHash) -> Problem {
-    tracing::info!(%xorb, "a request needs a damaged xorb");
-    let detail =
-        format!("Xorb {xorb} is damaged in the store; whoever has its bytes can mend it by uploading it again.");
+    tracing::info!(%xorb, "request for a damaged xorb");
+    let detail = format!("The stored xorb {xorb} is damaged; upload it again to repair it.");
     Problem::new(Code::XorbDamaged, detail).with("xorb", xorb.to_string())
 }
 
-const INTERNAL: &str = "Something is broken in the server; its log says what, under this request's id.";
+const INTERNAL: &str = "Internal server error; see the server's log for this request id.";
 
 fn internal(error: &(dyn StdError + 'static)) -> Problem {
-    tracing::error!(error = %chain(error), "a request failed");
+    tracing::error!(error = %chain(error), "request failed");
     Problem::new(Code::Internal, INTERNAL)
 }

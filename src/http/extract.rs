@@ -11,7 +11,8 @@ use crate::format::xorb::Layout;
 use crate::format::{ChunkRange, ChunkRangeSpec, ParseRangeError, XorbHash};
 use crate::service::Form;
 
-/// The hash that the path names: its last parameter of a name that hashes have, whatever comes before.
+/// The hash that the path names: its last parameter of a name that hashes have, whatever comes
+/// before.
 pub(super) struct HashPath<H>(pub(super) H);
 
 /// The xorb that the path names.
@@ -30,7 +31,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let segments = Path::<Vec<(String, String)>>::from_request_parts(parts, state).await;
-        let not_text = |_| Problem::new(Code::InvalidHash, "The hash in the path is not text.");
+        let not_text = |_| Problem::new(Code::InvalidHash, "The hash in the path is not valid UTF-8.");
         let Path(segments) = segments.map_err(not_text)?;
         let hash = segments.iter().rfind(|(name, _)| HASHES.contains(&name.as_str())).map_or("", |(_, value)| value);
         Ok(Self(hash.parse()?))
@@ -48,7 +49,7 @@ impl<S: Send + Sync> FromRequestParts<S> for CommitPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let HashPath(xorb) = XorbPath::from_request_parts(parts, state).await?;
-        let not_text = |_| Problem::new(Code::NotFound, "The id of the grant is not text; ask for a new grant.");
+        let not_text = |_| Problem::new(Code::NotFound, "The grant id is not valid UTF-8; request a new grant.");
         let Path((_, _, id)) =
             Path::<(String, String, String)>::from_request_parts(parts, state).await.map_err(not_text)?;
         Ok(Self { xorb, id })
@@ -66,7 +67,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is garbled.");
+        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is malformed.");
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(garbled)?;
         let mut query = Self { range: None, form: Form::Serialized };
         let (mut range_count, mut form_count) = (0, 0);
@@ -81,7 +82,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
                     query.form = if value == "raw" { Form::Raw } else { Form::Serialized };
                 }
                 ("format", _) => {
-                    let detail = "The parameter format is `raw` for decompressed bytes, or `xorb` for stored ones.";
+                    let detail = "The parameter format must be `raw` (decompressed bytes) or `xorb` (stored bytes).";
                     return Err(Problem::new(Code::InvalidRange, detail));
                 }
                 // Proxies and signers add parameters of their own.
@@ -89,7 +90,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
             }
         }
         if range_count > 1 || form_count > 1 {
-            return Err(Problem::new(Code::InvalidRange, "A parameter is given twice; ask for one range at a time."));
+            return Err(Problem::new(Code::InvalidRange, "Duplicate parameter; request one range at a time."));
         }
         Ok(query)
     }
@@ -101,11 +102,11 @@ impl PartQuery {
         let count = layout.chunk_count();
         let Some(text) = &self.range else { return Ok(layout.whole()) };
         let spec: ChunkRangeSpec = text.parse().map_err(|_: ParseRangeError| {
-            let detail = "The parameter range is `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`.";
+            let detail = "The parameter range must be `A-B` for chunks [A,B), `A-`, `-N` for the last N, or `A`.";
             Problem::new(Code::InvalidRange, detail)
         })?;
         spec.resolve(count).ok_or_else(|| {
-            let detail = format!("The xorb has {count} chunks, numbered from 0; the range goes past them.");
+            let detail = format!("The xorb has {count} chunks, numbered from 0; the range exceeds them.");
             Problem::new(Code::RangeNotSatisfiable, detail).with("chunks", count)
         })
     }

@@ -23,8 +23,8 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // Only for the question: the permit of a lookup does not wait for that of a read.
-    let turn = state.cas.lookup_turn(recipient.tenant).await?;
+    let permit = state.cas.lookup_turn(recipient.tenant).await?;
     let found = state.cas.find_file(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
-    drop(turn);
+    drop(permit);
     Representation::of_file(found).respond(&state, &method, &headers, recipient).await
 }

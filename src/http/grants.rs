@@ -20,15 +20,15 @@ use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_granted_upload};
 use crate::service::{GrantedUpload, UploadError};
 
-/// How long a grant is good for: 64 MiB at 20 kB/s. Who is slower than that starts over, and after three grants takes the
-/// direct way, which has no end.
+/// How long a grant is good for: 64 MiB at 20 kB/s. Who is slower than that starts over, and after
+/// three grants takes the direct way, which has no end.
 const GRANT_LIFE_SECS: u64 = 3600;
 
 /// Bytes of a request for a grant, at most; they are about a hundred.
 const MAX_REQUEST_LEN: u64 = 4096;
 
-/// `POST /v1/xorb-grants/{prefix}/{hash}`: 201 with a grant. 200 makes the client send nothing, so it is for those only
-/// who have the xorb here already.
+/// `POST /v1/xorb-grants/{prefix}/{hash}`: 201 with a grant. 200 makes the client send nothing, so
+/// it is for those only who have the xorb here already.
 pub(super) async fn ask(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -69,20 +69,20 @@ struct Announced {
 fn parse(body: &[u8]) -> Result<Announced, Problem> {
     let invalid = |detail: &str| Problem::new(Code::InvalidRequest, detail);
     let request: GrantRequestJson = serde_json::from_slice(body).map_err(|error| {
-        tracing::debug!(%error, "a request for a grant is not of its form");
-        invalid("The body is not {\"length\":…,\"checksum\":{\"algo\":\"crc64nvme\",\"value\":\"…\"}}.")
+        tracing::debug!(%error, "malformed grant request");
+        invalid("The body must be {\"length\":…,\"checksum\":{\"algo\":\"crc64nvme\",\"value\":\"…\"}}.")
     })?;
     if request.checksum.algo != "crc64nvme" {
-        // A 404 and nothing else makes a client upload directly: one of tomorrow, with another checksum, can do that.
-        let detail = "There are no grants with this checksum; use crc64nvme, or upload to /v1/xorbs.";
+        // A 404 and nothing else makes a client upload directly: one of tomorrow, with another
+        // checksum, can do that.
+        let detail = "Unsupported checksum; use crc64nvme, or upload to /v1/xorbs.";
         return Err(Problem::new(Code::NotFound, detail));
     }
     let value = request.checksum.value;
     let crc64nvme = value.parse().ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_digit()));
-    let crc64nvme =
-        crc64nvme.ok_or_else(|| invalid("The value of the checksum is not a 64-bit number in decimal digits."))?;
+    let crc64nvme = crc64nvme.ok_or_else(|| invalid("The checksum value must be a decimal 64-bit number."))?;
     if request.length == 0 {
-        return Err(invalid("No xorb is empty: length has to be at least 1."));
+        return Err(invalid("The length must be at least 1."));
     }
     if request.length > MAX_XORB_BODY_LEN {
         return Err(UploadError::TooLarge { limit: MAX_XORB_BODY_LEN }.into());
@@ -90,7 +90,7 @@ fn parse(body: &[u8]) -> Result<Announced, Problem> {
     Ok(Announced { body_len: request.length, crc64nvme })
 }
 
-/// `PUT /v1/grants/{xorb}?s=…`: the bytes. Nobody can read them before the commit.
+/// `PUT /v1/grants/{xorb}?s=…`: the bytes, which cannot be read before the commit.
 pub(super) async fn send(
     State(state): State<AppState>,
     HashPath(xorb): XorbPath,
@@ -109,8 +109,8 @@ pub(super) async fn send(
     Ok(StatusCode::OK)
 }
 
-/// `POST /v1/xorb-commits/{prefix}/{hash}/grant/{id}`: 200 when the xorb is stored, however often that is asked. There is
-/// no body, and no `Content-Length` either.
+/// `POST /v1/xorb-commits/{prefix}/{hash}/grant/{id}`: 200 when the xorb is stored, however often
+/// that is asked. There is no body, and no `Content-Length` either.
 pub(super) async fn commit(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -129,7 +129,7 @@ pub(super) async fn commit(
 }
 
 fn forbidden(refused: Refused) -> Problem {
-    tracing::debug!(reason = refused.reason().name(), "a grant was refused");
-    Problem::new(Code::Forbidden, "This grant does not allow that, or not any more; ask for a new one.")
+    tracing::debug!(reason = refused.reason().name(), "grant rejected");
+    Problem::new(Code::Forbidden, "The grant is expired or does not allow this request; request a new grant.")
         .because(refused)
 }

@@ -1,4 +1,4 @@
-//! The routes of whoever runs the server.
+//! Routes for operators.
 
 use axum::Json;
 use axum::extract::State;
@@ -15,16 +15,17 @@ use crate::runtime::process::{cpu_time, resident_len};
 use crate::runtime::telemetry::chain;
 use crate::service::{StoreError, StoreErrorKind};
 
-/// Repositories with metrics of their own, the largest ones. Each takes three of the series that Prometheus keeps.
+/// Repositories with metrics of their own, the largest ones. Each takes three of the series that
+/// Prometheus keeps.
 const MAX_REPO_COUNT: u32 = 100;
 
-/// `GET /healthz`: the process answers.
+/// `GET /healthz`: the process responds.
 pub(super) async fn live() -> Json<StatusJson> {
     Json(StatusJson { status: "ok" })
 }
 
-/// `GET /readyz`: the store takes data and the index answers. A store that is full for writes serves readers still, so it is
-/// ready and says so.
+/// `GET /readyz`: store and index work. A store that is full for writes still serves reads, so it
+/// is ready and says "full".
 pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<ReadyJson>, Problem> {
     match state.cas.probe().await {
         Ok(()) => {
@@ -34,8 +35,8 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<ReadyJso
         Err(error) => {
             tracing::error!(error = %chain(&error), "not ready");
             let detail = match error.kind() {
-                StoreErrorKind::NoSpace => "The disk of the store is full: nothing can be written, and reads go on.",
-                _ => "The store or its index does not work; the log says why.",
+                StoreErrorKind::NoSpace => "The disk is full: writes fail, reads continue.",
+                _ => "The store or its index is not working; see the log.",
             };
             Err(Problem::new(Code::NotReady, detail))
         }
@@ -47,8 +48,9 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     let totals = state.cas.totals().await?;
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
-    state.metrics.reads_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
-    state.metrics.answers_bytes.set(state.cas.answers_len().cast_signed());
+    state.metrics.io_permits_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
+    state.metrics.response_memory.set(state.cas.answers_len().cast_signed());
+    state.metrics.index_longest_write.set(state.cas.longest_write().as_secs_f64());
     measure_process(&state).await;
     let repos = state.cas.largest_usages(MAX_REPO_COUNT).await?;
     let samples = repos.into_iter().map(|one| RepoSample {

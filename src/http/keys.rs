@@ -1,4 +1,5 @@
-//! The keys in use. They change while the server runs: `zorb token rotate-key` and `revoke` write a new key file beside it.
+//! The keys in use. They change while the server runs: `zorb token rotate-key` and `revoke` write a
+//! new key file beside it.
 
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,8 +9,9 @@ use crate::service::access::{KeyRing, Reason, Refused};
 
 /// Where keys come from.
 pub trait KeySource: Debug + Send + Sync + 'static {
-    /// The keys as they are now, if that is not what this gave out before. Blocks; costs next to nothing while nothing
-    /// has changed. What cannot be read is not a change: the keys in use stay.
+    /// The keys as they are now, if that is not what this gave out before. Blocks; costs next to
+    /// nothing while nothing has changed. What cannot be read is not a change: the keys in use
+    /// stay.
     fn changed(&self) -> Option<KeyRing>;
 }
 
@@ -18,7 +20,7 @@ pub trait KeySource: Debug + Send + Sync + 'static {
 pub struct Keys {
     ring: Arc<RwLock<Arc<KeyRing>>>,
     source: Arc<dyn KeySource>,
-    /// One look at the source at a time: whoever sends keys that do not exist makes us look.
+    /// One reload at a time: a request with an unknown key triggers one.
     looks: Pool,
 }
 
@@ -38,19 +40,20 @@ impl Keys {
     /// Looks whether there are others.
     pub async fn refresh(&self) {
         let (source, ring) = (Arc::clone(&self.source), Arc::clone(&self.ring));
-        // Taken up where it was read: whoever waits may go away, and of two looks the later one must win.
+        // Applied where it was read: a waiter may be dropped, and the later of two reloads must
+        // win.
         let look = move || {
             if let Some(changed) = source.changed() {
                 let keys: Vec<_> = changed.ids().map(|id| id.number()).collect();
-                tracing::info!(?keys, revoked_tokens = changed.revoked_count(), "the keys have changed");
+                tracing::info!(?keys, revoked_tokens = changed.revoked_count(), "reloaded the keys");
                 *ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
             }
         };
         self.looks.run(look).await;
     }
 
-    /// Checks something signed. If its key is not known, there may be a newer key file: a token that was issued a moment
-    /// ago must not be refused, since clients give up for good on a 401.
+    /// Checks something signed. If its key is not known, there may be a newer key file: a token
+    /// that was issued a moment ago must not be refused, since clients give up for good on a 401.
     pub(super) async fn check<T>(&self, check: impl Fn(&KeyRing) -> Result<T, Refused> + Send) -> Result<T, Refused> {
         match check(&self.current()) {
             Err(refused) if refused.reason() == Reason::UnknownKey => {

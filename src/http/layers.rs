@@ -29,8 +29,8 @@ const MAX_SHOWN_LEN: usize = 200;
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
-/// Gives the request an id, or takes over the one it has, and counts and logs it. The query string is never logged:
-/// signed URLs carry their authority there.
+/// Gives the request an id, or takes over the one it has, and counts and logs it. The query string
+/// is never logged: signed URLs carry their authority there.
 pub(super) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
@@ -59,7 +59,8 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
     response
 }
 
-/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells which it is.
+/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells
+/// which it is.
 pub(super) fn shown(path: &str) -> &str {
     let end = path.char_indices().nth(MAX_SHOWN_LEN).map_or(path.len(), |(at, _)| at);
     path.get(..end).unwrap_or(path)
@@ -89,8 +90,8 @@ fn known(method: &Method) -> &'static str {
     }
 }
 
-/// A request that is being answered. Counted and logged when it ends, also when its client has left and the handler is
-/// dropped.
+/// A request in flight. Counted and logged when it ends, also when its client disconnects and the
+/// handler is dropped.
 struct InFlight<'a> {
     state: &'a AppState,
     span: Span,
@@ -107,9 +108,9 @@ impl Drop for InFlight<'_> {
         let elapsed_ms = millis(elapsed);
         // A failure of the server has been logged already, where its cause is known.
         self.span.in_scope(|| match (status, self.method) {
-            (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client left before its answer"),
-            (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, elapsed_ms, "answered"),
-            _ => tracing::debug!(status, elapsed_ms, "answered"),
+            (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client disconnected before the response"),
+            (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, elapsed_ms, "responded"),
+            _ => tracing::debug!(status, elapsed_ms, "responded"),
         });
         let route = self.route.clone();
         metrics.request_seconds.get_or_create(&RouteLabels { route: route.clone() }).observe(elapsed.as_secs_f64());

@@ -24,7 +24,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is garbled.");
+        let garbled = |_: QueryRejection| Problem::new(Code::InvalidRequest, "The query string is malformed.");
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(garbled)?;
         let mut query = Self::default();
         for (name, value) in pairs {
@@ -32,7 +32,13 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
                 "after" => query.after = Some(value),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| *limit > 0);
-                    let malformed = || Problem::new(Code::InvalidRequest, "The parameter limit is a number above 0.");
+                    let malformed = || {
+                        Problem::new(
+                            Code::InvalidRequest,
+                            "The parameter limit must be a number \
+                        above 0.",
+                        )
+                    };
                     query.limit = Some(limit.ok_or_else(malformed)?);
                 }
                 // Proxies and signers add parameters of their own.
@@ -81,7 +87,7 @@ pub(super) async fn xorbs(
     Ok(Json(XorbsPageJson { xorbs, next }))
 }
 
-/// Answer of `GET /v1/files`; `next` is what to give as `after` for the next page.
+/// Response to `GET /v1/files`; `next` is the `after` of the next page.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct FilesPageJson {
     files: Vec<FileEntryJson>,
@@ -100,7 +106,7 @@ struct FileEntryJson {
     registered_unix_secs: u64,
 }
 
-/// Answer of `GET /v1/xorbs`; `next` is what to give as `after` for the next page.
+/// Response to `GET /v1/xorbs`; `next` is the `after` of the next page.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct XorbsPageJson {
     xorbs: Vec<XorbEntryJson>,
@@ -122,7 +128,7 @@ impl From<ListError> for Problem {
     fn from(error: ListError) -> Self {
         match error {
             ListError::OneRepository => {
-                Self::new(Code::Forbidden, "Xorbs belong to no repository; listing them takes a token for all of them.")
+                Self::new(Code::Forbidden, "Listing xorbs requires a token for all repositories.")
             }
             ListError::Store(error) => error.into(),
         }

@@ -1,7 +1,7 @@
 //! The HTTP face of the store: routes, headers, JSON, statuses.
 //!
-//! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or blob
-//! keys, and only `error` knows which status a failure has.
+//! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or
+//! blob keys, and only `error` knows which status a failure has.
 
 pub mod audit;
 mod auth;
@@ -10,8 +10,11 @@ mod chunk_hashes;
 mod chunks;
 mod code;
 mod conditions;
+mod conn_state;
+mod connection_limiter;
 mod cors;
-mod crowd;
+mod cost;
+mod drain;
 mod error;
 mod extract;
 mod files;
@@ -19,11 +22,9 @@ mod grants;
 mod health;
 mod keys;
 mod layers;
-mod linger;
 mod listing;
 mod openapi;
 mod origin;
-mod outlet;
 mod range;
 mod reconstructions;
 mod refresh;
@@ -45,7 +46,6 @@ pub mod tls;
 mod transfer;
 mod usage;
 mod wire;
-mod work;
 mod xorbs;
 
 use std::ops::Deref;
@@ -67,7 +67,8 @@ use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::Cas;
 
-/// What the handlers share. Cloning it is cheap, one count: every layer around a handler does it once per request.
+/// What the handlers share. Cloning it is cheap, one count: every layer around a handler does it
+/// once per request.
 #[derive(Clone, Debug)]
 pub struct AppState {
     shared: Arc<Shared>,
@@ -94,7 +95,7 @@ pub struct Shared {
     pub cas: Cas,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// How patient the server is with a body.
+    /// The minimum pace of a body.
     pub pace: Pace,
     /// How long a request may take that does not stream.
     pub deadline: Duration,
@@ -112,7 +113,7 @@ pub struct Shared {
     pub grants: bool,
     /// Pages of which sites may use this server.
     pub cors_origins: Origins,
-    /// Where requests are noted, if anywhere.
+    /// The audit log, if there is one.
     pub audit: Option<Audit>,
 }
 
@@ -125,15 +126,16 @@ pub struct Pace {
     pub min_bytes_per_sec: u64,
 }
 
-/// Everything of `routes`, each behind what it needs. What is not there is a 404 with a JSON body, whatever the method
-/// and whoever asks: a 401 or 405 on a path that a newer client probes would break its upload (spec 5.4.2).
+/// All of `routes`, each behind its layers. Other paths are a 404 with a JSON body, whatever the
+/// method and the token: a 401 or 405 on a path that a newer client probes would break its upload
+/// (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
     let routes = routes::routes(&state);
     let catalog = Arc::new(Catalog::of(&routes));
     let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
     let router = router.fallback(error::unknown_route).method_not_allowed_fallback(error::unknown_route);
-    // From the outer one to the inner one, and added at once: each call copies what is behind a layer that was added, so that of
-    // one after the other each copies all of the next ones.
+    // From the outermost to the innermost, in one call: each call of `layer` clones everything
+    // behind it.
     let protect = map_response_with_state(state.address.is_encrypted, security::protect);
     let observe = from_fn_with_state(state.clone(), layers::observe);
     let catch = CatchPanicLayer::custom(error::panicked);

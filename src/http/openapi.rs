@@ -35,7 +35,7 @@ pub(super) fn document() -> impl Fn(State<AppState>, BaseUrl) -> Ready<Response>
     move |State(state), BaseUrl(base)| {
         let text: &String = made.get_or_init(|| {
             serde_json::to_string(&describe(routes(&state), state.auth))
-                .expect("what has text as its keys can be written")
+                .expect("values with string keys can be serialized")
         });
         let members = text.strip_prefix('{').unwrap_or(text);
         let text = format!(r#"{{"servers":[{{"url":{}}}],{members}"#, Value::from(base));
@@ -84,9 +84,9 @@ fn operation(route: &Route, method: &HttpMethod, path: &str, is_alias: bool, aut
     // A response to HEAD has the headers of the one to GET and no body.
     let is_head = *method == HttpMethod::Head;
     if is_alias {
-        operation = operation.description(Some(format!("The same as `{}`.", route.paths.first().unwrap_or(&path))));
+        operation = operation.description(Some(format!("Same as `{}`.", route.paths.first().unwrap_or(&path))));
     } else if is_head && route.method == HttpMethod::Get {
-        operation = operation.description(Some("The same as GET, without the body."));
+        operation = operation.description(Some("Same as GET, without the body."));
     }
     for name in path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name) {
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
@@ -143,7 +143,7 @@ fn path_parameter(name: &str) -> (&'static str, RefOr<Schema>) {
         "id" => ("the id of a grant", schema::form("^[A-Za-z0-9_-]+$")),
         "file" => ("64 hex digits: the hash of a file", schema::hash()),
         "digest" => ("64 hex digits, as sha256sum prints them", schema::hash()),
-        "prefix" => ("any; clients send `default` or `default-merkledb`", schema::form("^[^/]+$")),
+        "prefix" => ("any value; clients send `default` or `default-merkledb`", schema::form("^[^/]+$")),
         _ => ("text", schema::text()),
     }
 }

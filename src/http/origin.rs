@@ -13,24 +13,27 @@ use ipnet::IpNet;
 use super::AppState;
 use super::error::{Code, Problem};
 
-/// Who sent a request: the other end of its connection. Put there by the server, beside the headers.
+/// Who sent a request: the other end of its connection. Put there by the server, beside the
+/// headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
 /// How this server is reached, as far as the settings say.
 #[derive(Clone, Debug, Default)]
 pub struct PublicAddress {
-    /// Where clients reach it, without a slash at the end; where they sent their request if not set.
+    /// Where clients reach it, without a slash at the end; where they sent their request if not
+    /// set.
     pub url: Option<Arc<str>>,
-    /// Whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are believed. Anybody else could send data URLs astray with
-    /// them, and from there whatever follows such a URL.
+    /// Proxies whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are trusted. With these headers any
+    /// other client could redirect data URLs, and the data of clients that use them.
     pub trusted_proxies: Arc<[IpNet]>,
     /// Whether this server itself speaks TLS.
     pub is_encrypted: bool,
 }
 
 impl PublicAddress {
-    /// The path under which clients reach the server: `/cas`, or nothing. A proxy may have left it in place.
+    /// The path under which clients reach the server: `/cas`, or nothing. A proxy may have left it
+    /// in place.
     #[must_use]
     pub fn path(&self) -> &str {
         let url = self.url.as_deref().unwrap_or_default();
@@ -43,8 +46,8 @@ impl PublicAddress {
         self.trusted_proxies.iter().any(|net| net.contains(&peer))
     }
 
-    /// For whom a trusted proxy has sent this: of the addresses that proxies have noted, the last one that is not a proxy
-    /// itself. Those before it are whatever that client says.
+    /// The client of a trusted proxy: of the forwarded addresses, the last one that is not a
+    /// trusted proxy itself. The addresses before it are claims of that client.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         if !self.trusts(peer) {
             return None;
@@ -72,14 +75,15 @@ impl PublicAddress {
     }
 }
 
-/// The first value of a header that every proxy on the way has added to: that of the one nearest to the client.
+/// The first value of a header that every proxy on the way has added to: that of the one nearest to
+/// the client.
 fn first<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let value = headers.get(name)?.to_str().ok()?;
     value.split(',').next().map(str::trim).filter(|value| !value.is_empty())
 }
 
-/// Refuses a request of HTTP/1.1 without exactly one valid `Host` (RFC 9112, section 3.2): proxies and servers that choose
-/// different ones would take it for different requests.
+/// Refuses a request of HTTP/1.1 without exactly one valid `Host` (RFC 9112, section 3.2): proxies
+/// and servers that choose different ones would take it for different requests.
 pub(super) fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let is_valid = match (hosts.next(), hosts.next()) {
@@ -87,8 +91,13 @@ pub(super) fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
         (None, _) => request.version() < Version::HTTP_11,
         (Some(_), Some(_)) => false,
     };
-    let refused =
-        || Problem::new(Code::InvalidRequest, "The request has to have one Host header: a name, and maybe a port.");
+    let refused = || {
+        Problem::new(
+            Code::InvalidRequest,
+            "The request must have one Host header: a name, and optionally a \
+            port.",
+        )
+    };
     if is_valid { Ok(()) } else { Err(refused()) }
 }
 
@@ -105,15 +114,15 @@ fn is_host(value: &HeaderValue) -> bool {
 #[derive(Debug)]
 pub(super) struct BaseUrl(pub(super) String);
 
-/// Bytes of what a client says that it is, at most: a name has 253, and an answer may have it a hundred thousand times. Whatever the
-/// configuration says is the operator's.
+/// Maximum bytes of the base URL that a request gives: a name has 253, and a response may repeat it
+/// 10⁵ times. A configured URL is not limited.
 const MAX_BASE_LEN: usize = 320;
 
 impl BaseUrl {
     fn of_length(base: String) -> Result<Self, Problem> {
         if base.len() > MAX_BASE_LEN {
             let detail =
-                format!("The Host header, with what proxies add, makes a URL of more than {MAX_BASE_LEN} bytes.");
+                format!("The Host header and the forwarded headers make a URL of more than {MAX_BASE_LEN} bytes.");
             return Err(Problem::new(Code::InvalidRequest, detail));
         }
         Ok(Self(base))

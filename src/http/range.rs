@@ -5,7 +5,8 @@
 
 use crate::format::ByteRange;
 
-/// Ranges in one header, at most. Upstream puts at most 500 into one URL; a header with more is not from a client.
+/// Ranges in one header, at most. Upstream puts at most 500 into one URL; a header with more is not
+/// from a client.
 const MAX_RANGE_COUNT: usize = 1024;
 
 /// Why a text is no range, or there is nothing in it.
@@ -17,11 +18,12 @@ pub(super) enum RangeError {
     NotSatisfiable,
 }
 
-/// The byte ranges of a `Range` header over something of `len` bytes; `None` where the header is to be ignored because
-/// its unit is not bytes.
+/// The byte ranges of a `Range` header over something of `len` bytes; `None` where the header is to
+/// be ignored because its unit is not bytes.
 ///
-/// Ranges are clamped, and those past the end left out, as RFC 9110 has it. Too many, or so many overlapping ones that
-/// they ask for more than there is, are refused as [`RangeError::NotSatisfiable`] (RFC 9110, section 15.5.17).
+/// Ranges are clamped, and those past the end left out, as RFC 9110 has it. Too many, or so many
+/// overlapping ones that they ask for more than there is, are refused as
+/// [`RangeError::NotSatisfiable`] (RFC 9110, section 15.5.17).
 pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<ByteRange>>, RangeError> {
     let Some((unit, set)) = header.split_once('=') else { return Err(RangeError::Malformed) };
     if !unit.eq_ignore_ascii_case("bytes") {
@@ -53,8 +55,8 @@ pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<Byt
     Ok(Some(ranges))
 }
 
-/// The ranges of a text in which each has a start and an end, like `bytes=0-9,20-29`. `None` for anything else, for no
-/// range, and for too many.
+/// The ranges of a text in which each has a start and an end, like `bytes=0-9,20-29`. `None` for
+/// anything else, for no range, and for too many.
 pub(super) fn parse_closed_ranges(text: &str) -> Option<Vec<ByteRange>> {
     let (unit, set) = text.split_once('=')?;
     if !unit.eq_ignore_ascii_case("bytes") || set.split(',').count() > MAX_RANGE_COUNT {

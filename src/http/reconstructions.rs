@@ -30,6 +30,10 @@ use crate::service::{BatchReconstruction, Detail, Reconstruction};
 /// Files of one query, at most.
 const MAX_BATCH_COUNT: usize = 1000;
 
+/// Files in the query of one request, as the API description says. More do not fit into the head
+/// of a request through common proxies, which is 32 KiB.
+pub(super) const MAX_QUERY_COUNT: usize = 400;
+
 /// Bytes of a query for several files, at most: some 100 for each.
 const MAX_BATCH_BODY_LEN: u64 = 256 << 10;
 
@@ -85,7 +89,13 @@ pub(super) async fn batch_get(
     base: BaseUrl,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
-    let files = pairs.iter().filter(|(name, _)| name == "file_id").map(|(_, value)| value.parse());
+    let files: Vec<&str> =
+        pairs.iter().filter(|(name, _)| name == "file_id").map(|(_, value)| value.as_str()).collect();
+    if files.len() > MAX_QUERY_COUNT {
+        let detail = format!("A query names at most {MAX_QUERY_COUNT} files; split it, or use POST with a JSON list.");
+        return Err(Problem::new(Code::InvalidRequest, detail));
+    }
+    let files = files.into_iter().map(str::parse);
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
@@ -99,12 +109,13 @@ pub(super) async fn batch_post(
 ) -> Result<Response, Problem> {
     let body = PacedBody::new(body, &state).collect(MAX_BATCH_BODY_LEN).await?;
     let keys: FileKeysJson = serde_json::from_slice(&body).map_err(|error| {
-        tracing::debug!(%error, "a batch query is no list of files");
-        let detail = "The body is not a list of files, [{\"prefix\":\"default\",\"hash\":…}], with that content type.";
+        tracing::debug!(%error, "malformed batch query");
+        let detail = "The body must be a JSON list of files, [{\"prefix\":\"default\",\"hash\":…}], with that \
+            content type.";
         Problem::new(Code::InvalidRequest, detail)
     })?;
     let files = keys.0.iter().map(|key| key.hash.parse());
-    // Only now: a turn does not wait for a body.
+    // Only now: a permit must not be held while a body arrives.
     let _turn = state.cas.lookup_turn(tenant).await?;
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
@@ -129,7 +140,8 @@ async fn reconstruct(
     Ok(state.cas.reconstruct(claims, file, range, detail).await?)
 }
 
-/// One range of the file's bytes. A malformed one is a 400: a client reads a 416 as "past the end" (spec 9, row 33).
+/// One range of the file's bytes. A malformed one is a 400: a client reads a 416 as "past the end"
+/// (spec 9, row 33).
 async fn file_range(
     state: &AppState,
     claims: &Claims,
@@ -137,7 +149,7 @@ async fn file_range(
     text: &HeaderValue,
 ) -> Result<ByteRange, Problem> {
     let malformed =
-        || Problem::new(Code::InvalidRange, "The Range header is not `bytes=A-B`, `bytes=A-` or `bytes=-N`.");
+        || Problem::new(Code::InvalidRange, "The Range header must be `bytes=A-B`, `bytes=A-` or `bytes=-N`.");
     let len = match state.cas.file_len(claims, file).await? {
         Some(len) => len,
         None if file == FileHash::EMPTY => 0,
@@ -150,7 +162,7 @@ async fn file_range(
         },
         Ok(None) | Err(RangeError::Malformed) => Err(malformed()),
         Err(RangeError::NotSatisfiable) => {
-            let detail = format!("The file has {len} bytes; the range begins behind them.");
+            let detail = format!("The file has {len} bytes; the range begins after its end.");
             Err(Problem::new(Code::RangeNotSatisfiable, detail).unsatisfied(len))
         }
     }
@@ -162,11 +174,11 @@ async fn batch(
     base: BaseUrl,
     mut files: Vec<FileHash>,
 ) -> Result<Response, Problem> {
-    // The answer has each file once, however often it was asked for.
+    // The response has each file once, however often the request names it.
     let mut seen = HashSet::new();
     files.retain(|file| seen.insert(*file));
     if files.len() > MAX_BATCH_COUNT {
-        let detail = format!("One query may name {MAX_BATCH_COUNT} files; ask for the others in another one.");
+        let detail = format!("One query may name at most {MAX_BATCH_COUNT} files; split it.");
         return Err(Problem::new(Code::InvalidRequest, detail));
     }
     let urls = Urls::new(state, base, tenant);
@@ -180,7 +192,7 @@ async fn batch(
     json(state, item_count, room, answer).await
 }
 
-/// What an answer is made of: terms, lengths of chunks, and parts of xorbs.
+/// Items of a response: terms, lengths of chunks, and parts of xorbs.
 fn item_count(found: &Reconstruction) -> usize {
     let lens = found.chunk_raw_lens.iter().flatten();
     found.plan.file.terms.len() + lens.map(Vec::len).sum::<usize>() + descriptor_count(&found.plan.xorbs)
@@ -228,5 +240,5 @@ fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfo
 }
 
 pub(super) fn no_such_file(file: FileHash) -> Problem {
-    Problem::new(Code::NotFound, format!("There is no file {file}."))
+    Problem::new(Code::NotFound, format!("File {file} not found."))
 }

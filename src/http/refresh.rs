@@ -1,4 +1,5 @@
-//! `GET /v1/token`: another token, for a client that runs for longer than its token lives (spec 5.13).
+//! `GET /v1/token`: another token, for a client that runs for longer than its token lives
+//! (spec 5.13).
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
-use super::audit::Trail;
+use super::audit::AuditContext;
 use super::auth::{bearer_of, invalid_token};
 use super::error::{Code, Problem};
 use super::origin::BaseUrl;
@@ -30,24 +31,24 @@ pub(super) struct RefreshedTokenJson {
     cas_url: String,
 }
 
-/// `GET /v1/token` with a refresh token: the token in the body for programs that read JSON, and in headers for those that
-/// read headers.
+/// `GET /v1/token` with a refresh token: the token in the body for programs that read JSON, and in
+/// headers for those that read headers.
 pub(super) async fn refresh(
     State(state): State<AppState>,
     BaseUrl(base): BaseUrl,
-    trail: Trail,
+    context: AuditContext,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let text = bearer_of(&headers).map_err(|_| {
-        let detail =
-            "This takes a refresh token: send Authorization: Bearer with one from `zorb token issue --refresh`.";
+        let detail = "This request requires a refresh token: send Authorization: Bearer with a token from `zorb token \
+             issue --refresh`.";
         Problem::new(Code::Unauthorized, detail)
     })?;
     let now = state.clock.now().as_secs();
     let refresh = state.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;
     let token = refresh.make(now, rand::random());
-    trail.belongs_to(&token);
-    tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "a token was made");
+    context.belongs_to(&token);
+    tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "issued a token");
     let exp = token.claims.expires_unix_secs;
     let text = token.issue(&state.keys.current());
     let fields = [

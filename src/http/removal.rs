@@ -22,26 +22,27 @@ pub(super) async fn file(
     HashPath(file): HashPath<FileHash>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<RemovedFileJson>, Problem> {
-    let Query(pairs) = query.map_err(|_| Problem::new(Code::InvalidRequest, "The query string is garbled."))?;
+    let Query(pairs) = query.map_err(|_| Problem::new(Code::InvalidRequest, "The query string is malformed."))?;
     let mut repos = pairs.iter().filter(|(name, _)| name == "repo").map(|(_, value)| value.parse::<RepoScope>());
-    // To remove all claims because the one that was meant is misspelt, or to choose among two, would be a guess.
+    // To remove all claims because the one that was meant is misspelt, or to choose among two,
+    // would be a guess.
     let repo = match (repos.next().transpose(), repos.next()) {
         (Ok(repo), None) => repo,
         (Err(error), _) => {
-            let detail = format!("The parameter repo is no name of a repository: {error}.");
+            let detail = format!("The parameter repo is not a repository name: {error}.");
             return Err(Problem::new(Code::InvalidRequest, detail));
         }
-        (Ok(_), Some(_)) => return Err(Problem::new(Code::InvalidRequest, "The parameter repo is given twice.")),
+        (Ok(_), Some(_)) => return Err(Problem::new(Code::InvalidRequest, "Duplicate parameter repo.")),
     };
     let removed = state.cas.remove_file(&claims, file, repo).await.map_err(|error| match error {
-        RemoveError::NotFound => Problem::new(Code::NotFound, format!("There is no file {file} to remove.")),
+        RemoveError::NotFound => Problem::new(Code::NotFound, format!("File {file} not found.")),
         RemoveError::Foreign => {
-            let detail = "Claims of other repositories are removed with a token that administers all of them.";
+            let detail = "Removing claims of other repositories requires an admin token for all repositories.";
             Problem::new(Code::Forbidden, detail)
         }
         RemoveError::Store(error) => error.into(),
     })?;
-    tracing::info!(%file, repos = removed.repos.len(), is_file_removed = removed.is_file_removed, "claims were removed");
+    tracing::info!(%file, repos = removed.repos.len(), is_file_removed = removed.is_file_removed, "removed claims");
     Ok(Json(RemovedFileJson {
         file: file.to_string(),
         file_removed: removed.is_file_removed,
@@ -49,12 +50,13 @@ pub(super) async fn file(
     }))
 }
 
-/// Answer of `DELETE /v1/files/{file}`.
+/// Response to `DELETE /v1/files/{file}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RemovedFileJson {
     #[schema(value_type = HashText)]
     file: String,
-    /// Whether no repository has the file any more. A token of one repository is told of that one only: always true.
+    /// Whether no repository has the file any more. A token of one repository is told of that one
+    /// only: always true.
     file_removed: bool,
     /// The repositories that had it; `*` stands for tokens of all of them.
     claims_removed: Vec<String>,

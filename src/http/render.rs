@@ -1,4 +1,4 @@
-//! Answers that may be long.
+//! Responses that may be long.
 
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -11,8 +11,9 @@ use super::AppState;
 use super::error::Problem;
 use crate::service::AnswerRoom;
 
-/// An answer of so many items as JSON: made and written down where that holds up nobody else's requests. It has `room` until its
-/// text is there, and the text has what it needs until its client has taken it.
+/// A JSON response of so many items, built and serialized off the async threads. It holds `room`
+/// until its text exists; the text holds its own share of the budget until the client has received
+/// it.
 pub(super) async fn json<T, F>(
     state: &AppState,
     item_count: usize,
@@ -23,9 +24,9 @@ where
     T: Serialize,
     F: FnOnce() -> T + Send + 'static,
 {
-    // The room goes along: what has begun comes to its end, whoever leaves.
+    // The budget moves into the closure, which runs to its end even if the client disconnects.
     let write = move || {
-        let mut text = serde_json::to_vec(&value()).expect("what has text as its keys can be written");
+        let mut text = serde_json::to_vec(&value()).expect("values with string keys can be serialized");
         // It may be kept for hours, and has grown by doubling.
         text.shrink_to_fit();
         (text, room)
@@ -34,7 +35,8 @@ where
     kept(state, room, text, "application/json").await
 }
 
-/// An answer that has room until its client has taken it, of what there was while it was made or of its own.
+/// A response that holds response budget until its client has received it: that of its
+/// construction, or its own.
 pub(super) async fn kept(
     state: &AppState,
     made_in: AnswerRoom,
@@ -45,7 +47,7 @@ pub(super) async fn kept(
     let transfer = room.transfer();
     let mut response = Response::new(Body::from(Bytes::from_owner(Kept { bytes, _room: room })));
     if let Some(transfer) = transfer {
-        // Made by now: from here on its client decides how long the room is held.
+        // Built: from here on its client decides how long the budget is held.
         transfer.begin();
         response.extensions_mut().insert(transfer);
     }

@@ -1,4 +1,5 @@
-//! From "these bytes of this xorb or file" to a response: conditions, byte ranges, headers, the stream (RFC 9110).
+//! From "these bytes of this xorb or file" to a response: conditions, byte ranges, headers, the
+//! stream (RFC 9110).
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::sending::{Recipient, Sending};
 use crate::format::{ByteRange, ChunkRange};
 use crate::service::{Cas, Form, ReadError, ReadStream, RegisteredFile, StoredXorb};
 
-/// Chunks that an answer is about, half-open, as in `?range=`.
+/// Chunks of a response, half-open, as in `?range=`.
 pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
 
 /// Their bytes in the whole xorb of the form asked for, half-open.
@@ -28,10 +29,12 @@ pub(super) const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb
 /// A xorb never changes under its hash; the `ETag` covers the rare second serialization.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
 
-/// The same where not everybody may have it: no cache that many share may keep it, since it would ask for no token.
+/// The same where not everybody may have it: no cache that many share may keep it, since it would
+/// ask for no token.
 const CACHE_PRIVATELY: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
 
-/// Headers of an answer, with those that every answer has: a map that grows is built anew.
+/// Number of headers of a response, with those of every response: a header map that grows is
+/// rehashed.
 const HEADER_COUNT: usize = 14;
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -136,7 +139,7 @@ impl Representation<RegisteredFile> {
 }
 
 impl<R: Resource> Representation<R> {
-    /// Answers a GET or HEAD for it.
+    /// Responds to a GET or HEAD for it.
     pub(super) async fn respond(
         mut self,
         state: &AppState,
@@ -149,12 +152,13 @@ impl<R: Resource> Representation<R> {
         }
         // In this order (RFC 9110, section 13.2.2).
         if if_match(headers, &self.etag) == Some(false) {
-            let detail = format!("The ETag of this {} is not one of If-Match.", R::NAME);
+            let detail = format!("The ETag of this {} matches none of If-Match.", R::NAME);
             return Err(Problem::new(Code::PreconditionFailed, detail));
         }
         if if_none_match(headers, &self.etag) == Some(true) {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
-            // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would become that of nothing.
+            // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would
+            // become that of nothing.
             response.headers_mut().insert(CONTENT_LENGTH, self.resource.byte_len().into());
             self.describe(response.headers_mut());
             return Ok(response);
@@ -169,17 +173,23 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
-    /// The ranges of a `Range` header that is to be obeyed, counted from the start of the representation.
+    /// The ranges of a `Range` header that is to be obeyed, counted from the start of the
+    /// representation.
     fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
         let Some(range) = headers.get(RANGE).filter(|_| if_range(headers, &self.etag)) else { return Ok(None) };
         let len = self.resource.byte_len();
         let text = range.to_str().map_err(|_| RangeError::Malformed);
         text.and_then(|text| parse_byte_ranges(text, len)).map_err(|error| match error {
-            RangeError::Malformed => {
-                Problem::new(Code::InvalidRange, "The Range header is not `bytes=` and a list of `A-B`, `A-` or `-N`.")
-            }
+            RangeError::Malformed => Problem::new(
+                Code::InvalidRange,
+                "The Range header must be `bytes=` and a list of `A-B`, `A-` or \
+                    `-N`.",
+            ),
             RangeError::NotSatisfiable => {
-                let detail = format!("There are {len} bytes; the Range header asks for none of them, or for too many.");
+                let detail = format!(
+                    "The resource has {len} bytes; the Range header selects none of them, or too \
+                    many."
+                );
                 self.resource.unsatisfied(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
             }
         })
@@ -212,15 +222,17 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
-    /// Several ranges as `multipart/byteranges`. The parts are opened one after the other, as the client reads; the
-    /// first one at once, so that a xorb that cannot be read is an answer and not the end of one.
+    /// Several ranges as `multipart/byteranges`. The parts are opened sequentially, as the client
+    /// reads; the first one at once, so that an unreadable xorb is an error response and not a cut
+    /// connection.
     async fn multiple(
         &self,
         state: &AppState,
         ranges: &[ByteRange],
         recipient: Recipient,
     ) -> Result<Response<Body>, Problem> {
-        // Clients find the parts by searching for the boundary, so it must not occur in the data: 256 random bits.
+        // Clients find the parts by searching for the boundary, so it must not occur in the data:
+        // 256 random bits.
         let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut len = 0;
         let mut parts = Vec::with_capacity(ranges.len());
@@ -267,7 +279,7 @@ impl<R: Resource> Representation<R> {
         Ok(sending.body(bytes.byte_len(), opened))
     }
 
-    /// The headers that every answer has, 304 included.
+    /// The headers of every response, 304 included.
     fn describe(&self, headers: &mut HeaderMap) {
         headers.insert(ETAG, value(self.etag.clone()));
         headers.insert(CACHE_CONTROL, self.cache.clone());
@@ -296,7 +308,7 @@ fn etag(xorb: &StoredXorb, form: Form, chunks: ChunkRange) -> String {
     etag
 }
 
-/// An answer with room for all its headers.
+/// A response with capacity for all its headers.
 fn response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().reserve(HEADER_COUNT);

@@ -1,4 +1,5 @@
-//! One route: its methods and paths, what it takes to be let in, and what is said about it to people and programs.
+//! One route: its methods and paths, what it takes to be let in, and what is said about it to
+//! people and programs.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{Ref, RefOr};
 
 use super::auth::{Auth, guard};
-use super::work::{Work, bounded};
+use super::cost::{CostClass, bounded};
 use super::{AppState, schema};
 use crate::service::access::Scope;
 
@@ -21,7 +22,7 @@ pub(super) struct Route {
     pub(super) method: HttpMethod,
     /// The first is its name, the others are those of older clients.
     pub(super) paths: Vec<&'static str>,
-    /// What a token must allow; `None` where nobody is asked.
+    /// The scope that a token needs; `None` if no token is needed.
     pub(super) needs: Option<Scope>,
     pub(super) summary: &'static str,
     pub(super) parameters: Vec<Parameter>,
@@ -32,7 +33,7 @@ pub(super) struct Route {
     /// Whether it is in the audit log like a write, although it changes nothing here.
     pub(super) is_audited: bool,
     /// What stands before the handler.
-    work: Work,
+    cost: CostClass,
     handler: MethodRouter<AppState>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Parameter {
     pub(super) schema: RefOr<Schema>,
 }
 
-/// An answer that is no failure.
+/// A successful response.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) description: &'static str,
@@ -95,7 +96,7 @@ impl Route {
             answers: Vec::new(),
             failures: Vec::new(),
             is_audited: false,
-            work: Work::Lookup,
+            cost: CostClass::Lookup,
             handler: on(filter, handler),
         }
     }
@@ -148,9 +149,9 @@ impl Route {
         self
     }
 
-    /// What it costs; a question to the index, if nobody says anything else.
-    pub(super) const fn costs(mut self, work: Work) -> Self {
-        self.work = work;
+    /// Its cost class; `Lookup` if not set.
+    pub(super) const fn costs(mut self, cost: CostClass) -> Self {
+        self.cost = cost;
         self
     }
 
@@ -214,7 +215,7 @@ impl Route {
         if self.body.is_some() {
             statuses.extend([408, 413]);
         }
-        if self.work == Work::Upload {
+        if self.cost == CostClass::Upload {
             statuses.insert(507);
         }
         statuses
@@ -242,10 +243,10 @@ impl Route {
 
     /// Adds it to a router, under each of its names, behind the guard.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
-        let bound = (self.work != Work::Upload).then(|| from_fn_with_state((state.clone(), self.work), bounded));
+        let bound = (self.cost != CostClass::Upload).then(|| from_fn_with_state((state.clone(), self.cost), bounded));
         let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope), guard));
-        // Together, since each call copies what is behind a layer that was added, and what is behind that; the first is the outer
-        // one: who may not ask waits for nothing.
+        // Together, since each call copies what is behind a layer that was added, and what is
+        // behind that; the first is the outer one: who may not ask waits for nothing.
         let handler = match (check, bound) {
             (Some(check), Some(bound)) => self.handler.route_layer((check, bound)),
             (Some(check), None) => self.handler.route_layer(check),

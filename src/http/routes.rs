@@ -1,7 +1,9 @@
-//! Every route on one screen: method, path, the scope that it takes, handler. The router and the OpenAPI document are
-//! both made from this, so that neither has a route that the other does not know.
+//! Every route on one screen: method, path, the scope that it takes, handler. The router and the
+//! OpenAPI document are both made from this, so that neither has a route that the other does not
+//! know.
 
 use super::chunk_hashes::ChunkHashesJson;
+use super::cost::CostClass::{Light, Open, Upload};
 use super::listing::{FilesPageJson, XorbsPageJson};
 use super::refresh::RefreshedTokenJson;
 use super::removal::RemovedFileJson;
@@ -11,7 +13,6 @@ use super::usage::UsagePageJson;
 use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
 use super::wire::{GrantJson, GrantRequestJson};
 use super::wire::{ReadyJson, StatusJson, UploadedJson, WasInsertedJson};
-use super::work::Work::{Light, Open, Upload};
 use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
 use super::{reconstructions, refresh, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
@@ -37,7 +38,7 @@ fn for_people() -> Vec<Route> {
             .answers(200, "the chunks", octets())
             .answers(206, "the bytes of the Range header", octets())
             .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .answers(304, "as If-None-Match has it", None)
+            .answers(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416])
     };
     vec![
@@ -46,44 +47,44 @@ fn for_people() -> Vec<Route> {
             .says("Store a xorb of at most 64 MiB")
             .takes(octets())
             .answers(201, "stored", Content::json::<UploadedJson>())
-            .answers(200, "it was there", Content::json::<UploadedJson>()),
+            .answers(200, "already stored", Content::json::<UploadedJson>()),
         parts(Route::get("/xorbs/{hash}", Read, xorbs::download).costs(Light).also(&["/v1/xorbs/{prefix}/{hash}"]))
             .says("Chunks of a xorb; for tokens of all repositories"),
         Route::get("/xorbs/{hash}/chunks", Read, xorbs::list_chunks)
-            .says("Where the chunks of a xorb are; for tokens of all repositories")
+            .says("Chunk list of a xorb; for tokens of all repositories")
             .answers(200, "every chunk", Content::json::<ChunksJson>())
             .fails(&[404]),
         Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
             .costs(Light)
             .also(&["/xorbs/{prefix}/{hash}"])
-            .says("Whether a xorb is there, as clients before 1.3.0 ask")
-            .answers(200, "it is there", None)
-            .answers(304, "as If-None-Match has it", None)
+            .says("Whether a xorb exists, for clients before 1.3.0")
+            .answers(200, "stored", None)
+            .answers(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416]),
     ]
 }
 
-/// For Xet clients that upload; the prefix is `default` or `default-merkledb` and means nothing (spec 9, row 1). The
-/// other names are those of older clients (spec 5.0).
+/// For Xet clients that upload; the prefix is `default` or `default-merkledb` and means nothing
+/// (spec 9, row 1). The other names are those of older clients (spec 5.0).
 fn for_writers() -> Vec<Route> {
     vec![
         Route::post("/v1/xorbs/{prefix}/{hash}", Write, xorbs::upload_xet)
             .costs(Upload)
             .also(&["/xorbs/{prefix}/{hash}", "/xorb/{prefix}/{hash}"])
-            .says("Store a xorb, as Xet clients do")
+            .says("Store a xorb, for Xet clients")
             .takes(octets())
-            .answers(200, "stored, or there already", Content::json::<WasInsertedJson>()),
+            .answers(200, "stored now or before", Content::json::<WasInsertedJson>()),
         Route::post("/v1/shards", Write, shards::register)
             .costs(Upload)
             .also(&["/shards", "/shard/{prefix}/{hash}"])
             .says("Register the files of a shard")
             .takes(octets())
-            .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
+            .answers(200, "registered now or before", Content::json::<RegisteredJson>()),
         Route::put("/shard/{prefix}/{hash}", Write, shards::register)
             .costs(Upload)
-            .says("Register the files of a shard, as clients before 1.1.10 do")
+            .says("Register the files of a shard, for clients before 1.1.10")
             .takes(octets())
-            .answers(200, "registered, or known already", Content::json::<RegisteredJson>()),
+            .answers(200, "registered now or before", Content::json::<RegisteredJson>()),
         Route::post("/v2/shards", Write, shards::register_events)
             .costs(Upload)
             .says("Register the files of a shard, with a line of JSON per event")
@@ -91,19 +92,23 @@ fn for_writers() -> Vec<Route> {
             .answers(200, "events; the last one is the result", Content::bytes("application/x-ndjson")),
         Route::get("/v1/chunks/{prefix}/{hash}", Read, chunks::find)
             .also(&["/chunks/{prefix}/{hash}", "/chunk/{prefix}/{hash}"])
-            .says("A shard that says which xorb has a chunk")
+            .says("A shard that names the xorb of a chunk")
             .answers(200, "the shard", octets())
             .fails(&[404]),
         Route::delete("/v1/files/{file}", Write, removal::file)
             .costs(Light)
-            .says("Remove the repository's claim to a file; the file goes with the last one")
-            .query("repo", "whose claim; for tokens that administer all repositories, which remove all claims else")
+            .says("Remove the repository's claim to a file; the last claim removes the file")
+            .query(
+                "repo",
+                "the repository whose claim is removed; without it an admin token for all repositories \
+                removes all claims",
+            )
             .answers(200, "removed", Content::json::<RemovedFileJson>())
             .fails(&[403, 404]),
         Route::get("/v1/token", None, refresh::refresh)
             .costs(Open)
             .audited()
-            .says("Another token of the repository and scope of a refresh token, which is the bearer token here")
+            .says("A new token of the repository and scope of the refresh token in Authorization")
             .answers(200, "the token", Content::json::<RefreshedTokenJson>())
             .fails(&[401]),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
@@ -113,23 +118,24 @@ fn for_writers() -> Vec<Route> {
     ]
 }
 
-/// For Xet clients from 1.8.0 on, which ask for a grant before each upload and take a 404 for "no grants here".
+/// For Xet clients from 1.8.0 on, which ask for a grant before each upload and take a 404 for "no
+/// grants here".
 fn for_granted() -> Vec<Route> {
     vec![
         Route::post("/v1/xorb-grants/{prefix}/{hash}", Write, grants::ask)
             .costs(Light)
-            .says("Ask to upload a xorb")
+            .says("Request an upload grant for a xorb")
             .takes(Content::json::<GrantRequestJson>())
             .answers(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
-            .answers(200, "the xorb is there already; nothing need be sent", Content::json::<WasInsertedJson>())
+            .answers(200, "the xorb is already stored; no upload needed", Content::json::<WasInsertedJson>())
             .fails(&[404, 507]),
         Route::put("/v1/grants/{xorb}", None, grants::send)
             .costs(Upload)
-            .says("Send the bytes of a grant, with the Content-Length asked for, to its URL, which carries its own authority")
+            .says("Upload the bytes of a grant, with the granted Content-Length, to its signed URL")
             .query("s", "the signature")
             .required()
             .takes(octets())
-            .answers(200, "taken; commit the grant", None)
+            .answers(200, "received; commit the grant", None)
             .fails(&[403, 412]),
         Route::post("/v1/xorb-commits/{prefix}/{hash}/grant/{id}", Write, grants::commit)
             .costs(Light)
@@ -145,39 +151,39 @@ fn for_readers() -> Vec<Route> {
     vec![
         Route::get("/v1/reconstructions", Read, reconstructions::batch_get)
             .also(&["/reconstructions"])
-            .says("What several files are made of")
+            .says("Reconstructions of several files")
             .query("file_id", "hash of a file; may be given several times")
-            .of(schema::hashes(400))
+            .of(schema::hashes(reconstructions::MAX_QUERY_COUNT))
             .answers(200, "all of them", Content::json::<BatchJson>())
             .fails(&[404]),
         Route::post("/v1/reconstructions", Read, reconstructions::batch_post)
             .costs(Light)
-            .says("What several files are made of, as the documents have it")
+            .says("Reconstructions of several files, by a JSON list")
             .takes(Content::json::<FileKeysJson>())
             .answers(200, "all of them", Content::json::<BatchJson>())
             .fails(&[404]),
         Route::get("/v1/reconstructions/{file}", Read, reconstructions::v1)
             .also(&["/reconstructions/{file}", "/reconstruction/{file}"])
-            .says("What a file is made of, with a URL for every run of chunks")
+            .says("Reconstruction of a file, with a URL for each run of chunks")
             .header("range", FILE_RANGE)
             .of(schema::byte_range())
-            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
+            .query("chunk_byte_sizes", "true: include the raw length of each chunk, for ranges up to 1 GiB")
             .answers(200, "its terms", Content::json::<ReconstructionV1Json>())
             .fails(&[404, 416]),
         Route::get("/v2/reconstructions/{file}", Read, reconstructions::v2)
-            .says("What a file is made of, with a URL for every xorb")
+            .says("Reconstruction of a file, with a URL for each xorb")
             .header("range", FILE_RANGE)
             .of(schema::byte_range())
-            .query("chunk_byte_sizes", "true: with the raw length of every chunk, for ranges up to 1 GiB")
+            .query("chunk_byte_sizes", "true: include the raw length of each chunk, for ranges up to 1 GiB")
             .answers(200, "its terms", Content::json::<ReconstructionV2Json>())
             .fails(&[404, 416]),
         Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
             .costs(Light)
-            .says("What a client must know to edit a file in the middle")
+            .says("Chunk hashes that a client needs to edit a file in place")
             .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
             .of(schema::closed_byte_ranges())
             .required()
-            .answers(200, "which parts to chunk anew, and a summary of the rest", Content::json::<ChunkHashesJson>())
+            .answers(200, "the windows to rechunk, and a summary of the rest", Content::json::<ChunkHashesJson>())
             .fails(&[404]),
         Route::get("/v1/files/{file}", Read, files::read)
             .costs(Light)
@@ -186,14 +192,14 @@ fn for_readers() -> Vec<Route> {
             .answers(200, "the file", octets())
             .answers(206, "the bytes of the Range header", octets())
             .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .answers(304, "as If-None-Match has it", None)
+            .answers(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416]),
         Route::get("/v1/data/{xorb}", None, transfer::data)
             .costs(Light)
-            .says("Bytes of a xorb, by a URL out of a reconstruction, which carries its own authority")
+            .says("Bytes of a xorb, by a signed URL from a reconstruction")
             .query("s", "the signature")
             .required()
-            .header("range", "one of the ranges that were signed, or all of them in their order")
+            .header("range", "one of the signed ranges, or all of them in order")
             .of(schema::closed_byte_ranges())
             .required()
             .answers(206, "the bytes", octets())
@@ -206,24 +212,24 @@ fn for_readers() -> Vec<Route> {
 fn for_lists() -> Vec<Route> {
     vec![
         Route::get("/v1/files", Read, listing::files)
-            .says("The files that the token may read, a page at a time")
-            .query("after", "the `next` of the page before")
+            .says("The files that the token may read, paged")
+            .query("after", "the `next` of the previous page")
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
             .answers(200, "a page", Content::json::<FilesPageJson>()),
         Route::get("/v1/xorbs", Read, listing::xorbs)
-            .says("All xorbs, a page at a time; for tokens of all repositories")
-            .query("after", "the `next` of the page before")
+            .says("All xorbs, paged; for tokens of all repositories")
+            .query("after", "the `next` of the previous page")
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
             .answers(200, "a page", Content::json::<XorbsPageJson>())
             .fails(&[403]),
         Route::get("/v1/usage", Read, usage::usage)
-            .says("What the token's repository has and may have, or, for tokens that administer all, each repository")
-            .query("repo", "this repository alone")
-            .query("after", "the `next` of the page before")
+            .says("Usage and quota of the token's repository, or of each repository for an admin token of all")
+            .query("repo", "only this repository")
+            .query("after", "the `next` of the previous page")
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
             .answers(200, "a page", Content::json::<UsagePageJson>())
@@ -235,21 +241,22 @@ fn for_lists() -> Vec<Route> {
     ]
 }
 
-/// For whoever runs this.
+/// For operators.
 fn for_operators() -> Vec<Route> {
     vec![
-        Route::get("/healthz", None, health::live).costs(Open).says("Whether the process answers").answers(
+        Route::get("/healthz", None, health::live).costs(Open).says("Liveness probe: the process responds").answers(
             200,
-            "it does",
+            "alive",
             Content::json::<StatusJson>(),
         ),
-        Route::get("/readyz", None, health::ready)
-            .costs(Open)
-            .says("Whether the store takes data and the index answers")
-            .answers(200, "they do", Content::json::<ReadyJson>()),
+        Route::get("/readyz", None, health::ready).costs(Open).says("Readiness probe: store and index work").answers(
+            200,
+            "ready",
+            Content::json::<ReadyJson>(),
+        ),
         Route::get("/metrics", Admin, health::metrics)
             .costs(Light)
-            .says("Everything that is counted, for Prometheus")
+            .says("Metrics for Prometheus (OpenMetrics text)")
             .answers(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
         Route::get("/openapi.json", None, openapi::document()).costs(Open).says("This document").answers(
             200,

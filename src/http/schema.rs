@@ -1,4 +1,5 @@
-//! Schemas of the OpenAPI document that types alone do not say: forms of texts, closed lists, ranges of numbers.
+//! Schemas of the OpenAPI document that types alone do not say: forms of texts, closed lists,
+//! ranges of numbers.
 
 use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type};
 use utoipa::openapi::{Ref, RefOr};
@@ -9,7 +10,7 @@ use super::code::Code;
 /// A hash in text: 64 hex digits. In responses they are in lower case.
 #[derive(ToSchema)]
 #[schema(pattern = "^[0-9a-fA-F]{64}$", min_length = 64, max_length = 64)]
-#[expect(dead_code, reason = "it stands for hashes in the document, and has no values")]
+#[expect(dead_code, reason = "it represents hashes in the document and has no values")]
 pub(super) struct HashText(String);
 
 /// A reference to [`HashText`], which is always in the document.

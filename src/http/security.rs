@@ -1,5 +1,6 @@
-//! Headers for browsers, which nobody means to use here and somebody will: an answer must not become a page, a script or
-//! part of somebody else's page, and its address must not get about.
+//! Security headers for browsers, even though this is not a server for browsers: a response must
+//! not be rendered as a page, run as a script or embedded into another site, and its URL must not
+//! leak.
 
 use axum::extract::State;
 use axum::http::header::{
@@ -10,10 +11,11 @@ use axum::response::Response;
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// A year, as is the custom; not for other hosts below this one, of which this server knows nothing.
+/// A year, as is the custom; not for other hosts below this one, of which this server knows
+/// nothing.
 const ONE_YEAR: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// What every answer has.
+/// Headers of every response.
 const ALWAYS: [(HeaderName, HeaderValue); 4] = [
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
@@ -21,12 +23,13 @@ const ALWAYS: [(HeaderName, HeaderValue); 4] = [
     (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];
 
-/// Adds them to an answer. `is_encrypted`: this server speaks TLS itself, so it can promise that it will go on doing so;
-/// behind a proxy that promise is the proxy's.
+/// Adds them to a response. `is_encrypted`: this server speaks TLS itself, so it adds HSTS; behind
+/// a proxy that is the proxy's task.
 pub(super) async fn protect(State(is_encrypted): State<bool>, mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.extend(ALWAYS);
-    // What says nothing of caches is for who has asked, and for now: a plan has URLs with an authority of their own.
+    // What says nothing of caches is for who has asked, and for now: a plan has URLs with an
+    // authority of their own.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if is_encrypted {
         headers.insert(STRICT_TRANSPORT_SECURITY, ONE_YEAR);

@@ -1,12 +1,13 @@
-//! Bytes of xorbs on their way out, a piece of 256 KiB or so at a time, and each piece when it is its reader's turn.
+//! Sends bytes of xorbs in pieces of about 256 KiB, each with a permit.
 //!
-//! A download of a gigabyte is thousands of turns. So whoever asks for a little in the middle of it waits for the pieces
-//! that are being sent just now and one more, and not for the gigabyte. A turn is for the processor: while a piece has to
-//! come from the disk, it is given back.
+//! A download of a gigabyte takes thousands of permits. So a small request that arrives in the
+//! middle waits for the pieces that are being sent and one more, not for the gigabyte. A permit is
+//! for the CPU: it is returned while a piece is read from the disk.
 //!
-//! Whoever gets a turn goes on behind everything that is ready by then ([`in_line`]). A task that finds a turn free and
-//! works at once never leaves anybody in the gate: of a hundred that are ready each takes its turn when the runtime comes to
-//! it, in the order of the runtime, and who has just asked is behind all of them.
+//! A task that gets a permit continues behind all tasks that are ready by then
+//! ([`yield_to_ready`]). If a task used a free permit at once, the gate would never have a queue: a
+//! hundred ready tasks would each take their permit when the runtime schedules them, in the order
+//! of the runtime, and a new request would be behind all of them.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,10 +24,10 @@ use tokio::task::yield_now;
 use tracing::Span;
 
 use super::AppState;
+use super::conn_state::{Arriving, ConnState};
 use super::error::Problem;
-use super::outlet::{Arriving, Outlet};
 use super::tenant::Sharer;
-use crate::runtime::fair::{Tenant, Turn};
+use crate::runtime::fair::{Permit, Tenant};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::{Cas, ReadError, ReadStream, StoreError};
@@ -35,7 +36,7 @@ use crate::service::{Cas, ReadError, ReadStream, StoreError};
 #[derive(Clone, Debug)]
 pub(super) struct Recipient {
     pub(super) tenant: Tenant,
-    outlet: Arc<Outlet>,
+    conn: Arc<ConnState>,
 }
 
 impl FromRequestParts<AppState> for Recipient {
@@ -43,45 +44,45 @@ impl FromRequestParts<AppState> for Recipient {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
         let tenant = Sharer::of(state.auth, &parts.extensions);
-        // There is one on every connection; without, a turn ends when the next one begins.
-        let outlet = parts.extensions.get::<Arc<Outlet>>().cloned().unwrap_or_default();
-        Ok(Self { tenant, outlet })
+        // Every connection has one; without it, a permit ends when the next one begins.
+        let conn = parts.extensions.get::<Arc<ConnState>>().cloned().unwrap_or_default();
+        Ok(Self { tenant, conn })
     }
 }
 
 impl Recipient {
-    /// Receives a body, in turns where many arrive.
+    /// Receives a body, in permits where many arrive.
     pub(super) fn receive(self, cas: &Cas) -> Arriving {
-        self.outlet.receive(cas.arrival_turn(self.tenant))
+        self.conn.receive(cas.arrival_turn(self.tenant))
     }
 }
 
-/// An answer whose first turn has come.
+/// A response with the permit of its first piece.
 pub(super) struct Sending {
     cas: Cas,
     metrics: Arc<Metrics>,
     recipient: Recipient,
     /// Gone where something had to wait for the disk.
-    turn: Option<Turn>,
+    permit: Option<Permit>,
 }
 
 impl Sending {
-    /// Waits for the first turn: to be done before anything is opened.
+    /// Waits for the first permit: to be done before anything is opened.
     pub(super) async fn begin(state: &AppState, recipient: Recipient) -> Result<Self, Problem> {
-        let turn = in_line(state.cas.read_turn(recipient.tenant).await?).await;
-        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, turn: Some(turn) })
+        let permit = yield_to_ready(state.cas.read_turn(recipient.tenant).await?).await;
+        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, permit: Some(permit) })
     }
 
-    /// Opens what is to be sent, in this turn unless that has to wait for the disk.
+    /// Opens what is to be sent, in this permit unless that has to wait for the disk.
     pub(super) async fn open<T>(&mut self, opening: impl Future<Output = T>) -> T {
-        in_turn(&mut self.turn, self.recipient.tenant, opening).await
+        with_permit(&mut self.permit, self.recipient.tenant, opening).await
     }
 
-    /// A stream of so many bytes as a body. A failure is logged once, here, and cuts the connection, so that no client
-    /// takes a short body for a whole one.
+    /// A stream of so many bytes as a body. A failure is logged once, here, and cuts the
+    /// connection, so that no client takes a short body for a whole one.
     pub(super) fn body(self, len: u64, stream: ReadStream) -> Body {
-        let Self { cas, metrics, recipient, turn } = self;
-        let flow = Flow { cas, metrics, recipient, turn, stream, left: len, span: Span::current() };
+        let Self { cas, metrics, recipient, permit } = self;
+        let flow = Flow { cas, metrics, recipient, permit, stream, left: len, span: Span::current() };
         Body::from_stream(unfold(flow, |mut flow| async move {
             let piece = flow.next().await?;
             Some((piece, flow))
@@ -94,7 +95,7 @@ struct Flow {
     metrics: Arc<Metrics>,
     recipient: Recipient,
     /// For the first piece.
-    turn: Option<Turn>,
+    permit: Option<Permit>,
     stream: ReadStream,
     left: u64,
     span: Span,
@@ -102,64 +103,64 @@ struct Flow {
 
 impl Flow {
     async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
-        // Of who takes nothing there is one piece, though the connection would have room for another one.
-        self.recipient.outlet.sent().await;
+        // Buffer at most one piece for a stalled reader.
+        self.recipient.conn.sent().await;
         if self.left == 0 {
             return None;
         }
-        match self.next_in_turn().await {
-            Ok((piece, turn)) => {
+        match self.next_with_permit().await {
+            Ok((piece, permit)) => {
                 self.left = self.left.saturating_sub(piece.len() as u64);
                 self.metrics.sent_bytes.inc_by(piece.len() as u64);
-                self.recipient.outlet.hold(turn, piece.len());
+                self.recipient.conn.hold(permit, piece.len());
                 Some(Ok(piece))
             }
             Err(None) => None,
             Err(Some(error)) => {
-                self.span.in_scope(|| tracing::error!(error = %chain(&error), "an answer was cut off"));
+                self.span.in_scope(|| tracing::error!(error = %chain(&error), "response cut off"));
                 self.left = 0;
                 Some(Err(error))
             }
         }
     }
 
-    async fn next_in_turn(&mut self) -> Result<(Bytes, Turn), Option<ReadError>> {
+    async fn next_with_permit(&mut self) -> Result<(Bytes, Permit), Option<ReadError>> {
         let tenant = self.recipient.tenant;
-        let mut turn = match self.turn.take() {
-            Some(turn) => Some(turn),
-            None => Some(next_turn(&self.cas, tenant).await?),
+        let mut permit = match self.permit.take() {
+            Some(permit) => Some(permit),
+            None => Some(next_permit(&self.cas, tenant).await?),
         };
-        let piece = match in_turn(&mut turn, tenant, self.stream.next()).await {
+        let piece = match with_permit(&mut permit, tenant, self.stream.next()).await {
             Some(Ok(piece)) => piece,
             Some(Err(error)) => return Err(Some(error)),
             None => return Err(None),
         };
-        match turn {
-            Some(turn) => Ok((piece, turn)),
-            None => Ok((piece, next_turn(&self.cas, tenant).await?)),
+        match permit {
+            Some(permit) => Ok((piece, permit)),
+            None => Ok((piece, next_permit(&self.cas, tenant).await?)),
         }
     }
 }
 
-async fn next_turn(cas: &Cas, tenant: Tenant) -> Result<Turn, Option<ReadError>> {
-    let turn = cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
-    Ok(in_line(turn).await)
+async fn next_permit(cas: &Cas, tenant: Tenant) -> Result<Permit, Option<ReadError>> {
+    let permit = cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
+    Ok(yield_to_ready(permit).await)
 }
 
-/// A turn that has come, after everything that is ready: most of that only wants to be in a line.
-pub(super) async fn in_line(turn: Turn) -> Turn {
+/// Continues with a permit after all ready tasks: most of them only need to enter the queue.
+pub(super) async fn yield_to_ready(permit: Permit) -> Permit {
     yield_now().await;
-    turn
+    permit
 }
 
-/// Does something for a tenant within its turn. What has to wait, and that is for the disk, waits without: those whose bytes
-/// are in memory need not wait for it, too. The disk has lines of its own.
-async fn in_turn<T>(turn: &mut Option<Turn>, tenant: Tenant, work: impl Future<Output = T>) -> T {
+/// Runs work for a tenant with its permit. The permit is paused while the work waits for the disk,
+/// so that readers of cached bytes need not wait for it. The disk has its own queues.
+async fn with_permit<T>(permit: &mut Option<Permit>, tenant: Tenant, work: impl Future<Output = T>) -> T {
     let mut work = pin!(tenant.doing(work));
     if let Some(done) = poll_immediate(&mut work).await {
         return done;
     }
-    *turn = None;
+    *permit = None;
     work.await
 }
 
@@ -175,31 +176,31 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_there_is_taken_within_the_turn_and_what_has_to_wait_waits_without_in_the_line_of_its_tenant() {
-        let (gate, tenant) = (FairGate::patient(1), Tenant::new(7));
-        let mut turn = Some(gate.wait(tenant, 1).await);
-        assert_eq!(in_turn(&mut turn, tenant, ready(1)).await, 1);
-        assert_eq!((turn.is_some(), gate.load()), (true, (1, 0)));
+        let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(7));
+        let mut permit = Some(gate.wait(tenant, 1).await);
+        assert_eq!(with_permit(&mut permit, tenant, ready(1)).await, 1);
+        assert_eq!((permit.is_some(), gate.load()), (true, (1, 0)));
         let (sender, receiver) = oneshot::channel();
-        let waiting = in_turn(&mut turn, tenant, async { (receiver.await, Tenant::current()) });
-        // The other one gets its turn while this one waits, and then lets it go on.
+        let waiting = with_permit(&mut permit, tenant, async { (receiver.await, Tenant::current()) });
+        // The other one gets its permit while this one waits, and then lets it go on.
         let (waited, _) = tokio::join!(waiting, async {
             let _turn = gate.wait(Tenant::new(8), 1).await;
             sender.send(()).unwrap();
         });
-        assert_eq!((waited, turn.is_none(), gate.load()), ((Ok(()), tenant), true, (0, 0)));
+        assert_eq!((waited, permit.is_none(), gate.load()), ((Ok(()), tenant), true, (0, 0)));
         assert_eq!(Tenant::current(), Tenant::SERVER);
     }
 
     #[tokio::test]
     async fn who_gets_a_turn_at_once_lets_those_in_line_who_are_ready() {
-        let (gate, order) = (FairGate::patient(1), Arc::new(Mutex::new(Vec::new())));
+        let (gate, order) = (FairGate::unbounded(1), Arc::new(Mutex::new(Vec::new())));
         let work = |tenant, count| {
             let (gate, order) = (gate.clone(), Arc::clone(&order));
             async move {
                 for _ in 0..count {
-                    let turn = in_line(gate.wait(Tenant::new(tenant), 1).await).await;
+                    let permit = yield_to_ready(gate.wait(Tenant::new(tenant), 1).await).await;
                     order.lock().unwrap().push(tenant);
-                    drop(turn);
+                    drop(permit);
                 }
             }
         };

@@ -21,10 +21,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::crowd::{Crowd, REFUSAL};
-use super::linger::{Lingering, answer};
+use super::conn_state::{Answering, ConnState, PacedStream};
+use super::connection_limiter::{ConnectionLimiter, REFUSAL};
+use super::drain::{DrainingSocket, answer};
 use super::origin::Peer;
-use super::outlet::{Answering, Outlet, Watched};
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
@@ -32,26 +32,27 @@ use crate::runtime::system::bound_unsent;
 use crate::runtime::task::TaskGroup;
 use crate::service::Transfer;
 
-/// Bytes of a request's head, and of what follows a chunked body, at most. nginx takes 32 KiB. While it arrives there may be twice as
-/// many.
+/// Bytes of a request's head, and of what follows a chunked body, at most. nginx takes 32 KiB.
+/// While it arrives there may be twice as many.
 const MAX_HEAD_LEN: usize = 64 << 10;
 
-/// Bytes that hyper makes room for, at most. Which connections may read so many is up to [`outlet`](super::outlet): if all did, it
-/// would be most of the server's memory.
+/// Maximum size of hyper's read buffer. [`conn_state`](super::conn_state) decides which connections
+/// may fill it: for all of them it would be most of the server's memory.
 const MAX_READ_LEN: usize = 512 << 10;
 
-/// Bytes of answers that the kernel takes for a client who does not: one piece, beside what is on its way. Without this it
-/// takes up to 4 MiB for each, and where a thousand do so the kernel's memory for all sockets is short: it throws away
-/// what has arrived for others, who wait 200 ms until it is sent again.
+/// Maximum unsent bytes in the kernel's send buffer: one piece, beside the bytes in flight. Without
+/// this limit it takes up to 4 MiB per connection; with a thousand slow clients the kernel then
+/// runs out of socket memory and drops received packets, which are resent after 200 ms.
 const MAX_UNSENT_LEN: u32 = 256 << 10;
 
-/// Connections that the kernel keeps until they are accepted: as many as Linux allows by default (`net.core.somaxconn`), to which
-/// it cuts more. With the 1024 that are tokio's, of 1200 that came at once up to 162 were cut off after two seconds, in which
-/// their clients thought that they were connected (`cargo bench --bench overload`); so it was none in four runs.
+/// Connections that the kernel keeps until they are accepted: as many as Linux allows by default
+/// (`net.core.somaxconn`), to which it cuts more. With the 1024 that are tokio's, of 1200 that came
+/// at once up to 162 were cut off after two seconds, in which their clients thought that they were
+/// connected (`cargo bench --bench overload`); so it was none in four runs.
 const BACKLOG: u32 = 4096;
 
-/// How long the head of a connection's first request may take: a client connects when it has something to ask. As long as a
-/// handshake may take.
+/// How long the head of a connection's first request may take: a client connects when it has
+/// something to ask. As long as a handshake may take.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
@@ -75,12 +76,12 @@ pub struct ConnectionLimits {
     pub max_count: usize,
     /// Whose connections are those of many.
     pub trusted_proxies: Arc<[IpNet]>,
-    /// Longest time until a request's head is complete, counted from the end of the one before. The first one has ten seconds
-    /// at most.
+    /// Longest time until a request's head is complete, counted from the end of the one before. The
+    /// first one has ten seconds at most.
     pub idle: Duration,
-    /// What a client has to take of an answer.
+    /// Minimum pace of a response.
     pub send_pace: Pace,
-    /// How long answers in flight may take when the server is told to stop.
+    /// How long responses in flight may take after a stop signal.
     pub drain: Duration,
 }
 
@@ -100,13 +101,14 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// What every connection is served by. A head may take so long.
 pub(super) fn configured(idle: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // A client may say that it sends no more, and still wait for its answer.
+    // A client may shut down its sending half, and still wait for its response.
     http.half_close(true).timer(TokioTimer::new()).header_read_timeout(idle);
     http.max_header_size(MAX_HEAD_LEN).max_buf_size(MAX_READ_LEN);
     http
 }
 
-/// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time allowed, and returns.
+/// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time
+/// allowed, and returns.
 pub async fn serve(
     listener: TcpListener,
     site: Site,
@@ -116,7 +118,7 @@ pub async fn serve(
 ) {
     let http = Arc::new(configured(limits.idle));
     let (tasks, graceful) = (TaskGroup::new(), GracefulShutdown::new());
-    let crowd = Crowd::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
+    let limiter = ConnectionLimiter::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
     let first_head = limits.idle.min(FIRST_HEAD_TIMEOUT);
     // The first ends handshakes and what nothing was asked on, the second ends everything.
     let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
@@ -130,102 +132,102 @@ pub async fn serve(
         let (stream, peer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Some(mut member) = crowd.admit(peer.0.ip()) else {
+        let Some(mut permit) = limiter.admit(peer.0.ip()) else {
             metrics.connections_refused.inc();
-            tracing::debug!(peer = %peer.0.ip(), "there are too many connections, or too many of this address");
-            // As far as it goes: a client that does not see it sees the end of the connection, which is all that one
-            // that speaks TLS can see.
+            tracing::debug!(peer = %peer.0.ip(), "connection refused: limit reached, overall or for this address");
+            // As far as it goes: a client that does not see it sees the end of the connection,
+            // which is all that one that speaks TLS can see.
             if site.tls.is_none() {
                 let _ = stream.try_write(REFUSAL);
             }
             continue;
         };
-        let outlet = Arc::new(Outlet::default());
-        let stream = Watched::new(stream, Arc::clone(&outlet), limits.send_pace, stopping.clone());
+        let conn = Arc::new(ConnState::default());
+        let stream = PacedStream::new(stream, Arc::clone(&conn), limits.send_pace, stopping.clone());
         let (site, http, watcher, metrics) =
             (site.clone(), Arc::clone(&http), graceful.watcher(), Arc::clone(&metrics));
         let (stopping, cutting_off) = (stopping.clone(), cutting_off.clone());
         tasks.spawn(async move {
-            if stopping.run_until_cancelled(member.seat(&outlet)).await.is_none() {
+            if stopping.run_until_cancelled(permit.seat(&conn)).await.is_none() {
                 return;
             }
             metrics.connections.inc();
             let connection = async {
                 let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
                 match opened {
-                    Some(Ok(opened)) => converse(&http, opened, (peer, &outlet, first_head), site, watcher).await,
-                    Some(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                    Some(Ok(opened)) => converse(&http, opened, (peer, &conn, first_head), site, watcher).await,
+                    Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     None => {}
                 }
             };
             let until_evicted = async {
                 tokio::select! {
                     () = connection => {}
-                    () = member.evicted() => tracing::debug!("a connection without a request made room for another one"),
+                    () = permit.evicted() => tracing::debug!("closed an idle connection to accept a new one"),
                 }
             };
-            // What is dropped here holds no promise; that it ended is still noted, wherever requests are noted.
+            // What is dropped here was not acknowledged; its end is still in the audit log.
             let _ = cutting_off.run_until_cancelled(until_evicted).await;
             metrics.connections.dec();
-            if outlet.is_cut_off() {
+            if conn.is_cut_off() {
                 metrics.slow_readers.inc();
             }
-            drop(member);
+            drop(permit);
         });
     }
     drop(listener);
     // Before the connections are told: they look at it then.
     stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
-        tracing::warn!("the time for requests in flight is over; what is left is cut off");
+        tracing::warn!("drain_timeout is over; cutting off requests in flight");
         cutting_off.cancel();
     }
     tasks.join().await;
 }
 
-/// Answers the requests of one connection until it ends.
+/// Serves the requests of one connection until it ends.
 async fn converse(
     http: &http1::Builder,
     opened: Opened,
-    (peer, outlet, first_head): (Peer, &Arc<Outlet>, Duration),
+    (peer, conn, first_head): (Peer, &Arc<ConnState>, Duration),
     site: Site,
     watcher: Watcher,
 ) {
     let unread = Arc::new(AtomicBool::new(false));
     let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
-    let stream = TokioIo::new(Lingering::new(opened.stream, Arc::clone(&unread)));
-    let sender = Arc::clone(outlet);
+    let stream = TokioIo::new(DrainingSocket::new(opened.stream, Arc::clone(&unread)));
+    let sender = Arc::clone(conn);
     let service = service_fn(move |request| {
         let mut request = normalise(request, &site.prefix);
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(Arc::clone(&sender));
-        let (outlet, router, unread) = (Arc::clone(&sender), router.clone(), Arc::clone(&unread));
+        let (conn, router, unread) = (Arc::clone(&sender), router.clone(), Arc::clone(&unread));
         async move {
             // A connection that was evicted is dropped while this waits.
-            let Some(in_flight) = outlet.begin() else { return pending().await };
+            let Some(in_flight) = conn.begin() else { return pending().await };
             let response = answer(router, unread, request).await?;
-            outlet.send(response.extensions().get::<Arc<Transfer>>().cloned());
+            conn.send(response.extensions().get::<Arc<Transfer>>().cloned());
             Ok::<_, Infallible>(response.map(|body| Answering { body, _in_flight: in_flight }))
         }
     });
     let no_head = async {
         sleep(first_head).await;
-        if outlet.has_begun() {
+        if conn.has_begun() {
             pending::<()>().await;
         }
     };
     tokio::select! {
         served = watcher.watch(http.serve_connection(stream, service)) => {
             if let Err(error) = served {
-                tracing::debug!(%error, "a connection broke");
+                tracing::debug!(%error, "connection failed");
             }
         }
-        () = no_head => tracing::debug!("no request came on a new connection"),
+        () = no_head => tracing::debug!("closed a new connection that sent no request"),
     }
 }
 
@@ -233,13 +235,14 @@ fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     // Kernels and sandboxes that do not know this one serve all the same.
     if let Err(error) = bound_unsent(&stream, MAX_UNSENT_LEN) {
-        tracing::debug!(%error, "what the kernel keeps for a slow client is not bounded");
+        tracing::debug!(%error, "cannot bound the socket's send buffer");
     }
     Ok(stream)
 }
 
-/// The path as the router knows it. An endpoint that is given with a trailing slash gives `//v1/…` (clients concatenate);
-/// it means `/v1/…`. And a proxy may hand on the prefix under which it is reached, or not.
+/// The path as the router knows it. An endpoint that is given with a trailing slash gives `//v1/…`
+/// (clients concatenate); it means `/v1/…`. And a proxy may hand on the prefix under which it is
+/// reached, or not.
 fn normalise<B>(mut request: Request<B>, prefix: &str) -> Request<B> {
     let given = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let rest = given.strip_prefix(prefix).filter(|rest| rest.starts_with('/')).unwrap_or(given);

@@ -20,13 +20,12 @@ pub(super) async fn find(
     HashPath(sha256): HashPath<Sha256>,
 ) -> Result<Json<Sha256Json>, Problem> {
     let known = state.cas.find_sha256(&claims, sha256).await?;
-    let known =
-        known.ok_or_else(|| Problem::new(Code::NotFound, format!("No file is known by the sha256 {sha256}.")))?;
+    let known = known.ok_or_else(|| Problem::new(Code::NotFound, format!("No file has the sha256 {sha256}.")))?;
     let state = if known.is_verified { "verified" } else { "claimed" };
     Ok(Json(Sha256Json { file: known.file.to_string(), sha256: sha256.to_string(), state }))
 }
 
-/// Answer of `GET /v1/sha256/{digest}`.
+/// Response to `GET /v1/sha256/{digest}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Sha256Json {
     #[schema(value_type = HashText)]

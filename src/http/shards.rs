@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AppState;
-use super::audit::Trail;
+use super::audit::AuditContext;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::Problem;
@@ -25,15 +25,15 @@ use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::{ReceivedShard, RegisterError, RegisteredShard, UploadError};
 
-/// How long a registration may take before its answer begins without it. What is refused sooner is refused with a
-/// status; later there is only the event in the stream.
+/// Time after which the response of a running registration begins. A rejection before has a status;
+/// later it is only an event in the stream.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long the body of a shard may take, however steadily it comes: it holds a slot that others may wait for. 80 MiB in
-/// that time are 90 kB/s.
+/// How long the body of a shard may take, however steadily it comes: it holds a slot that others
+/// may wait for. 80 MiB in that time are 90 kB/s.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Pause between two signs of life in the stream; clients give up after 300 seconds of silence.
+/// Interval of the keep-alive events in the stream; clients give up after 300 seconds of silence.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
 type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterError>> + Send>>;
@@ -55,27 +55,27 @@ pub(super) async fn register_events(
     State(state): State<AppState>,
     Caller(claims): Caller,
     Sharer(tenant): Sharer,
-    trail: Trail,
+    context: AuditContext,
     body: Body,
 ) -> Result<Response<Body>, Problem> {
     let mut registering = begin(state, claims, tenant, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
         // Stock clients show people the sentence of an event; of a status they show the number.
-        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &trail)),
+        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &context)),
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
     };
-    let events = unfold((first, trail), |(progress, trail)| async {
+    let events = unfold((first, context), |(progress, context)| async {
         let (event, next) = match progress {
             Progress::Over => return None,
             Progress::Done(event) => (event, Progress::Over),
             Progress::Running(mut registering) => match timeout(HEARTBEAT, &mut registering).await {
                 Err(_) => (json!({ "type": "validating", "verified": 0, "total": 1 }), Progress::Running(registering)),
                 Ok(Ok(shard)) => (result_event(shard), Progress::Over),
-                Ok(Err(error)) => (error_event(error, &trail), Progress::Over),
+                Ok(Err(error)) => (error_event(error, &context), Progress::Over),
             },
         };
-        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), (next, trail)))
+        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), (next, context)))
     });
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
@@ -108,8 +108,8 @@ fn result_event(shard: RegisteredShard) -> Value {
     json!({ "type": "result", "result": u8::from(shard.was_new) })
 }
 
-fn error_event(error: RegisterError, trail: &Trail) -> Value {
+fn error_event(error: RegisterError, context: &AuditContext) -> Value {
     let problem = Problem::from(error);
-    trail.failed_late(problem.code().as_str());
+    context.failed_late(problem.code().as_str());
     json!({ "type": "error", "message": problem.detail(), "code": problem.code().as_str(), "retryable": problem.is_retryable() })
 }

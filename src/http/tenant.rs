@@ -1,5 +1,5 @@
-//! Whose share a request is of: of its token's repository and subject, or of the address that it comes from where there
-//! are no tokens. A URL of data says it itself.
+//! Whose share a request is of: of its token's repository and subject, or of the address that it
+//! comes from where there are no tokens. A URL of data says it itself.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -38,7 +38,8 @@ impl FromRequestParts<AppState> for Sharer {
     }
 }
 
-/// The address that counts: of IPv6 the network of 64 bits, of which whoever has one address has all.
+/// The address that identifies a tenant: for IPv6 the /64 network, since a client with one address
+/// has all of it.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
@@ -50,7 +51,8 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
 pub(super) fn of_address(address: IpAddr) -> Tenant {
     let number = match address {
         IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),
-        // The upper half is all there is. That of this machine's own address is 0, which is the server's number; nobody has 1.
+        // The upper half is the network. It is 0 for loopback, which is the server's own number, so
+        // 1 is used instead; no network has 1.
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default().max(1),
     };
     Tenant::new(number)

@@ -42,10 +42,10 @@ impl KeySource for NoOthers {
     }
 }
 
-/// Uploads that are under way before anybody's body is read in turns.
+/// Uploads that are under way before anybody's body is read in permits.
 const FIRST_COUNT: i64 = 8;
 
-/// A server without tokens, with one turn for pieces of bodies and no store but memory.
+/// A server without tokens, with one permit for pieces of bodies and no store but memory.
 async fn state(folder: &Path) -> AppState {
     let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock));
     let index = Arc::new(SqliteIndex::open(&folder.join("index.sqlite")).await.unwrap());
@@ -106,7 +106,7 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
             until(|| metrics.uploads_in_flight.get() == count).await;
             stream
         };
-        let turn = cas.read_turn(Tenant::new(1)).await.unwrap();
+        let permit = cas.read_turn(Tenant::new(1)).await.unwrap();
         let mut first = Vec::new();
         for _ in 0..FIRST_COUNT {
             first.push(begin().await);
@@ -120,7 +120,7 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
         assert_eq!(cas.reads_waiting(), 0, "nothing has arrived");
         next.write_all(xorb.bytes()).await.unwrap();
         until(|| cas.reads_waiting() == 1).await;
-        drop(turn);
+        drop(permit);
         assert_eq!(status(&mut next).await, "HTTP/1.1 200");
         assert_eq!(cas.reads_waiting(), 0);
         stop.cancel();
@@ -265,19 +265,19 @@ async fn an_address_gets_a_part_of_what_takes_no_token() {
             stream
         };
         let flood = of_address("127.0.0.1".parse().unwrap());
-        let mut turns = Vec::new();
-        while let Some(turn) = cas.open_turn(flood).now_or_never() {
-            turns.push(turn.unwrap());
+        let mut permits = Vec::new();
+        while let Some(permit) = cas.open_turn(flood).now_or_never() {
+            permits.push(permit.unwrap());
         }
         let mut same = ask("127.0.0.1").await;
         assert_eq!(status(&mut ask("127.0.0.2").await).await, "HTTP/1.1 200");
         assert_eq!(same.try_read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-        drop(turns);
+        drop(permits);
         assert_eq!(status(&mut same).await, "HTTP/1.1 200");
         stop.cancel();
     };
     let both = async { tokio::join!(serving, asking) };
-    timeout(Duration::from_secs(60), both).await.expect("each has its turn");
+    timeout(Duration::from_secs(60), both).await.expect("each has its permit");
 }
 
 #[tokio::test]

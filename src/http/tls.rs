@@ -1,10 +1,10 @@
-//! TLS on the server's own port.
+//! TLS on the server's port.
 //!
-//! A connection keeps the certificate with which it began; the next one gets the one that was put in its place last. A
-//! handshake has its own time, apart from that of requests, and is done where it keeps nobody else waiting. Who sends
-//! plain HTTP is not left with a broken connection: his request gets an answer that says so.
+//! A connection uses the certificate that was current when it began. A handshake has its own time
+//! limit, apart from that of requests, and runs in the task of its connection. Plaintext on the TLS
+//! port gets an HTTP response that says so.
 //!
-//! TLS 1.2 and 1.3, HTTP/1.1 and nothing else. Client certificates are not asked for.
+//! TLS 1.2 and 1.3, only HTTP/1.1. Client certificates are not requested.
 
 use std::io;
 use std::pin::Pin;
@@ -21,46 +21,49 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::outlet::Watched;
+use super::conn_state::PacedStream;
 
-/// How long a client may take to its first request's first byte: for two round trips, some KiB and one signature. As long
-/// as our own client gives a connection; whoever stalls holds a connection's slot no longer than that.
+/// Time limit for the handshake: two round trips, some KiB and one signature. The same as the
+/// connect timeout of our own client; a stalled client holds a connection slot no longer than that.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that are read from a socket at once. TLS by itself reads 4 KiB at a time, and a body that is read in turns would take
-/// sixteen times as many of them as one without TLS.
+/// Bytes that are read from a socket at once. TLS by itself reads 4 KiB at a time, and a body that
+/// is read in permits would take sixteen times as many of them as one without TLS.
 const READ_LEN: usize = 64 << 10;
 
-/// First byte of whatever speaks TLS: the record type "handshake" (RFC 8446, section 5.1). No method of HTTP has it.
+/// First byte of whatever speaks TLS: the record type "handshake" (RFC 8446, section 5.1). No
+/// method of HTTP has it.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
 /// A certificate with its chain and its private key, which belong together.
 #[derive(Clone, Debug)]
 pub struct Identity(Arc<ServerConfig>);
 
-/// Why a certificate and a key are of no use.
+/// Why a certificate and a key are invalid.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// The text of the certificates is no PEM.
-    #[error("the certificates are no PEM")]
+    #[error("the certificates are not valid PEM")]
     Certificates(#[source] PemError),
     /// There is no certificate in it.
-    #[error("there is no certificate in PEM")]
+    #[error("no PEM certificate found")]
     NoCertificate,
     /// There is no key, or none in PEM.
-    #[error("there is no private key in PEM")]
+    #[error("no PEM private key found")]
     Key(#[source] PemError),
     /// They do not belong together, or are of a kind that is not supported.
-    #[error("the certificate and the key cannot be used together")]
+    #[error("the certificate and the key do not match")]
     Pair(#[source] rustls::Error),
 }
 
 impl Identity {
-    /// Reads certificates (the server's own first, then those that lead to its authority) and the key, both PEM.
+    /// Reads certificates (the server's own first, then those that lead to its authority) and the
+    /// key, both PEM.
     ///
     /// # Errors
     ///
-    /// One of them cannot be read, or the key is not that of the certificate. Dates and names are not looked at.
+    /// One of them cannot be read, or the key is not that of the certificate. Dates and names are
+    /// not looked at.
     pub fn parse(certificates: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
         let chain = chain.map_err(IdentityError::Certificates)?;
@@ -112,12 +115,12 @@ pub(super) struct Opened {
     pub(super) is_astray: bool,
 }
 
-/// Makes a connection ready: does the handshake where there is TLS.
+/// Prepares a connection: does the handshake if the server has TLS.
 ///
 /// # Errors
 ///
-/// The handshake fails, or takes too long, or the client goes away before it says anything.
-pub(super) async fn open(stream: Watched<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
+/// The handshake fails or takes too long, or the client disconnects before its first byte.
+pub(super) async fn open(stream: PacedStream<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
     let Some(tls) = tls else {
         return Ok(Opened { stream: Box::pin(stream), is_astray: false });
     };

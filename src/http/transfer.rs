@@ -1,4 +1,5 @@
-//! URLs of xorb data that carry their own authority (spec 5.10): making them, and serving what they allow.
+//! URLs of xorb data that carry their own authority (spec 5.10): making them, and serving what they
+//! allow.
 
 use std::sync::Arc;
 
@@ -21,13 +22,15 @@ use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, 
 use crate::service::gc::MIN_CONDEMNED;
 use crate::service::reconstruct::Descriptor;
 
-/// How long a URL is good for. It is fetched soon after it was given out, but may queue behind gigabytes.
+/// How long a URL is good for. It is fetched soon after it was given out, but may queue behind
+/// gigabytes.
 const URL_LIFE_SECS: u64 = 3600;
 
-// Nothing is written when a URL is given out: a xorb outlives its URLs because of what the service says there.
+// Nothing is written when a URL is given out: a xorb outlives its URLs because of what the service
+// says there.
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
 
-/// Makes URLs for one answer.
+/// Makes URLs for one response.
 pub(super) struct Urls {
     base: BaseUrl,
     ring: Arc<KeyRing>,
@@ -36,8 +39,9 @@ pub(super) struct Urls {
 }
 
 impl Urls {
-    /// URLs that begin with this, for downloads of this one's share. To be called before the answer is planned: URLs are
-    /// refused for a xorb that has moved since, and it may while the plan waits for its turn.
+    /// URLs with this base, for downloads that count towards this tenant's share. Call it before
+    /// the response is planned: a URL is rejected if its xorb was rewritten after it was signed,
+    /// which may happen while the plan waits for a permit.
     pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
         Self { base, ring: state.keys.current(), expires_unix_secs, tenant }
@@ -76,33 +80,34 @@ pub(super) async fn data(
     let refusal = || {
         Problem::new(
             Code::Forbidden,
-            "This URL does not allow that, or not any more; ask for the reconstruction again.",
+            "The URL is expired or does not allow this request; request the reconstruction again.",
         )
     };
     let permitted = checked.map_err(|refused| {
-        tracing::debug!(reason = refused.reason().name(), "a data URL was refused");
+        tracing::debug!(reason = refused.reason().name(), "data URL rejected");
         refusal().because(refused)
     })?;
     // Who fetches need not be who was given the URL, and comes from anywhere.
     recipient.tenant = permitted.tenant.unwrap_or(recipient.tenant);
     let stored = state.cas.find(xorb).await?;
-    let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("There is no xorb {xorb}.")))?;
+    let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("Xorb {xorb} not found.")))?;
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
-        // The xorb was healed in another serialization, so these ranges are now in the middle of something. Clients take
-        // a 403 as "expired" and ask again (spec 5.10).
+        // The xorb was healed in another serialization, so these ranges are now in the middle of
+        // something. Clients take a 403 as "expired" and ask again (spec 5.10).
         return Err(refusal());
     }
     let whole = stored.layout().whole();
     // Only the range counts here: a condition that fails would turn it into the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
     let representation = Representation::new(stored, Form::Serialized, whole);
-    // Without its range this is nothing, so a HEAD is about the range as well, though of others it is not (RFC 9110,
-    // section 14.2).
+    // Without its range this is nothing, so a HEAD is about the range as well, though of others it
+    // is not (RFC 9110, section 14.2).
     let mut response = representation.respond(&state, &Method::GET, &only_range, recipient).await?;
     if method == Method::HEAD {
         *response.body_mut() = Body::empty();
     }
-    // Who may have a part is not told more of the whole than its length, and the URL does not live for a year.
+    // Who may have a part is not told more of the whole than its length, and the URL does not live
+    // for a year.
     for name in [ETAG, X_XORB_CHUNK_RANGE, X_XORB_BYTE_RANGE] {
         response.headers_mut().remove(name);
     }

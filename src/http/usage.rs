@@ -20,18 +20,18 @@ pub(super) async fn usage(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let garbled = |what: &str| Problem::new(Code::InvalidRequest, what.to_owned());
-    let Query(pairs) = query.map_err(|_| garbled("The query string is garbled."))?;
+    let Query(pairs) = query.map_err(|_| garbled("The query string is malformed."))?;
     let (mut repo, mut after, mut count): (Option<RepoScope>, _, u32) = (None, None, u32::MAX);
     for (name, value) in pairs {
         match name.as_str() {
             "repo" => {
-                let malformed = |error| garbled(&format!("The parameter repo is no name of a repository: {error}."));
+                let malformed = |error| garbled(&format!("The parameter repo is not a repository name: {error}."));
                 repo = Some(value.parse().map_err(malformed)?);
             }
             "after" => after = Some(value),
             "limit" => {
                 let limit = value.parse().ok().filter(|limit| *limit > 0);
-                count = limit.ok_or_else(|| garbled("The parameter limit is a number above 0."))?;
+                count = limit.ok_or_else(|| garbled("The parameter limit must be a number above 0."))?;
             }
             // Proxies and signers add parameters of their own.
             _ => {}
@@ -39,7 +39,7 @@ pub(super) async fn usage(
     }
     let page = state.cas.usage(&claims, repo, after, count).await.map_err(|error| match error {
         UsageError::Foreign => {
-            let detail = "The usage of other repositories is told to tokens that administer all of them.";
+            let detail = "Reading the usage of other repositories requires an admin token for all repositories.";
             Problem::new(Code::Forbidden, detail)
         }
         UsageError::Store(error) => error.into(),
@@ -49,7 +49,7 @@ pub(super) async fn usage(
     json(&state, repos.len(), AnswerRoom::default(), || UsagePageJson { repos, next }).await
 }
 
-/// Answer of `GET /v1/usage`; `next` is what to give as `after` for the next page.
+/// Response to `GET /v1/usage`; `next` is the `after` of the next page.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UsagePageJson {
     repos: Vec<RepoUsageJson>,

@@ -11,7 +11,7 @@ use crate::format::{ByteRange, ChunkRange};
 use crate::service::reconstruct::PlannedTerm;
 use crate::service::{ChunkInfo, Uploaded};
 
-/// Answer of `POST /xorbs/{hash}`.
+/// Response to `POST /xorbs/{hash}`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UploadedJson {
     #[schema(value_type = HashText)]
@@ -34,7 +34,7 @@ impl From<Uploaded> for UploadedJson {
     }
 }
 
-/// Answer of `POST /v1/xorbs/{prefix}/{hash}` (spec 5.4.1).
+/// Response to `POST /v1/xorbs/{prefix}/{hash}` (spec 5.4.1).
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WasInsertedJson {
     pub(super) was_inserted: bool,
@@ -57,7 +57,8 @@ pub(super) struct ChecksumJson {
     pub(super) value: String,
 }
 
-/// Answer of `POST /v1/xorb-grants/{prefix}/{hash}`: what to send, where to, and under which id to commit it.
+/// Response to `POST /v1/xorb-grants/{prefix}/{hash}`: the upload request to send, and the id to
+/// commit.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GrantJson {
     pub(super) id: String,
@@ -67,7 +68,7 @@ pub(super) struct GrantJson {
     pub(super) headers: BTreeMap<String, String>,
 }
 
-/// Answer of `GET /xorbs/{hash}/chunks`.
+/// Response to `GET /xorbs/{hash}/chunks`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChunksJson {
     #[schema(value_type = HashText)]
@@ -105,7 +106,7 @@ impl From<ChunkInfo> for ChunkJson {
     }
 }
 
-/// Answer of `POST /v1/shards` (spec 5.6): 1 where something was new, else 0.
+/// Response to `POST /v1/shards` (spec 5.6): 1 if anything was new, else 0.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RegisteredJson {
     pub(super) result: u8,
@@ -121,7 +122,8 @@ pub(super) struct StatusJson {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ReadyJson {
     pub(super) status: &'static str,
-    /// `ok`, or `full` while less than `min_free_bytes` is free: reads and deletions go on, uploads are refused.
+    /// `ok`, or `full` while less than `min_free_space` is free: reads and deletions go on, uploads
+    /// are refused.
     pub(super) store: &'static str,
 }
 
@@ -136,7 +138,7 @@ pub(super) struct FileKeyJson {
     pub(super) hash: String,
 }
 
-/// Answer of `GET /v1/reconstructions/{file}` (spec 5.2). Xorbs are keys.
+/// Response to `GET /v1/reconstructions/{file}` (spec 5.2). Xorbs are keys.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ReconstructionV1Json {
     pub(super) offset_into_first_range: u64,
@@ -144,7 +146,7 @@ pub(super) struct ReconstructionV1Json {
     pub(super) fetch_info: BTreeMap<String, Vec<FetchInfoJson>>,
 }
 
-/// Answer of `GET /v2/reconstructions/{file}` (spec 5.1). Xorbs are keys.
+/// Response to `GET /v2/reconstructions/{file}` (spec 5.1). Xorbs are keys.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ReconstructionV2Json {
     pub(super) offset_into_first_range: u64,
@@ -152,7 +154,7 @@ pub(super) struct ReconstructionV2Json {
     pub(super) xorbs: BTreeMap<String, Vec<FetchJson>>,
 }
 
-/// Answer of the batch queries (spec 5.3). Files and xorbs are keys.
+/// Response to the batch queries (spec 5.3). Files and xorbs are keys.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct BatchJson {
     pub(super) files: BTreeMap<String, Vec<TermJson>>,

@@ -35,7 +35,8 @@ pub(super) async fn upload(
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
 
-/// `POST /v1/xorbs/{prefix}/{hash}`: the same with the slack that stock clients need (spec 3.6), and always 200.
+/// `POST /v1/xorbs/{prefix}/{hash}`: the same with the slack that stock clients need (spec 3.6),
+/// and always 200.
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -57,8 +58,9 @@ pub(super) async fn download(
     recipient: Recipient,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    // Clients ask before they upload, and do not send what is there: the answer is a promise, and kept like one. Memory
-    // does not know whether it can be. What is damaged is not there, so that it comes again.
+    // A client that checks before an upload skips a stored xorb, so the response is a promise: the
+    // xorb's lease is renewed in the index. A damaged xorb is reported as missing, so that it is
+    // uploaded again.
     if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }
@@ -85,7 +87,7 @@ pub(super) async fn list_chunks(
     json(&state, chunk_count, AnswerRoom::default(), answer).await
 }
 
-/// The xorb, if this caller may see it. That somebody may not is not told apart from that there is none.
+/// The xorb, if this caller may read it. Forbidden and missing are deliberately indistinguishable.
 async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<StoredXorb>, Problem> {
     let found = if caller.sees_all() { state.cas.find(hash).await? } else { None };
     found.ok_or_else(|| no_such_xorb(hash))
@@ -104,5 +106,5 @@ async fn receive(
 }
 
 fn no_such_xorb(hash: XorbHash) -> Problem {
-    Problem::new(Code::NotFound, format!("There is no xorb {hash}."))
+    Problem::new(Code::NotFound, format!("Xorb {hash} not found."))
 }

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use super::error::IndexError;
 use super::files::Claim;
 use crate::format::FileHash;
+use crate::format::shard::Term;
 
 /// A part of [`Index`](super::Index).
 pub trait ClaimIndex {
@@ -27,4 +28,15 @@ pub trait ClaimIndex {
         after: Option<FileHash>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
+
+    /// The only terms of those of these files that have one term and at most so many bytes, in no order.
+    fn single_terms(
+        &self,
+        files: Vec<FileHash>,
+        max_len: u64,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, Term)>, IndexError>>;
+
+    /// Settles claims that were found true, in one transaction: see
+    /// [`settle_claim`](super::Index::settle_claim). Returns how many of them were unverified.
+    fn settle_true_claims(&self, claims: Vec<Claim>) -> BoxFuture<'_, Result<u64, IndexError>>;
 }

@@ -29,6 +29,23 @@ macro_rules! suite {
     };
 }
 
+/// Runs every case on a fresh database each, and those before the semicolon once more on one that writes every
+/// registration in steps.
+macro_rules! suite_in_steps {
+    ($($case:ident)* $(; $($whole:ident)*)?) => {
+        suite! { $($case)* $($($whole)*)? }
+
+        mod sqlite_in_steps {
+            $(#[tokio::test] async fn $case() {
+                let folder = tempfile::tempdir().unwrap();
+                let index = super::SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap().in_steps();
+                super::$case(std::sync::Arc::new(index.clone())).await;
+                index.close().await;
+            })*
+        }
+    };
+}
+
 mod archive;
 mod claims;
 mod collect;
@@ -40,6 +57,7 @@ mod listing;
 mod named;
 mod records;
 mod repair;
+mod steps;
 mod usage;
 
 suite! {

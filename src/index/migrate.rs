@@ -27,6 +27,7 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (13, "store", include_str!("../../migrations/sqlite/0013_store.sql")),
     (14, "record_len", include_str!("../../migrations/sqlite/0014_record_len.sql")),
     (15, "claims_of_repos", include_str!("../../migrations/sqlite/0015_claims_of_repos.sql")),
+    (16, "registrations", include_str!("../../migrations/sqlite/0016_registrations.sql")),
 ];
 
 /// Brings the database to the version that this program knows.
@@ -56,7 +57,7 @@ pub(super) fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migr
 
 /// A database that this program can bring up to date only where it may write, or not at all.
 #[derive(Debug, Error)]
-#[error("its schema has version {found}, this program knows {known}: use the zorb that serves it")]
+#[error("its schema has version {found}, this program supports {known}: use the zorb that serves it")]
 struct OtherVersion {
     found: i64,
     known: i64,

@@ -24,6 +24,7 @@ mod migrate;
 mod records;
 mod rows;
 pub mod sqlite;
+mod steps;
 mod usage;
 
 use std::fmt::Debug;
@@ -45,6 +46,7 @@ pub use self::health::{
 };
 pub use self::listing::{FileEntry, XorbEntry};
 pub use self::records::{Recorded, StoreMark};
+pub use self::steps::{Begun, Cursor, Entered, RegisterIndex};
 pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage, record_len};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
@@ -163,7 +165,18 @@ pub struct Totals {
 
 /// The database. Each method is one transaction; see the module for what always holds.
 pub trait Index:
-    ClaimIndex + Collect + Compact + HealthIndex + Measure + Recorded + RepairIndex + Debug + Send + Sync + 'static
+    ClaimIndex
+    + Collect
+    + Compact
+    + HealthIndex
+    + Measure
+    + Recorded
+    + RegisterIndex
+    + RepairIndex
+    + Debug
+    + Send
+    + Sync
+    + 'static
 {
     /// The xorb, if readers may see it. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
@@ -236,6 +249,8 @@ pub trait Index:
     /// runs at the same time. What it leads to is compared with its allowance in the same transaction, so that of two
     /// registrations that exceed it together one is refused.
     /// The record with this number, which tells of it, is taken in the same transaction, unless everything was known.
+    /// One that is not [short](Registration::is_short) keeps others from writing; see [`RegisterIndex`]. The caller has
+    /// the locks of its files.
     fn register_of<'a>(
         &'a self,
         registration: &'a Registration,

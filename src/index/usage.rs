@@ -1,8 +1,11 @@
 //! What repositories have, and the limits on it.
 //!
 //! What a repository has follows from the files that it claims, and from nothing else: it changes in the transaction that
-//! changes a claim, or what a file refers to. A xorb counts once for each repository, in full, however many of its files
+//! changes a claim, or what a file refers to. A registration in steps counts from each step on, before its files are
+//! visible, so that a quota holds for what is under way. A xorb counts once for each repository, in full, however many of its files
 //! refer to it and whoever else has it. Xorbs that no file refers to count for nobody.
+
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
@@ -91,8 +94,8 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// The first limit that is exceeded by what was added. What is exceeded already refuses only what adds to it.
-    pub(super) fn excess(&self, before: Usage, after: Usage, is_owner_wide: bool) -> Option<Excess> {
+    /// The first limit that is exceeded by what was added, if one is. What is exceeded already refuses only what adds to it.
+    pub(crate) fn excess(&self, before: Usage, after: Usage, is_owner_wide: bool) -> Option<Excess> {
         let quantities = [
             (Quantity::Files, self.file_count, before.file_count, after.file_count),
             (Quantity::LogicalBytes, self.logical_len, before.logical_len, after.logical_len),
@@ -117,6 +120,9 @@ pub trait Measure {
     /// What repositories have, in the order of their names' bytes, from behind `after` on. Those without files are not
     /// among them.
     fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>>;
+
+    /// How long a write has kept other writers waiting at most, since the index was opened.
+    fn longest_write(&self) -> Duration;
 
     /// What the repositories have that have most bytes stored for them, the largest first.
     fn largest_usages(&self, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>>;

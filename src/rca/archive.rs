@@ -27,7 +27,8 @@ pub struct Entry {
     offset: u64,
     length: u64,
     session: u64,
-    /// Digest of the session up to the blob's end, to notice that the file is not the same any more.
+    /// Digest of the session up to the blob's end, to notice that the file is not the same any
+    /// more.
     seal: Digest,
 }
 

@@ -134,7 +134,7 @@ pub enum Error {
     #[error("another writer has the archive open")]
     Locked,
     /// An archive to create is not empty.
-    #[error("the archive to create exists and holds {len} bytes")]
+    #[error("the archive to create exists and has {len} bytes")]
     NotEmpty {
         /// Its length in bytes.
         len: u64,

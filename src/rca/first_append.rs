@@ -1,17 +1,19 @@
 //! Telling what a crash in the very first append left from a file that never was an archive.
 //!
-//! Nothing is committed in either, and to a reader both are empty archives with garbage. But to append cuts the garbage
-//! off, and it is somebody's data if the path was a slip of the keyboard: many formats begin with two zero bytes, and
-//! so do disk images; any file of less than ten bytes is "garbage" too.
+//! Nothing is committed in either, and to a reader both are empty archives with garbage. But an
+//! append truncates the garbage, which is a user's data if the path was mistyped: many formats and
+//! disk images begin with two zero bytes, and any file of less than ten bytes is "garbage" too.
 //!
-//! A first append writes a header of size 0, then a blob's block, front to back. So the file is, as far as it goes:
+//! A first append writes a header of size 0, then a blob's block, front to back. So the file is, as
+//! far as it goes:
 //!
 //! ```text
 //! 00 00  metadata(8)  varint of a blob, or 6 zeros for one that is filled in later   28 b5 2f fd (zstd)  …
 //! ```
 //!
-//! or, where the disk got the length before the bytes, zeros up to its end. Of less than a header one zero byte has to do:
-//! so begins the header of any archive of up to 255 bytes, committed or not, and no text.
+//! or, where the disk got the length before the bytes, zeros up to its end. Of less than a header
+//! one zero byte has to do: so begins the header of any archive of up to 255 bytes, committed or
+//! not, and no text.
 
 use std::io::{Read, Seek};
 
@@ -25,10 +27,11 @@ const HEADER_LEN: usize = 10;
 /// What every zstd frame begins with.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes of the file that are looked at, unless all are zero: an overlong varint beyond this is nobody's.
+/// Bytes of the file that are checked, unless all are zero: no writer makes a longer varint.
 const LOOK_LEN: usize = HEADER_LEN + 16;
 
-/// Whether a file without a committed chunk can be what a first append left when it was interrupted.
+/// Whether a file without a committed chunk can be what a first append left when it was
+/// interrupted.
 pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Error> {
     let io = |source| Error::Io { op: "read", offset: 0, source };
     source.rewind().map_err(io)?;

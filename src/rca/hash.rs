@@ -14,7 +14,7 @@ pub const DIGEST_LEN: usize = 8;
 
 /// A session's 64-bit BLAKE2s hash.
 ///
-/// It tells accidents, not attackers: whoever can write the archive can recompute it.
+/// It detects accidents, not attackers: anyone who can write the archive can recompute it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest(pub [u8; DIGEST_LEN]);
 
@@ -84,10 +84,10 @@ impl SessionHash {
         self.included.digest()
     }
 
-    /// Compares with a stored digest; `Ok` says which rule holds, if that can be told.
+    /// Compares with a stored digest; `Ok` has the rule that holds, if it can be determined.
     ///
     /// An archive has one rule: once `known`, a hash by the other one is a mismatch. (Reading on
-    /// with both would cost a second hash of every byte, for archives nobody writes.)
+    /// with both would cost a second hash of every byte, for archives that do not exist.)
     pub(crate) fn verify(&self, stored: Digest, known: Option<HashRule>) -> Result<Option<HashRule>, Digest> {
         let included = self.included.digest();
         let excluded = self.excluded.as_ref().map_or(included, Hasher::digest);

@@ -32,8 +32,8 @@ pub const DEFAULT_BUFFER_LEN: usize = 8 << 20;
 /// Bytes read or decompressed in one step: 128 KiB, zstd's largest block.
 pub(crate) const STEP_LEN: usize = 128 << 10;
 
-/// Bytes read at once where most of an archive is skipped: 4 KiB, a page of most systems. All that is wanted is a varint
-/// per block.
+/// Bytes read at once where most of an archive is skipped: 4 KiB, a page of most systems. All that
+/// is wanted is a varint per block.
 pub(crate) const SKIP_BUFFER_LEN: usize = 4 << 10;
 
 /// Widest first size field in bits that a [`Layout`](super::Layout) may have: 1024.

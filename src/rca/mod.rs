@@ -24,7 +24,7 @@
 //! for a reset, and its text leaves the hash bytes of reset blocks out of the hash. The reference
 //! neither writes nor reads either. We write what the reference writes. We read both, and say
 //! which ([`Dialect`]): a session is first judged by the reference's rule, then by the README's,
-//! and once a hash has told the rule the whole archive must follow it. `81 02` cannot be sound in
+//! and once a hash has told the rule the whole archive must follow it. `81 02` cannot be valid in
 //! the reference's reading (a reset of four bytes), so it is read as the README's, and reported
 //! as the short reset it otherwise is if the hash does not fit.
 //!
@@ -42,9 +42,10 @@
 //!   the writes before a sync got lost. A new archive may be of any length, with size 0.
 //! - In the one header write that commits: if the disk tears 16 bytes at a multiple of 0x8000
 //!   apart, a mixed header. Readers then find the blobs, followed by an error; the next [`Writer`]
-//!   mends it (`repair`).
-//! - In the very first append: a file in which nothing is committed. So is any file that begins with two zero bytes, or
-//!   has less than ten: [`Opened::is_foreign`] tells them apart, before something is cut off that was never ours.
+//!   repairs it (`repair`).
+//! - In the very first append: a file in which nothing is committed. So is any file that begins
+//!   with two zero bytes, or has less than ten: [`Opened::is_foreign`] tells them apart, before
+//!   something is cut off that was never ours.
 //!
 //! # What it does not do
 //!

@@ -8,8 +8,9 @@ use super::reader::{ReadOptions, Reader, SessionStart};
 
 /// The sessions of an archive, each of which can be read by itself.
 ///
-/// Finding them takes reading the varints of all blocks and skipping the rest: one small read per blob. Nothing is
-/// hashed on the way, so a session is to be believed only after it was read to its [`Event::Verified`].
+/// Finding them takes reading the varints of all blocks and skipping the rest: one small read per
+/// blob. Nothing is hashed on the way, so a session is to be believed only after it was read to its
+/// [`Event::Verified`].
 ///
 /// Memory: that of a [`Reader`] and some 300 bytes per session.
 ///
@@ -50,10 +51,11 @@ impl<R: Read + Seek> Outline<R> {
         self.blob_count
     }
 
-    /// A reader that is at the beginning of a session, counted from 0; `None` where there is no such session.
+    /// A reader that is at the beginning of a session, counted from 0; `None` where there is no
+    /// such session.
     ///
-    /// Its next events are the session's blobs and then [`Event::Verified`](super::Event::Verified); it would go on
-    /// into the session behind.
+    /// Its next events are the session's blobs and then
+    /// [`Event::Verified`](super::Event::Verified); it would go on into the session behind.
     ///
     /// # Errors
     /// [`Error::Io`].

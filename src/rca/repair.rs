@@ -1,4 +1,4 @@
-//! Telling a torn header write from damage, and mending it.
+//! Telling a torn header write from damage, and repairing it.
 //!
 //! The one write that commits an append replaces a header `old` of 10 to 16 bytes by `new`, at a
 //! multiple of 0x8000, so within one sector: real disks write it whole or not at all. Should it be
@@ -10,11 +10,11 @@
 //!   the chunk ended. Go back to it.
 //! - *Metadata mixed*: the size is the new one, the leading bytes are of the hash at the end, the
 //!   trailing ones of the hash before the last append. Go on to the new header if at least half
-//!   of the metadata is new, else back to the old one. (Nobody was told that the append is
-//!   committed, so either is right; each is vouched for by 32 bits of hash or more.)
+//!   of the metadata is new, else back to the old one. (The append was not acknowledged,
+//!   so either is right; each is proved by 32 bits of hash or more.)
 //!
-//! The mending writes go through states that are torn headers themselves, byte by byte where it
-//! goes back: they can be interrupted and mended again.
+//! Every intermediate state of the repair is a torn header itself: it can be interrupted and
+//! repeated.
 
 use std::io::{Read, Seek};
 use std::ops::Range;
@@ -137,7 +137,8 @@ impl Old {
     fn could_be_torn_to(&self, torn: &Chunk, file_len: u64) -> bool {
         let old = Chunk { size: self.size, ..torn.clone() };
         let last_byte = torn.size_bytes().last() == old.size_bytes().last();
-        // An equal size would make it no tear at all: then the header is fine and something else not.
+        // An equal size would make it no tear at all: then the header is fine and something else
+        // not.
         torn.size > self.size && (torn.end() <= file_len || last_byte)
     }
 
@@ -145,7 +146,7 @@ impl Old {
     fn go_back(&self, before: &[Chunk], torn: &Chunk) -> Settled {
         let (mut chunks, digest) = (before.to_vec(), self.metadata);
         if self.size == 0 {
-            // The chunk goes away as a whole, by the cut.
+            // The truncation removes the whole chunk.
             let digest = (!before.is_empty()).then_some(digest);
             return Settled { chunks, digest, patches: Vec::new(), torn: true };
         }

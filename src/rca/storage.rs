@@ -41,7 +41,7 @@ pub trait Storage: Read + Write + Seek {
 pub struct Lock(Option<File>);
 
 impl Lock {
-    /// For what nobody else can reach, or cannot be locked.
+    /// For storage that no other process can reach, or that cannot be locked.
     #[must_use]
     pub const fn none() -> Self {
         Self(None)
@@ -51,17 +51,17 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Some(file) = &self.0 {
-            // Closing the file is not enough: a process that another thread has forked keeps it open until it executes
-            // its program, and with it the lock. That this fails is of no use to anybody: closing is what is left.
+            // Closing the file is not enough: a process that another thread has forked keeps it
+            // open, and locked, until its exec. A failure is ignored: closing is the fallback.
             let _ = file.unlock();
         }
     }
 }
 
-/// Needs to be opened for reading and writing, *not* for appending.
+/// Must be opened for reading and writing, *not* for appending.
 ///
 /// The directory entry of a new file is not synced here: a store of one file does not know its
-/// directory, so whoever creates the file syncs the directory.
+/// directory, so the creator of the file syncs the directory.
 impl Storage for File {
     fn set_len(&mut self, len: u64) -> io::Result<()> {
         File::set_len(self, len)
@@ -78,7 +78,7 @@ impl Storage for File {
         match lock.try_lock() {
             Ok(()) => Ok(Some(Lock(Some(lock)))),
             Err(TryLockError::WouldBlock) => Ok(None),
-            // File systems without locks exist; refusing to back up onto them helps nobody.
+            // File systems without locks exist; a backup onto them is still useful.
             Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(Some(Lock::none())),
             Err(TryLockError::Error(e)) => Err(e),
         }

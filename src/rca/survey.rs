@@ -21,7 +21,7 @@ pub(crate) struct Settled {
     pub(crate) chunks: Vec<Chunk>,
     /// Hash of the last session; `None` without chunks, when there is no session either.
     pub(crate) digest: Option<Digest>,
-    /// Writes that mend a torn header, each of which leaves a state that can be mended again.
+    /// Writes that repair a torn header; after each of them the state can be repaired again.
     pub(crate) patches: Vec<Patch>,
     /// Whether the last header was torn.
     pub(crate) torn: bool,
@@ -39,8 +39,8 @@ impl Settled {
 /// - a chunk that runs past the end of the file is garbage if the chunk before it is full and has
 ///   the hash of everything so far (a crash of the reference, bug B2);
 /// - a header that is provably a mixture of the one before an append and the one after it is
-///   mended (see [`repair`]);
-/// - everything else that is not sound is refused.
+///   repaired (see [`repair`]);
+/// - everything else that is invalid is refused.
 pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Settled, Error> {
     let error = match (&found.tail, found.chunks.split_last()) {
         (Tail::Garbage, _) => match last_digest(source, &found.chunks, found.file_len) {

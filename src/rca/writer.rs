@@ -77,10 +77,11 @@ pub struct Opened {
     pub committed_end: u64,
     /// Bytes behind it that belong to nothing; the first append cuts them off.
     pub garbage_len: u64,
-    /// Whether the last header is a mixture of two, torn by a crash; the first append mends it.
+    /// Whether the last header is a mixture of two, torn by a crash; the first append repairs it.
     pub torn_header: bool,
-    /// Whether nothing is committed, and what is there is not what a first append leaves when it is interrupted: most
-    /// likely it never was an archive. The first append destroys it, so the caller should not go on without being told.
+    /// Whether nothing is committed, and what is there is not what a first append leaves when it is
+    /// interrupted: most likely it never was an archive. The first append destroys it, so the
+    /// caller should not go on without being told.
     pub is_foreign: bool,
 }
 
@@ -99,8 +100,8 @@ impl<S: Storage> Writer<S> {
     /// Opens an archive to append to it; an empty storage is an empty archive.
     ///
     /// Takes the storage's lock and keeps it as long as it lives. Reads the varints of all blocks
-    /// and hashes the last session, so that it does not append to damage in there. Nothing is decompressed, and the hashes of
-    /// earlier sessions are left to the readers.
+    /// and hashes the last session, so that it does not append to damage in there. Nothing is
+    /// decompressed, and the hashes of earlier sessions are left to the readers.
     ///
     /// # Errors
     /// [`Error::Locked`]; [`Error::ReadmeDialect`]; any damage that it would be wrong to cut off;
@@ -176,14 +177,13 @@ impl<S: Storage> Writer<S> {
         Ok(Appended { content_len, stored_len: committed_end.saturating_sub(offset), committed_end })
     }
 
-    /// Ends the session: the next append begins a new one, with its own hash and a fresh state of zstd. Writes nothing
-    /// by itself, and does nothing where the session has no blob yet.
+    /// Ends the session: the next append begins a new one, with its own hash and a fresh zstd
+    /// state. Writes nothing by itself, and does nothing if the session has no blob yet.
     ///
-    /// Whoever wants to find blobs without decompressing what is in front of them puts them into sessions of their
-    /// own: see [`Outline`].
+    /// Blobs in sessions of their own can be found without decompressing those before: see
+    /// [`Outline`].
     ///
-    /// # Errors
-    /// [`Error::Io`] if zstd gives no fresh state; the writer is then of no use.
+    /// # Errors [`Error::Io`] if zstd gives no fresh state; the writer is unusable afterwards.
     pub fn begin_session(&mut self) -> Result<(), Error> {
         let offset = self.chunker.committed_end();
         if self.reset.is_none() && offset > 0 {
@@ -193,11 +193,10 @@ impl<S: Storage> Writer<S> {
         Ok(())
     }
 
-    /// The sessions of what is committed. What a crash has left is mended and cut off first, as the next append would
-    /// do.
+    /// The committed sessions. Leftovers of a crash are repaired and truncated first, as by the
+    /// next append.
     ///
-    /// # Errors
-    /// [`Error::Poisoned`], [`Error::Io`], and as [`Outline::open`].
+    /// # Errors [`Error::Poisoned`], [`Error::Io`], and as [`Outline::open`].
     pub fn outline(&mut self, options: ReadOptions) -> Result<Outline<&mut S>, Error> {
         self.chunker.mend()?;
         Outline::open(self.chunker.storage(), options)

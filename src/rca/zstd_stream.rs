@@ -39,10 +39,9 @@ impl ZstdCompressor {
         Ok(ZstdCompressor { encoder })
     }
 
-    /// Takes `input`; what comes out so far is appended to `out`, the rest stays inside.
+    /// Compresses `input`; available output is appended to `out`, the rest stays buffered.
     ///
-    /// # Errors
-    /// What zstd says; the state is then of no use.
+    /// # Errors Errors of zstd; the state is unusable afterwards.
     pub fn compress(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let mut input = InBuffer::around(input);
         while input.pos() < input.src.len() {
@@ -51,10 +50,9 @@ impl ZstdCompressor {
         Ok(())
     }
 
-    /// Ends the block: appends to `out` everything needed to decompress what went in so far.
+    /// Ends the block: appends to `out` everything needed to decompress the input so far.
     ///
-    /// # Errors
-    /// What zstd says; the state is then of no use.
+    /// # Errors Errors of zstd; the state is unusable afterwards.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         while self.step(out, |encoder, out| encoder.flush(out))? > 0 {}
         Ok(())
@@ -120,8 +118,7 @@ impl ZstdDecompressor {
     /// After the end of the frame nothing is consumed or produced any more: see
     /// [`is_finished`](Self::is_finished).
     ///
-    /// # Errors
-    /// What zstd says; the state is then of no use until it is reset.
+    /// # Errors Errors of zstd; the state is unusable until it is reset.
     pub fn decompress(&mut self, input: &[u8], out: &mut [u8]) -> io::Result<Progress> {
         if self.finished {
             return Ok(Progress { consumed: 0, produced: 0 });

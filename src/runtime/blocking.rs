@@ -1,9 +1,10 @@
-//! The one door to blocking work: a counted share of tokio's blocking threads.
+//! The one door to blocking work: a limited share of tokio's blocking threads.
 //!
-//! A [`Pool`] lets so many closures run at once and makes the others wait, which is what bounds memory (each closure
-//! holds its buffers) and keeps a slow disk from taking every thread. Those who wait are served in turn
-//! ([`FairGate`]), so that the work of one tenant does not stand before that of all others. The turn travels *into* the
-//! closure: when a client hangs up, the future that waits is dropped, but the closure runs to its end and pays until then.
+//! A [`Pool`] runs a limited number of closures at once and queues the others, which bounds memory
+//! (each closure holds its buffers) and stops a slow disk from occupying every thread. The queue is
+//! fair ([`FairGate`]), so that the work of one tenant does not block that of others. The permit
+//! moves *into* the closure: when a client disconnects, the waiting future is dropped, but the
+//! closure runs to its end and holds its permit until then.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +22,7 @@ use super::fair::{FairGate, Tenant};
 /// A number of blocking closures that may run at once.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    turns: FairGate,
+    permits: FairGate,
 }
 
 /// Work that was started; dropping it does not stop the work.
@@ -45,11 +46,11 @@ impl Pool {
     /// A pool in which `count` closures may run at once, at least one.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self { turns: FairGate::patient(u32::try_from(count).unwrap_or(u32::MAX)) }
+        Self { permits: FairGate::unbounded(u32::try_from(count).unwrap_or(u32::MAX)) }
     }
 
-    /// Waits for its turn, in the line of the [current](Tenant::current) tenant, then runs the closure on a blocking thread.
-    /// Returns once the closure was started.
+    /// Waits for a permit, in the queue of the [current](Tenant::current) tenant, then runs the
+    /// closure on a blocking thread. Returns once the closure was started.
     pub async fn start<T, F>(&self, work: F) -> Running<T>
     where
         T: Send + 'static,
@@ -65,23 +66,23 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let turn = self.turns.wait(tenant, 1).await;
+        let permit = self.permits.wait(tenant, 1).await;
         let span = tracing::Span::current();
         let handle = tokio::task::spawn_blocking(move || {
             let result = span.in_scope(work);
-            drop(turn);
+            drop(permit);
             result
         });
         Running { handle }
     }
 
-    /// Whether anybody waits for a turn.
+    /// Whether a waiter is queued.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        self.turns.load().1 > 0
+        self.permits.load().1 > 0
     }
 
-    /// Runs the closure on a blocking thread when its turn comes, and waits for it.
+    /// Runs the closure on a blocking thread with a permit, and waits for it.
     pub async fn run<T, F>(&self, work: F) -> T
     where
         T: Send + 'static,
@@ -101,8 +102,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// Drops a value whose end may block, on a blocking thread, and does not wait for it. It takes no permit: what ends
-    /// gives memory and files back, and must not wait behind what takes them. Without a runtime it is dropped here.
+    /// Drops a value whose end may block, on a blocking thread, and does not wait for it. It takes
+    /// no permit: what ends gives memory and files back, and must not wait behind what takes them.
+    /// Without a runtime it is dropped here.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn dispose<T: Send + 'static>(&self, value: T) {
         match Handle::try_current() {
@@ -113,9 +115,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// Runs the closure on another blocking thread, beside the one that asks, which has its turn already and is to
-    /// [wait](Beside::wait) for the end. It takes no turn of its own: two that wait for each other's would wait for ever. Without a
-    /// runtime it runs when it is waited for.
+    /// Runs the closure on another blocking thread, beside the caller's thread, which holds a
+    /// permit and must [wait](Beside::wait) for the end. It takes no permit of its own: two callers
+    /// that wait for each other's permits would deadlock. Without a runtime it runs in `wait`.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn beside<T, F>(&self, work: F) -> Beside<T>
     where
@@ -135,8 +137,9 @@ impl Pool {
 }
 
 impl<T> Beside<T> {
-    /// Waits for the end of the work. Blocks. What no other thread has begun runs here: where the system gives no more threads,
-    /// it would be in line behind the one that waits. `None` where it has panicked on another thread.
+    /// Waits for the end of the work. Blocks. Work that no other thread has begun runs here: if the
+    /// system has no more threads, it would be queued behind its waiter. `None` if it panicked on
+    /// another thread.
     pub fn wait(self) -> Option<T> {
         begin(&self.work);
         self.result.recv().ok()
@@ -159,10 +162,10 @@ impl<T> fmt::Debug for Beside<T> {
 impl<T> Future for Running<T> {
     type Output = T;
 
-    /// Waits for the end of the work. A panic in there continues here.
+    /// Waits for the end of the work. A panic of the closure continues here.
     ///
-    /// The work is never cancelled: tokio drops closures only when the whole runtime goes away, and then nobody
-    /// polls this.
+    /// The work is never cancelled: tokio drops closures only when the whole runtime is dropped,
+    /// and then this is not polled.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match ready!(Pin::new(&mut self.handle).poll(context)) {
             Ok(result) => Poll::Ready(result),

@@ -8,8 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// What is open in this process, one entry each.
 const OPEN: &str = "/dev/fd";
 
-/// Raises the limit of this process as far as it may itself, and returns it. Service managers start programs with a limit
-/// of 1024 for the sake of those that use `select`.
+/// Raises the limit of this process as far as it may itself, and returns it. Service managers start
+/// programs with a limit of 1024 for the sake of those that use `select`.
 #[must_use]
 pub fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -25,7 +25,7 @@ pub fn raise_limit() -> usize {
 ///
 /// The system does not tell.
 pub fn open_count() -> io::Result<usize> {
-    // One of them is that of the folder which is read.
+    // One of them is that of the directory that is read.
     Ok(Path::new(OPEN).read_dir()?.count().saturating_sub(1))
 }
 

@@ -1,9 +1,9 @@
-//! The one door to publishing and removing files, for the store and for the commands that write files for people.
+//! The one door to publishing and removing files, for the store and for commands that write files.
 //!
-//! What is true after [`TempFile::publish`] returned `Ok`: the file has exactly the bytes written, under its final
-//! name, and both survive a power cut. What a crash can leave behind: a temporary file. In the store's own folder
-//! [`clear_folder`] removes it at the next start; beside a file of somebody's, its name says whose it was. What this
-//! does not protect from: a disk that says "synced" and lies.
+//! After [`TempFile::publish`] returned `Ok`, the file has exactly the bytes written, under its
+//! final name, and both survive a power cut. A crash can leave a temporary file. In the store's own
+//! directory [`clear_folder`] removes it at the next start; beside a user's file, its name tells
+//! the file that it belongs to. Not covered: a disk that acknowledges syncs that it did not do.
 //!
 //! All functions block.
 
@@ -25,7 +25,8 @@ use self::private::is_plain;
 pub(crate) use self::private::{open_lock, read_private};
 use super::system::{begin_writeback, set_direct};
 
-/// What has to divide addresses, places and lengths of what is written past the page cache: the largest block of a disk in use.
+/// What has to divide addresses, places and lengths of what is written past the page cache: the
+/// largest block of a disk in use.
 pub(crate) const DIRECT_ALIGNMENT: usize = 4096;
 
 /// A file under a temporary name. Dropped unpublished, it is removed.
@@ -37,12 +38,13 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// A new empty file in `folder`, which must be on the same file system as the final name: rename needs that.
+    /// A new empty file in the directory `folder`, which must be on the file system of the final
+    /// name: rename needs that.
     pub(crate) fn create(folder: &Path) -> io::Result<Self> {
         Self::create_at(folder.join(own_name()))
     }
 
-    /// A new empty file in the folder of `path`, which is where it is to be published.
+    /// A new empty file in the directory of `path`, where it will be published.
     pub(crate) fn create_beside(path: &Path) -> io::Result<Self> {
         Self::create_at(parent(path)?.join(own_name_beside()))
     }
@@ -58,16 +60,16 @@ impl TempFile {
         self.file_mut().write_all(bytes)
     }
 
-    /// Appends bytes past the page cache where the file system can do that, and as [`write`](Self::write) does where it cannot.
-    /// Their address, their length and their place in the file are to be multiples of [`DIRECT_ALIGNMENT`]. Nothing is
-    /// durable by that, either.
+    /// Appends bytes past the page cache where the file system can do that, and as
+    /// [`write`](Self::write) does where it cannot. Their address, their length and their place in
+    /// the file are to be multiples of [`DIRECT_ALIGNMENT`]. Nothing is durable by that, either.
     pub(crate) fn write_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = self.file_mut();
         if set_direct(file, true).is_err() {
             return file.write_all(bytes);
         }
-        // At a place that is said: ext4 of Linux 6.1.64 does not move the file's own after this, so that what follows would
-        // overwrite it.
+        // At a place that is said: ext4 of Linux 6.1.64 does not move the file's own after this, so
+        // that what follows would overwrite it.
         let begin = file.stream_position()?;
         let written = file.write_at(bytes, begin);
         // For this only: what follows may be of any length.
@@ -75,8 +77,8 @@ impl TempFile {
         self.write_rest(begin, written, bytes)
     }
 
-    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written at this place goes the
-    /// other way, which says why if that fails, too.
+    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written
+    /// at this place goes the other way, which says why if that fails, too.
     fn write_rest(&mut self, begin: u64, written: io::Result<usize>, bytes: &[u8]) -> io::Result<()> {
         let written_len = written.unwrap_or(0);
         let file = self.file_mut();
@@ -84,13 +86,14 @@ impl TempFile {
         file.write_all(&bytes[written_len..])
     }
 
-    /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by that, but the sync will
-    /// have less to do. Pages that are clean by then may leave memory, so this is for bytes that were written just now.
+    /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by
+    /// that, but the sync will have less to do. Pages that are clean by then may leave memory, so
+    /// this is for bytes that were written just now.
     pub(crate) fn begin_writeback(&mut self, bytes: Range<u64>) {
         begin_writeback(self.file_mut(), &bytes);
     }
 
-    /// Lets nobody but its owner read or write the file; to be called before anything is in it.
+    /// Restricts the file to its owner (mode 0600); call it before writing.
     pub(crate) fn restrict_to_owner(&mut self) -> io::Result<()> {
         self.file_mut().set_permissions(Permissions::from_mode(0o600))
     }
@@ -113,8 +116,8 @@ impl TempFile {
         self.file.as_mut().expect("the file is open until publish takes self")
     }
 
-    /// Makes the bytes durable, then the name: sync, close, rename, sync the folder, which must be there and durable.
-    /// Replaces what had that name.
+    /// Makes the bytes durable, then the name: sync, close, rename, sync of the directory, which
+    /// must exist and be durable. Replaces an existing file of that name.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
@@ -129,7 +132,8 @@ impl TempFile {
 }
 
 impl TempFile {
-    /// The same for a name that must be free: an error of kind [`io::ErrorKind::AlreadyExists`] where it is not.
+    /// The same for a name that must be free: an error of kind [`io::ErrorKind::AlreadyExists`]
+    /// where it is not.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub(crate) fn publish_new(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
@@ -137,7 +141,7 @@ impl TempFile {
         drop(file);
         match renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE).map_err(io::Error::from) {
             Ok(()) => self.published = true,
-            // File systems that cannot do that have links; the temporary name goes away with `self`.
+            // File systems without it have links; dropping `self` removes the temporary name.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
                 fs::hard_link(&self.path, path)?;
             }
@@ -147,8 +151,8 @@ impl TempFile {
     }
 }
 
-/// A folder under a temporary name, that only its owner may look into. Dropped unpublished, it is removed with all that
-/// is in it.
+/// A directory under a temporary name, accessible only by its owner. Removed with its contents if
+/// it is dropped unpublished.
 #[derive(Debug)]
 pub(crate) struct TempFolder {
     path: PathBuf,
@@ -156,14 +160,14 @@ pub(crate) struct TempFolder {
 }
 
 impl TempFolder {
-    /// A new empty folder in `folder`.
+    /// A new empty directory in `folder`.
     pub(crate) fn create(folder: &Path) -> io::Result<Self> {
         let path = folder.join(own_name_beside());
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, published: false })
     }
 
-    /// A new empty folder beside `path`, which is where it is to be published.
+    /// A new empty directory beside `path`, where it will be published.
     pub(crate) fn create_beside(path: &Path) -> io::Result<Self> {
         Self::create(parent(path)?)
     }
@@ -173,8 +177,9 @@ impl TempFolder {
         &self.path
     }
 
-    /// Gives the folder its name, durably: what is in it must be durable already. There may be an empty folder of that
-    /// name, whose permissions it takes over, but nothing else.
+    /// Renames the directory to its final name, durably; its contents must be durable already. An
+    /// empty directory of that name is replaced and its permissions are taken over; anything else
+    /// of that name is an error.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         match fs::metadata(path) {
@@ -201,22 +206,23 @@ impl Drop for TempFolder {
 impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.published {
-            // Only a courtesy: the next start removes every temporary file, whatever happens to this call.
+            // Only a courtesy: the next start removes every temporary file, whatever happens to
+            // this call.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Creates a folder unless it is there, and its parents; whatever there is afterwards is durable, also what another
-/// process has created and had no time to sync.
+/// Creates a directory and its parents if missing; afterwards all of them are durable, also those
+/// that another process created and did not sync.
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
-    // Without a dot at its end: what comes before that is not the folder above it.
+    // Without a dot at its end: the part before the dot is not the parent directory.
     let path: PathBuf = path.components().collect();
     match make_folder(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = parent(&path)?;
-            // The current folder is gone, or this is a place where nothing can be made: then it is not the folder above
-            // that is missing, and to go on would have no end.
+            // The current directory no longer exists, or nothing can be created here: then the
+            // parent is not what is missing, and continuing would never end.
             if above == path {
                 return Err(error);
             }
@@ -233,7 +239,8 @@ fn make_folder(path: &Path) -> io::Result<()> {
         Ok(()) => sync_folder(parent(path)?),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
             match sync_folder(parent(path)?) {
-                // Somebody else's folder, that we may not read: what is in it is not for us to make durable.
+                // A directory that this process may not read belongs to another user, who is
+                // responsible for its durability.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 result => result,
             }
@@ -242,7 +249,8 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates these folders in `path` unless they are there, and makes all of them durable with one sync.
+/// Creates missing ones of these directories in `path`, and makes all of them durable with one
+/// sync.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
     for name in names {
@@ -254,8 +262,8 @@ pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>
     sync_folder(path)
 }
 
-/// Removes temporary files that a process which died has left in the folder of `path`. Only where nobody else can be
-/// writing there.
+/// Removes temporary files of a dead process in the directory of `path`. Only for directories that
+/// no other process writes to.
 pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent(path)?)? {
         let entry = entry?;
@@ -266,11 +274,13 @@ pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file for reading and writing, and where there is none, makes an empty one whose name is durable.
+/// Opens a file for reading and writing, and where there is none, makes an empty one whose name is
+/// durable.
 pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Ok(file) => sync_folder(parent(path)?).map(|()| file),
-        // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a link points.
+        // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a
+        // link points.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::options().read(true).write(true).open(path),
         Err(error) => Err(error),
     }
@@ -285,7 +295,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Gives a file another name in the same folder, durably: what was done before is durable no later. Replaces what had it.
+/// Renames a file within its directory, durably; earlier changes are durable no later. Replaces an
+/// existing file of that name.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
@@ -293,15 +304,15 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_folder(parent(to)?)
 }
 
-/// Makes a file durable that somebody else has written.
+/// Makes a file durable that other code has written.
 pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     trace("sync the file");
     Ok(())
 }
 
-/// Removes every temporary file in a directory; returns how many there were. What has another name, or is not a file, was not put
-/// there by this program, and stays.
+/// Removes every temporary file in a directory; returns how many there were. What has another name,
+/// or is not a file, was not put there by this program, and stays.
 pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
     let paths = temp_files(path)?;
     paths.iter().try_for_each(fs::remove_file)?;
@@ -345,7 +356,7 @@ fn is_own_name_beside(name: &str) -> bool {
 
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
-    trace("sync the folder");
+    trace("sync the directory");
     Ok(())
 }
 
@@ -360,10 +371,10 @@ const fn trace(_: &'static str) {}
 
 fn parent(path: &Path) -> io::Result<&Path> {
     match path.parent() {
-        // The parent of a bare name is the current folder, which std spells as the empty path.
+        // The parent of a bare name is the current directory, which std spells as the empty path.
         Some(parent) if parent.as_os_str().is_empty() => Ok(Path::new(".")),
         Some(parent) => Ok(parent),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the root folder has no parent")),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the root directory has no parent")),
     }
 }
 

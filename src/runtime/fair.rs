@@ -1,23 +1,25 @@
-//! Turns that are shared out fairly: a semaphore that knows who is asking.
+//! A fair semaphore: permits are shared out between tenants.
 //!
-//! While there is room, whoever comes is let in. When there is none, everybody waits in a line of their own, and the
-//! lines are served in turn: who has one request waiting is served after at most one of everybody else, however many of
-//! those there are. Nobody is pushed out who is in; fairness therefore takes turns that are short. In a line those who have
-//! begun and those who have not are served in turn, so that who comes waits for one of the large requests of its own tenant, and
-//! not for all of them.
+//! While permits are free, every request gets one. Otherwise each tenant has its own queue, and the
+//! queues are served round-robin: a tenant with one waiting request is served after at most one
+//! request of each other tenant. Permits are never revoked, so fairness needs permits that are held
+//! briefly. Within a queue, running and new requests alternate, so that a new request waits for one
+//! of the large requests of its own tenant, and not for all of them.
 //!
-//! Who needs more units than there are is passed by those who need less, for two seconds at most.
+//! A request that needs more units than are free is overtaken by smaller ones, for two seconds at
+//! most.
 //!
-//! A gate may also [leave room](FairGate::leaving_room): then who has a crowd waiting does not get all that there is while
-//! others ask as well.
+//! A gate can also [pace](FairGate::pacing) a tenant with many waiting requests, so that it
+//! does not get all permits while other tenants ask as well.
 //!
-//! What it does not do: a turn that is held for long is held. [`Limits::per_tenant`] keeps one tenant from holding all.
+//! Not covered: a permit that is held for long. [`Limits::per_tenant`] keeps one tenant from
+//! holding all.
 
 mod limits;
-mod line;
-mod room;
+mod pacing;
+mod permit;
+mod queue;
 mod tenant;
-mod turn;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,16 +30,16 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::limits::{Busy, Limits};
-use self::line::{Line, Waiter};
-use self::room::{LOOK_PERIOD, Presence};
+use self::pacing::{Presence, RECHECK_INTERVAL};
+pub use self::permit::{Paused, Permit};
+use self::queue::{Queue, Waiter};
 pub use self::tenant::Tenant;
-pub use self::turn::{Paused, Turn};
 use super::task::TaskGroup;
 
 /// For how long those who need less may go before one who needs more than there is.
 const PASSING: Duration = Duration::from_secs(2);
 
-/// A counted number of units, shared out in turn. Cloning it is cheap and gives the same gate.
+/// A number of units, shared out round-robin. A clone is cheap and is the same gate.
 #[derive(Clone, Debug)]
 pub struct FairGate {
     shared: Arc<Shared>,
@@ -46,7 +48,7 @@ pub struct FairGate {
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// Time between two turns of a crowd while others are there; `None` where no room is left.
+    /// Time between two permits of a burst while other tenants are active; `None` without pacing.
     pause: Option<Duration>,
     state: Mutex<State>,
 }
@@ -56,11 +58,11 @@ struct State {
     /// Units that are out.
     taken: u32,
     /// Everybody who has units or waits.
-    lines: HashMap<Tenant, Line>,
-    /// Whose line is served next: everybody who waits, once.
-    ring: VecDeque<Tenant>,
+    queues: HashMap<Tenant, Queue>,
+    /// Whose queue is served next: everybody who waits, once.
+    order: VecDeque<Tenant>,
     presence: Presence,
-    /// Whether somebody will look again for lines that are not due.
+    /// Whether a re-check of queues that are not due is scheduled.
     is_watched: bool,
     /// Counts requests that waited.
     number: u64,
@@ -73,10 +75,11 @@ impl FairGate {
         Self::with_pause(limits, None)
     }
 
-    /// A gate that gives a tenant of whom more wait than there are units only so many turns as there are units in such a time,
-    /// while others ask as well. Turns of it must be given back within the runtime.
+    /// A gate that paces a tenant with more waiting requests than units: it gets only as many
+    /// permits per this time as there are units, while other tenants are active. Permits must be
+    /// returned within the runtime.
     #[must_use]
-    pub fn leaving_room(limits: Limits, period: Duration) -> Self {
+    pub fn pacing(limits: Limits, period: Duration) -> Self {
         Self::with_pause(limits, Some(period / limits.capacity.max(1)))
     }
 
@@ -89,43 +92,44 @@ impl FairGate {
         Self { shared: Arc::new(Shared { limits, pause, state: Mutex::default() }) }
     }
 
-    /// A gate of so many units for turns that are always waited for.
+    /// A gate of so many units for permits that are always waited for.
     #[must_use]
-    pub fn patient(capacity: u32) -> Self {
+    pub fn unbounded(capacity: u32) -> Self {
         Self::new(Limits { capacity, per_tenant: capacity, waiting_count: usize::MAX, patience: Duration::MAX })
     }
 
-    /// A turn of so many units, waited for as long as the limits say.
+    /// A permit of so many units; waits as long as the limits allow.
     ///
     /// # Errors
     ///
-    /// There was none in that time, or too many requests of this tenant wait already.
-    pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
+    /// No permit in that time, or too many requests of this tenant wait already.
+    pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Permit, Busy> {
         let asked = self.ask(tenant, weight, true);
-        self.await_turn((tenant, weight), asked?).await
+        self.await_permit((tenant, weight), asked?).await
     }
 
-    /// The same for who has begun: however many wait. To be used where those are bounded by something else.
+    /// The same for who has begun: however many wait. To be used where those are bounded by
+    /// something else.
     ///
     /// # Errors
     ///
     /// There was none in the time that the limits allow.
-    pub async fn go_on(&self, tenant: Tenant, weight: u32) -> Result<Turn, Busy> {
+    pub async fn acquire_next(&self, tenant: Tenant, weight: u32) -> Result<Permit, Busy> {
         let asked = self.ask(tenant, weight, false);
-        self.await_turn((tenant, weight), asked?).await
+        self.await_permit((tenant, weight), asked?).await
     }
 
-    /// A turn of so many units, however long that takes.
-    pub async fn wait(&self, tenant: Tenant, weight: u32) -> Turn {
+    /// A permit of so many units, however long it takes.
+    pub async fn wait(&self, tenant: Tenant, weight: u32) -> Permit {
         match self.ask(tenant, weight, false) {
-            Ok(Asked::Turn(turn)) => turn,
-            Ok(Asked::Queued(queued)) => queued.turn().await,
-            Err(_) => unreachable!("any number may wait"),
+            Ok(Asked::Permit(permit)) => permit,
+            Ok(Asked::Queued(queued)) => queued.permit().await,
+            Err(_) => unreachable!("the number of waiters is unbounded"),
         }
     }
 
-    /// A turn for later, as if it had been given back.
-    pub fn later(&self, tenant: Tenant, weight: u32) -> Paused {
+    /// A permit to be acquired later, as if it had been returned.
+    pub fn deferred(&self, tenant: Tenant, weight: u32) -> Paused {
         Paused { gate: self.clone(), tenant, weight }
     }
 
@@ -133,14 +137,14 @@ impl FairGate {
     #[must_use]
     pub fn load(&self) -> (u32, usize) {
         let state = self.shared.state();
-        (state.taken, state.lines.values().map(Line::waiting_count).sum())
+        (state.taken, state.queues.values().map(Queue::waiting_count).sum())
     }
 
-    async fn await_turn(&self, (tenant, weight): (Tenant, u32), asked: Asked) -> Result<Turn, Busy> {
+    async fn await_permit(&self, (tenant, weight): (Tenant, u32), asked: Asked) -> Result<Permit, Busy> {
         match asked {
-            Asked::Turn(turn) => Ok(turn),
-            Asked::Queued(queued) => match timeout(self.shared.limits.patience, queued.turn()).await {
-                Ok(turn) => Ok(turn),
+            Asked::Permit(permit) => Ok(permit),
+            Asked::Queued(queued) => match timeout(self.shared.limits.patience, queued.permit()).await {
+                Ok(permit) => Ok(permit),
                 Err(_) => Err(self.shared.busy(tenant, weight)),
             },
         }
@@ -152,59 +156,59 @@ impl FairGate {
         if self.shared.pause.is_some() {
             state.presence.note(tenant, Instant::now());
         }
-        if state.ring.is_empty() && self.shared.fits(&state, tenant, weight) {
-            return Ok(Asked::Turn(self.shared.take(&mut state, tenant, weight)));
+        if state.order.is_empty() && self.shared.fits(&state, tenant, weight) {
+            return Ok(Asked::Permit(self.shared.take(&mut state, tenant, weight)));
         }
-        let line = state.lines.entry(tenant).or_default();
-        if is_entering && line.entering_count() >= self.shared.limits.waiting_count {
+        let queue = state.queues.entry(tenant).or_default();
+        if is_entering && queue.entering_count() >= self.shared.limits.waiting_count {
             state.forget(tenant);
             drop(state);
             return Err(self.shared.busy(tenant, weight));
         }
         let (sender, receiver) = oneshot::channel();
-        let is_first = line.waiting_count() == 0;
+        let is_first = queue.waiting_count() == 0;
         state.number += 1;
         let number = state.number;
-        if let Some(line) = state.lines.get_mut(&tenant) {
-            line.push(Waiter { number, weight, since: Instant::now(), sender }, is_entering);
+        if let Some(queue) = state.queues.get_mut(&tenant) {
+            queue.push(Waiter { number, weight, since: Instant::now(), sender }, is_entering);
         }
         if is_first {
-            state.ring.push_back(tenant);
+            state.order.push_back(tenant);
         }
-        // Whoever waits before may wait for what this one does not need.
+        // An earlier waiter may wait for units that this one does not need.
         self.shared.serve(&mut state);
         Ok(Asked::Queued(Queued { shared: Arc::clone(&self.shared), tenant, number, receiver }))
     }
 }
 
 enum Asked {
-    Turn(Turn),
+    Permit(Permit),
     Queued(Queued),
 }
 
-/// A place in a line. Dropping it leaves the line.
+/// A place in a queue. Dropping it leaves the queue.
 struct Queued {
     shared: Arc<Shared>,
     tenant: Tenant,
     number: u64,
-    receiver: oneshot::Receiver<Turn>,
+    receiver: oneshot::Receiver<Permit>,
 }
 
 impl Queued {
-    async fn turn(mut self) -> Turn {
-        (&mut self.receiver).await.expect("whoever is in a line stays there until it is served or leaves")
+    async fn permit(mut self) -> Permit {
+        (&mut self.receiver).await.expect("a queued waiter stays queued until it is served or cancelled")
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // A turn that was given meanwhile is in the channel, and ends with it.
+        // A permit that was granted meanwhile is in the channel, and is released with it.
         let mut state = self.shared.state();
-        if let Some(line) = state.lines.get_mut(&self.tenant)
-            && line.remove(self.number)
+        if let Some(queue) = state.queues.get_mut(&self.tenant)
+            && queue.remove(self.number)
         {
-            if line.waiting_count() == 0 {
-                state.ring.retain(|tenant| *tenant != self.tenant);
+            if queue.waiting_count() == 0 {
+                state.order.retain(|tenant| *tenant != self.tenant);
             }
             state.forget(self.tenant);
             // The next one may need less.
@@ -224,44 +228,45 @@ impl Shared {
     }
 
     fn is_within_limit(&self, state: &State, tenant: Tenant, weight: u32) -> bool {
-        let taken = state.lines.get(&tenant).map_or(0, |line| line.taken);
+        let taken = state.queues.get(&tenant).map_or(0, |queue| queue.taken);
         taken == 0 || taken + weight <= self.limits.per_tenant
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, tenant: Tenant, weight: u32) -> Turn {
+    fn take(self: &Arc<Self>, state: &mut State, tenant: Tenant, weight: u32) -> Permit {
         state.taken += weight;
-        state.lines.entry(tenant).or_default().taken += weight;
-        Turn { shared: Arc::clone(self), tenant, weight }
+        state.queues.entry(tenant).or_default().taken += weight;
+        Permit { shared: Arc::clone(self), tenant, weight }
     }
 
-    /// Whether a line is not to be served yet, to leave room for others.
+    /// Whether a queue is paced and not due yet.
     fn is_put_off(&self, state: &mut State, tenant: Tenant) -> bool {
         if self.pause.is_none() {
             return false;
         }
         let now = Instant::now();
         let has_others = state.presence.has_others(tenant, now);
-        state.lines.get_mut(&tenant).is_some_and(|line| {
+        state.queues.get_mut(&tenant).is_some_and(|queue| {
             if !has_others {
-                line.due.forget();
+                queue.due.forget();
             }
-            line.due.is_later(now)
+            queue.due.is_later(now)
         })
     }
 
-    /// A line was served; if it is a crowd, the next of them waits while others are there.
+    /// A queue was served; if it has a burst, its next request waits while other tenants are
+    /// active.
     fn put_off(&self, state: &mut State, tenant: Tenant) {
         let Some(pause) = self.pause else { return };
         let now = Instant::now();
         if state.presence.has_others(tenant, now)
-            && let Some(line) = state.lines.get_mut(&tenant)
-            && line.waiting_count() >= self.limits.capacity as usize
+            && let Some(queue) = state.queues.get_mut(&tenant)
+            && queue.waiting_count() >= self.limits.capacity as usize
         {
-            line.due.put_off(now, pause);
+            queue.due.put_off(now, pause);
         }
     }
 
-    /// Gives out what there is to those who wait, and looks again where somebody is not due.
+    /// Grants free units to waiters, and schedules a re-check if a queue is not due.
     fn serve(self: &Arc<Self>, state: &mut State) {
         if !self.hand_out(state) || state.is_watched || Handle::try_current().is_err() {
             return;
@@ -269,46 +274,50 @@ impl Shared {
         state.is_watched = true;
         let shared = Arc::clone(self);
         TaskGroup::new().spawn(async move {
-            sleep(LOOK_PERIOD).await;
+            sleep(RECHECK_INTERVAL).await;
             let mut state = shared.state();
             state.is_watched = false;
             shared.serve(&mut state);
         });
     }
 
-    /// One of each line in turn, as far as there is something; whether a line was passed over that is not due. Where that is not
-    /// seen because somebody else waits for units before it, those are given back.
+    /// Grants to one waiter of each queue, round-robin, while units are free. Returns whether a
+    /// queue was skipped because it is not due. A queue behind a waiter for more units is not seen:
+    /// it is re-checked when those units are returned.
     fn hand_out(self: &Arc<Self>, state: &mut State) -> bool {
         let mut has_put_off = false;
-        // Lines in a row that cannot be served because of their tenant's own limit, or for the sake of others.
+        // Lines in a row that cannot be served because of their tenant's own limit, or for the sake
+        // of others.
         let mut passed_count = 0;
-        while passed_count < state.ring.len() {
-            let Some(tenant) = state.ring.pop_front() else { return has_put_off };
-            let Some((weight, since)) = state.lines.get(&tenant).and_then(Line::next) else { continue };
+        while passed_count < state.order.len() {
+            let Some(tenant) = state.order.pop_front() else { return has_put_off };
+            let Some((weight, since)) = state.queues.get(&tenant).and_then(Queue::next) else { continue };
             let is_put_off = self.is_put_off(state, tenant);
             has_put_off |= is_put_off;
             let is_too_large = state.taken + weight > self.limits.capacity;
             let may_be_passed = is_too_large && state.taken < self.limits.capacity && since.elapsed() < PASSING;
             if is_put_off || may_be_passed || !self.is_within_limit(state, tenant, weight) {
-                state.ring.push_back(tenant);
+                state.order.push_back(tenant);
                 passed_count += 1;
                 continue;
             }
             if is_too_large {
-                // It is this one's turn, and who needs less has gone before it for long enough: otherwise it might never come.
-                state.ring.push_front(tenant);
+                // This queue is next and was overtaken by smaller requests for long enough:
+                // otherwise it could starve.
+                state.order.push_front(tenant);
                 return has_put_off;
             }
             passed_count = 0;
-            let waiter = state.lines.get_mut(&tenant).and_then(Line::take_next);
-            let is_waiting = state.lines.get(&tenant).is_some_and(|line| line.waiting_count() > 0);
+            let waiter = state.queues.get_mut(&tenant).and_then(Queue::take_next);
+            let is_waiting = state.queues.get(&tenant).is_some_and(|queue| queue.waiting_count() > 0);
             if is_waiting {
-                state.ring.push_back(tenant);
+                state.order.push_back(tenant);
             }
-            let turn = self.take(state, tenant, weight);
-            if let Some(mut turn) = waiter.and_then(|waiter| waiter.sender.send(turn).err()) {
-                // It has just gone. Given back by hand: the turn's own end would want the lock that is held here.
-                turn.weight = 0;
+            let permit = self.take(state, tenant, weight);
+            if let Some(mut permit) = waiter.and_then(|waiter| waiter.sender.send(permit).err()) {
+                // It has just gone. Given back by hand: the permit's own end would want the lock
+                // that is held here.
+                permit.weight = 0;
                 state.give_back(tenant, weight);
             } else {
                 self.put_off(state, tenant);
@@ -320,10 +329,10 @@ impl Shared {
     /// The refusal of so many units for this tenant, with the reason.
     fn busy(&self, tenant: Tenant, weight: u32) -> Busy {
         let state = self.state();
-        let sharer_count = u32::try_from(state.lines.len().max(1)).unwrap_or(u32::MAX);
-        let line = state.lines.get(&tenant);
-        let taken = line.map_or(0, |line| line.taken);
-        let is_crowd = line.is_some_and(|line| line.entering_count() >= self.limits.waiting_count.max(1));
+        let sharer_count = u32::try_from(state.queues.len().max(1)).unwrap_or(u32::MAX);
+        let queue = state.queues.get(&tenant);
+        let taken = queue.map_or(0, |queue| queue.taken);
+        let is_crowd = queue.is_some_and(|queue| queue.entering_count() >= self.limits.waiting_count.max(1));
         let is_above = taken > self.limits.capacity / sharer_count
             || !self.is_within_limit(&state, tenant, weight.min(self.limits.capacity));
         Busy { is_above_share: is_crowd || is_above }
@@ -333,16 +342,17 @@ impl Shared {
 impl State {
     fn give_back(&mut self, tenant: Tenant, weight: u32) {
         self.taken = self.taken.saturating_sub(weight);
-        if let Some(line) = self.lines.get_mut(&tenant) {
-            line.taken = line.taken.saturating_sub(weight);
+        if let Some(queue) = self.queues.get_mut(&tenant) {
+            queue.taken = queue.taken.saturating_sub(weight);
         }
         self.forget(tenant);
     }
 
-    /// Forgets a tenant that neither has nor wants anything, so that the table is as long as there are requests.
+    /// Forgets a tenant that neither has nor wants anything, so that the table is as long as there
+    /// are requests.
     fn forget(&mut self, tenant: Tenant) {
-        if self.lines.get(&tenant).is_some_and(|line| line.taken == 0 && line.waiting_count() == 0) {
-            self.lines.remove(&tenant);
+        if self.queues.get(&tenant).is_some_and(|queue| queue.taken == 0 && queue.waiting_count() == 0) {
+            self.queues.remove(&tenant);
         }
     }
 }

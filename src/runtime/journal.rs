@@ -1,9 +1,10 @@
 //! Lines that are appended to a file, or to stdout, by one task.
 //!
-//! Whoever has a line hands it over and goes on: nothing waits for the disk. A line that was handed over before
-//! [`Journal::close`] is written whole or not at all, in the order of the handing over; a line that cannot be written, or
-//! comes while too many wait, is counted as lost, and the first of a row of losses is logged. Lines are not synced one by
-//! one: a power cut may take the last of them. What it leaves of a line is closed off by the next start.
+//! The sender of a line does not wait for the disk. A line that was sent before [`Journal::close`]
+//! is written completely or not at all, in the order of sending; a line that cannot be written, or
+//! exceeds the queue, is counted as lost, and the first of consecutive losses is logged. Lines are
+//! not synced one by one: a power cut may lose the last ones. The next start terminates a torn
+//! line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write, stdout};
@@ -54,14 +55,14 @@ pub struct Journal {
 
 #[derive(Debug)]
 enum Message {
-    Line(String),
+    Queue(String),
     Reopen,
     Close(oneshot::Sender<()>),
 }
 
 impl Journal {
-    /// Opens the target, and starts the task that writes to it. Blocks for the time of that. A file that would be longer than
-    /// `max_len` bytes takes no more lines until it is opened anew.
+    /// Opens the target, and starts the task that writes to it. Blocks for the time of that. A file
+    /// that would be longer than `max_len` bytes takes no more lines until it is opened anew.
     ///
     /// # Errors
     ///
@@ -70,43 +71,45 @@ impl Journal {
         let (sender, receiver) = mpsc::channel(MAX_WAITING_COUNT);
         let sink = Sink::open(&target)?;
         let writer = Writer { target, sink, max_len, is_losing: false, counts: counts.clone() };
-        // In a group of its own: a pipe that nobody reads holds it up for ever, and nobody must wait for that.
+        // In a group of its own: a pipe without a reader can block it forever, and a shutdown must
+        // not wait for that.
         TaskGroup::new().spawn(write_all(receiver, writer));
         Ok(Self { sender, counts })
     }
 
     /// Hands over a line, which must be without its end and without any other end of a line.
     pub fn append(&self, line: String) {
-        if self.sender.try_send(Message::Line(line)).is_err() {
+        if self.sender.try_send(Message::Queue(line)).is_err() {
             self.counts.lost.inc();
         }
     }
 
-    /// Opens the file anew, by its name: somebody has moved the old one away. Lines handed over before go to the old one.
-    /// Where that fails it is logged, and the old file stays in use.
+    /// Reopens the file by its name, after a rotation. Lines sent before go to the old file. A
+    /// failure is logged, and the old file stays in use.
     pub async fn reopen(&self) {
-        // Whoever has closed the journal needs no new file.
+        // A closed journal needs no new file.
         let _ = self.sender.send(Message::Reopen).await;
     }
 
-    /// Waits until every line handed over so far is written and synced, but no longer than 5 seconds: a pipe that nobody
-    /// reads takes nothing, and must not keep a process from its end. What comes later is lost, and counted.
+    /// Waits until every line sent so far is written and synced, but no longer than 5 seconds: a
+    /// pipe without a reader must not block the end of the process. Later lines are lost, and
+    /// counted.
     pub async fn close(&self) {
         let close = async {
             let (done, closed) = oneshot::channel();
             if self.sender.send(Message::Close(done)).await.is_ok() {
-                // An error means that the task is gone, and so there is nothing to be waited for.
+                // An error means that the task has ended, so there is nothing to wait for.
                 let _ = closed.await;
             }
         };
         if timeout(CLOSE_TIMEOUT, close).await.is_err() {
-            tracing::error!("a journal takes no more; its last lines are lost");
+            tracing::error!("audit log writer stopped; its last lines are lost");
         }
     }
 }
 
-/// Appends one line to the file, and syncs it: for a process that has no more than that to say. Blocks. Others may append
-/// to the same file at the same time.
+/// Appends one line to the file, and syncs it: for a process that has no more than that to say.
+/// Blocks. Others may append to the same file at the same time.
 ///
 /// # Errors
 ///
@@ -125,7 +128,7 @@ async fn write_all(mut receiver: mpsc::Receiver<Message>, mut writer: Writer) {
         let closing;
         (writer, closing) = disk.run(move || writer.take(batch)).await;
         if let Some(done) = closing {
-            // Nobody may be waiting any more.
+            // The waiter may have been dropped.
             let _ = done.send(());
             return;
         }
@@ -148,7 +151,7 @@ impl Writer {
         let (mut text, mut count) = (String::new(), 0);
         for message in messages {
             match message {
-                Message::Line(line) => {
+                Message::Queue(line) => {
                     text.push_str(&line);
                     text.push('\n');
                     count += 1;
@@ -158,14 +161,14 @@ impl Writer {
                     match Sink::open(&self.target) {
                         Ok(sink) => self.sink = sink,
                         Err(error) => {
-                            tracing::error!(%error, "a journal cannot be opened anew; the old file stays in use")
+                            tracing::error!(%error, "cannot reopen the audit log; keeping the old file")
                         }
                     }
                 }
                 Message::Close(done) => {
                     self.append(&text, count);
                     if let Err(error) = self.sink.sync() {
-                        tracing::warn!(%error, "a journal cannot be synced");
+                        tracing::warn!(%error, "cannot sync the audit log");
                     }
                     return (self, Some(done));
                 }
@@ -183,13 +186,13 @@ impl Writer {
             Ok(()) => {
                 self.counts.written.inc_by(count);
                 if std::mem::take(&mut self.is_losing) {
-                    tracing::info!("a journal can be written again");
+                    tracing::info!("the audit log can be written again");
                 }
             }
             Err(error) => {
                 self.counts.lost.inc_by(count);
                 if !std::mem::replace(&mut self.is_losing, true) {
-                    tracing::error!(%error, "a journal cannot be written; its lines are lost until this is mended");
+                    tracing::error!(%error, "cannot write the audit log; lines are lost until this is fixed");
                 }
             }
         }
@@ -234,13 +237,17 @@ impl Sink {
             Self::File { file, is_torn } => {
                 let len = file.metadata()?.len();
                 if len.saturating_add(text.len() as u64) > max_len {
-                    return Err(io::Error::other(format!("the file has its maximum of {max_len} bytes; move it away")));
+                    return Err(io::Error::other(format!(
+                        "the file has reached its limit of {max_len} bytes; move \
+                        it away and send SIGHUP"
+                    )));
                 }
                 let end: &[u8] = if *is_torn { b"\n" } else { b"" };
                 *is_torn = false;
                 let written = file.write_all(end).and_then(|()| file.write_all(text));
                 if written.is_err() {
-                    // A full disk has taken a part of it, which must not become the beginning of the next line.
+                    // A full disk has taken a part of it, which must not become the beginning of
+                    // the next line.
                     *is_torn = file.set_len(len).is_err() || !end.is_empty();
                 }
                 written

@@ -1,12 +1,14 @@
 //! What the process counts, in the form that Prometheus reads.
 //!
-//! The handles are plain counters: incrementing one is an atomic add, and code that counts does not know the registry.
+//! The handles are plain counters: incrementing one is an atomic add, and code that counts does not
+//! know the registry.
 
 mod collection;
 mod process;
 mod repos;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -25,23 +27,23 @@ use super::journal::JournalCounts;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Requests answered, by route, method and status.
+    /// Responses sent, by route, method and status.
     pub requests: Family<RequestLabels, Counter>,
     /// Time from the request's head to the response's head.
     pub request_seconds: Family<RouteLabels, Histogram>,
-    /// Requests being answered.
+    /// Requests in flight.
     pub requests_in_flight: Gauge,
     /// Connections being held.
     pub connections: Gauge,
     /// Connections refused because their address had too many.
     pub connections_refused: Counter,
-    /// Clients cut off because they took too little of their answers.
+    /// Connections closed because the client read too slowly.
     pub slow_readers: Counter,
-    /// Pieces that wait for their turn, as of the last scrape.
-    pub reads_waiting: Gauge,
-    /// Memory that is set aside for long answers, as of the last scrape.
-    pub answers_bytes: Gauge,
-    /// File descriptors that are open, as of the last scrape.
+    /// Pieces waiting for a permit, at the last scrape.
+    pub io_permits_waiting: Gauge,
+    /// Memory reserved for long responses, at the last scrape.
+    pub response_memory: Gauge,
+    /// Open file descriptors, at the last scrape.
     pub descriptors_open: Gauge,
     /// File descriptors that may be open.
     pub descriptors_max: Gauge,
@@ -60,7 +62,7 @@ pub struct Metrics {
     /// Claims of a sha256 that were found true.
     pub sha256_verified: Counter,
     /// Claims of a sha256 that were found false.
-    pub sha256_void: Counter,
+    pub sha256_mismatch: Counter,
     /// Files whose sha256 could not be verified at the last try.
     pub sha256_unreadable: Gauge,
     /// Xorbs that a check of their blob found sound.
@@ -71,21 +73,23 @@ pub struct Metrics {
     pub scrub_damaged: Counter,
     /// Checks that failed for another reason than the blob.
     pub scrub_failures: Counter,
-    /// When the sound xorb that has waited for longest was verified, in seconds since 1970, as of the last scrape.
+    /// Time of the oldest verification of a valid xorb, in seconds since 1970, at the last scrape.
     pub scrub_oldest: Gauge,
     /// Damaged xorbs that came back.
-    pub healed: Counter,
-    /// Damaged xorbs in the store, as of the last scrape.
+    pub repaired: Counter,
+    /// Damaged xorbs in the store, at the last scrape.
     pub store_damaged_xorbs: Gauge,
     /// Lines of the audit log.
     pub audit: JournalCounts,
     /// Registrations refused because there would be more than a quota allows.
     pub quota_refused: Counter,
-    /// Xorbs in the store, as of the last scrape.
+    /// Xorbs in the store, at the last scrape.
     pub store_xorbs: Gauge,
+    /// How long a write of the index has kept other writers waiting at most, as of the last scrape.
+    pub index_longest_write: Gauge<f64, AtomicU64>,
     /// Serialized bytes in the store, as of the last scrape.
     pub store_bytes: Gauge,
-    /// Bytes free for the store, as of the last scrape.
+    /// Free bytes on the file system of the store, at the last scrape.
     pub store_free_bytes: Gauge,
     /// Of collections of garbage.
     pub collection: CollectionMetrics,
@@ -102,7 +106,7 @@ pub struct RequestLabels {
     pub route: String,
     /// The method; unknown ones are `OTHER`.
     pub method: &'static str,
-    /// The status of the answer.
+    /// The status of the response.
     pub status: u16,
 }
 
@@ -125,8 +129,8 @@ impl Metrics {
             connections: Gauge::default(),
             connections_refused: Counter::default(),
             slow_readers: Counter::default(),
-            reads_waiting: Gauge::default(),
-            answers_bytes: Gauge::default(),
+            io_permits_waiting: Gauge::default(),
+            response_memory: Gauge::default(),
             descriptors_open: Gauge::default(),
             descriptors_max: Gauge::default(),
             received_bytes: Counter::default(),
@@ -136,18 +140,19 @@ impl Metrics {
             layout_hits: Counter::default(),
             layout_misses: Counter::default(),
             sha256_verified: Counter::default(),
-            sha256_void: Counter::default(),
+            sha256_mismatch: Counter::default(),
             sha256_unreadable: Gauge::default(),
             scrub_verified: Counter::default(),
             scrub_bytes: Counter::default(),
             scrub_damaged: Counter::default(),
             scrub_failures: Counter::default(),
             scrub_oldest: Gauge::default(),
-            healed: Counter::default(),
+            repaired: Counter::default(),
             store_damaged_xorbs: Gauge::default(),
             audit: JournalCounts::default(),
             quota_refused: Counter::default(),
             store_xorbs: Gauge::default(),
+            index_longest_write: Gauge::default(),
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
@@ -158,7 +163,7 @@ impl Metrics {
         metrics
     }
 
-    /// The text that `/metrics` answers.
+    /// The text of the response to `/metrics`.
     ///
     /// # Errors
     ///
@@ -174,55 +179,69 @@ impl Metrics {
         let registry = self.registry.sub_registry_with_prefix("zorb");
         self.process.register_build(registry);
         registry.register_collector(Box::new(self.repos.clone()));
-        registry.register("http_requests", "Requests answered", self.requests.clone());
+        registry.register("http_requests", "Responses sent", self.requests.clone());
         let help = "Time from the request's head to the response's head";
         registry.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
-        registry.register("http_requests_in_flight", "Requests being answered", self.requests_in_flight.clone());
-        registry.register("http_connections", "Connections being held", self.connections.clone());
-        let help = "Connections refused because their address had too many";
+        registry.register("http_requests_in_flight", "Requests in flight", self.requests_in_flight.clone());
+        registry.register("http_connections", "Open connections", self.connections.clone());
+        let help = "Connections refused because their address has too many";
         registry.register("http_connections_refused", help, self.connections_refused.clone());
-        let help = "Clients cut off because they took too little of their answers";
+        let help = "Connections closed because the client read too slowly";
         registry.register("http_slow_readers", help, self.slow_readers.clone());
         registry.register(
-            "reads_waiting",
-            "Pieces of answers and of uploads that wait for their turn",
-            self.reads_waiting.clone(),
+            "io_permits_waiting",
+            "Pieces of downloads and uploads waiting for a permit",
+            self.io_permits_waiting.clone(),
         );
-        let help = "Memory set aside for long answers and plans";
-        registry.register_with_unit("answers", help, Unit::Bytes, self.answers_bytes.clone());
-        registry.register("descriptors_open", "File descriptors that are open", self.descriptors_open.clone());
-        registry.register("descriptors_max", "File descriptors that may be open", self.descriptors_max.clone());
+        let help = "Memory reserved for long responses and plans";
+        registry.register_with_unit("response_memory", help, Unit::Bytes, self.response_memory.clone());
+        registry.register("descriptors_open", "Open file descriptors", self.descriptors_open.clone());
+        registry.register("descriptors_max", "Limit of open file descriptors", self.descriptors_max.clone());
         registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());
         registry.register_with_unit("sent", "Body bytes sent", Unit::Bytes, self.sent_bytes.clone());
         let help = "Uploads being received or stored";
         registry.register("uploads_in_flight", help, self.uploads_in_flight.clone());
-        let help = "Time that workers spent on verifying one upload";
+        let help = "CPU time of workers spent on verifying one upload";
         registry.register_with_unit("verify", help, Unit::Seconds, self.verify_seconds.clone());
-        registry.register("layout_cache_hits", "Layouts found in memory", self.layout_hits.clone());
+        registry.register("layout_cache_hits", "Layouts found in the cache", self.layout_hits.clone());
         registry.register("layout_cache_misses", "Layouts read from the index", self.layout_misses.clone());
-        registry.register("sha256_verified", "Claims of a sha256 found true", self.sha256_verified.clone());
-        registry.register("sha256_void", "Claims of a sha256 found false", self.sha256_void.clone());
-        let help = "Files whose sha256 could not be verified at the last try";
+        registry.register(
+            "sha256_verified",
+            "Claimed sha256 digests that match the file",
+            self.sha256_verified.clone(),
+        );
+        registry.register(
+            "sha256_mismatch",
+            "Claimed sha256 digests that do not match the file",
+            self.sha256_mismatch.clone(),
+        );
+        let help = "Files whose sha256 could not be verified at the last attempt";
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
-        registry.register("scrub_verified", "Xorbs found sound by a check", self.scrub_verified.clone());
-        registry.register_with_unit("scrub_read", "Bytes read by checks", Unit::Bytes, self.scrub_bytes.clone());
-        registry.register("scrub_damaged", "Xorbs found damaged by a check", self.scrub_damaged.clone());
-        let help = "Checks that failed for another reason than the blob";
+        registry.register("scrub_verified", "Xorbs verified as valid", self.scrub_verified.clone());
+        registry.register_with_unit("scrub_read", "Bytes read by verification", Unit::Bytes, self.scrub_bytes.clone());
+        registry.register("scrub_damaged", "Xorbs found damaged", self.scrub_damaged.clone());
+        let help = "Verifications that failed for another reason than the blob";
         registry.register("scrub_failures", help, self.scrub_failures.clone());
-        let help = "When the xorb that has waited for longest was verified, 0 where one never was";
+        let help = "Unix time of the oldest verification of a xorb, 0 if one was never verified";
         registry.register_with_unit("scrub_oldest_timestamp", help, Unit::Seconds, self.scrub_oldest.clone());
-        registry.register("store_healed_xorbs", "Damaged xorbs that came back", self.healed.clone());
-        let help = "Xorbs whose blob is known to be damaged";
+        registry.register(
+            "store_repaired_xorbs",
+            "Damaged xorbs repaired by an upload or from a backup",
+            self.repaired.clone(),
+        );
+        let help = "Xorbs with a damaged blob";
         registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
         registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
-        let help = "Lines that the audit log should have and has not";
+        let help = "Lines lost by the audit log";
         registry.register("audit_lines_lost", help, self.audit.lost.clone());
         let help = "Registrations refused because of a quota";
         registry.register("quota_refused_registrations", help, self.quota_refused.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());
-        let help = "Bytes free for the store";
+        let help = "Free bytes on the file system of the store";
         registry.register_with_unit("store_free", help, Unit::Bytes, self.store_free_bytes.clone());
+        let help = "Longest time that a write of the index kept other writers waiting";
+        registry.register_with_unit("index_longest_write", help, Unit::Seconds, self.index_longest_write.clone());
         self.collection.register(registry);
     }
 }

@@ -1,7 +1,8 @@
-//! The doors to tokio and the machine: what runs elsewhere, what runs later, what time it is, when to stop or to
-//! look again, how a file gets its name, and how lines get into one.
+//! The only doors to tokio and the machine: blocking work, tasks, the clock, stop and reload
+//! signals, publishing of files, and journals.
 //!
-//! Nothing in here knows what a xorb is. Code outside does not spawn, block, publish files or read the clock by itself.
+//! Nothing in here knows what a xorb is. Other modules do not spawn, block, publish files or read
+//! the clock directly.
 
 pub mod blocking;
 pub mod clock;

@@ -1,6 +1,7 @@
-//! What keeps a machine from doing what it does otherwise, and what whoever runs it can do about that.
+//! Temporary failures of the machine, and advice for the operator.
 //!
-//! None of these is a fault of the request or of what is stored, and all of them end without a restart.
+//! None of these is a fault of the request or of the stored data, and all of them end without a
+//! restart.
 
 use std::io;
 
@@ -38,15 +39,15 @@ impl Outage {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::ReadOnly => {
-                "the file system of the data folder is read-only: see in the kernel's log why, and mount it for writing"
+                "the file system of the data directory is read-only: see the kernel log, and remount it for writing"
             }
             Self::TooManyFiles => "too many files are open: raise LimitNOFILE (ulimit -n), or lower max_connections",
             Self::CannotOpen => {
-                "a file of the index cannot be opened: look at the mount and the permissions of the data folder, and at \
-                 the limit of open files (ulimit -n)"
+                "a file of the index cannot be opened: check the mount and the permissions of the data directory, \
+                 and the open file limit (ulimit -n)"
             }
-            Self::Failing => "the disk fails: see the kernel's log, and make a backup while it can be read",
-            Self::OutOfMemory => "there is not enough memory",
+            Self::Failing => "the disk fails: see the kernel log, and make a backup while it can be read",
+            Self::OutOfMemory => "out of memory",
         }
     }
 }

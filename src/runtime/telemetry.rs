@@ -41,7 +41,8 @@ pub fn install(format: LogFormat, filter: &LogFilter) -> Result<(), AlreadyInsta
             let is_colored = stderr().is_terminal() && !is_colorless(env::var_os("NO_COLOR"));
             registry.with(layer.with_ansi(is_colored)).try_init()
         }
-        // A line is within one span, that of its request: the list of spans would say the same again.
+        // A line is within one span, that of its request: the list of spans would say the same
+        // again.
         LogFormat::Json => registry.with(layer.json().flatten_event(true).with_span_list(false)).try_init(),
     }
     .map_err(|_| AlreadyInstalled)

@@ -44,7 +44,7 @@ const MAX_SMALL_TERM_COUNT: usize = 1024;
 
 /// Room for an answer, until this is dropped. The default is none, which is right for what is small.
 #[derive(Debug, Default)]
-#[must_use = "the room is given back when this is dropped"]
+#[must_use = "the budget is released when this is dropped"]
 pub struct AnswerRoom {
     admitted: Option<Admitted>,
 }

@@ -13,6 +13,7 @@
 //! Nothing here needs to survive a crash: a claim is unverified until its state says otherwise.
 
 mod progress;
+mod small;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -38,8 +39,8 @@ use crate::index::{Claim, ClaimState};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
-/// Claims that are listed at once.
-const PAGE_COUNT: u32 = 100;
+/// Claims that are listed at once. Small files among them are read together: of so many, some lie close to each other.
+const PAGE_COUNT: u32 = 4096;
 
 /// Bytes of the smallest file that counts as a giant: reading it takes a worker about half a minute.
 pub(super) const GIANT_LEN: u64 = 16 << 30;
@@ -147,7 +148,7 @@ impl Cas {
             let has_read = match self.settle_some(&lens, &mut progress, pauses).await {
                 Ok(has_read) => has_read,
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "claims of a sha256 wait: the index does not answer");
+                    tracing::warn!(error = %chain(&error), "sha256 verification paused: the index does not respond");
                     sleep(pauses.index).await;
                     continue;
                 }
@@ -228,7 +229,11 @@ impl Cas {
             let page = self.index.claims_of(repo.to_owned(), lens.clone(), after, PAGE_COUNT).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.file);
-            for claim in page {
+            let page = page.into_iter().filter(|claim| !progress.is_paused(claim.file)).collect();
+            let (rest, read_len) = self.settle_small(page, left).await?;
+            left = left.saturating_sub(read_len);
+            has_read |= read_len > 0;
+            for claim in rest {
                 if left > 0 && !progress.is_paused(claim.file) {
                     let reading = Reading::new(claim, Proof::Elsewhere);
                     left = self.read_in_turn(repo, reading, left, progress, pauses).await;
@@ -274,7 +279,7 @@ impl Cas {
         match timeout_at(deadline, settle).await {
             Ok(Ok(state)) => state,
             Ok(Err(error)) => {
-                tracing::debug!(file = %claim.file, error = %chain(&error), "a claim cannot be verified now");
+                tracing::debug!(file = %claim.file, error = %chain(&error), "cannot verify a claimed sha256 now");
                 None
             }
             // It is settled in a turn of its repository.
@@ -324,9 +329,9 @@ impl Cas {
         if state == ClaimState::Verified {
             self.metrics.sha256_verified.inc();
         } else {
-            self.metrics.sha256_void.inc();
+            self.metrics.sha256_mismatch.inc();
             let claimed = sha256;
-            tracing::warn!(%file, %claimed, %actual, "a client has claimed a false sha256; the true one takes its place");
+            tracing::warn!(%file, %claimed, %actual, "sha256 mismatch: stored the actual digest");
         }
         Ok(Read::Done(Some(state)))
     }

@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::files::ReconstructError;
 use super::reconstruct::Inconsistency;
 use crate::format::limits::MAX_XORB_CHUNK_COUNT;
-use crate::format::shard::Term;
+use crate::format::shard::{FileInfo, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{IndexError, Reader, XorbContents, XorbPart};
 
@@ -29,6 +29,9 @@ const READ_COUNT: usize = 2;
 
 /// Terms that are taken at once, however few xorbs they name: a step of a worker.
 const MAX_TERM_COUNT: usize = 4096;
+
+/// Files that are taken at once, however few terms they have: as many hashes of files as chunks of one.
+const MAX_FILE_COUNT: usize = 1024;
 
 /// Chunks of the terms that are taken at once: some 10 ms of hashing, after which others have their turn.
 const MAX_CHUNK_COUNT: u64 = 64 << 10;
@@ -168,6 +171,22 @@ pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
         rest = after;
         (!run.is_empty()).then_some(run)
     })
+}
+
+/// How many of these files may be taken at once: those whose terms are one run together. None where the first one has
+/// more terms than that.
+pub(super) fn file_count(files: &[FileInfo]) -> usize {
+    let (mut xorbs, mut term_count, mut chunk_count) = (HashSet::new(), 0_usize, 0_u64);
+    let fits = |file: &&FileInfo| {
+        term_count = term_count.saturating_add(file.terms.len());
+        // Not counted further than it matters: a file may have a million of them.
+        for term in file.terms.iter().take(MAX_TERM_COUNT) {
+            xorbs.insert(term.xorb);
+            chunk_count = chunk_count.saturating_add(term.chunks.count().into());
+        }
+        term_count <= MAX_TERM_COUNT && xorbs.len() <= MAX_XORB_COUNT && chunk_count <= MAX_CHUNK_COUNT
+    };
+    files.iter().take(MAX_FILE_COUNT).take_while(fits).count()
 }
 
 /// How many of these terms may be taken at once; one at least, whatever it is.

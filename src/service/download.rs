@@ -162,6 +162,16 @@ impl Cas {
         self.reporting(xorb.hash(), opened)
     }
 
+    /// Streams raw bytes of a xorb whose digest the caller compares with one that it knows. The range must lie within it.
+    ///
+    /// # Errors
+    ///
+    /// As with [`read`](Self::read).
+    pub(super) async fn read_unproven(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        let decoding = self.decoding(xorb, bytes, Proof::Elsewhere).await;
+        self.reporting(xorb.hash(), decoding.map(|decoding| decoding.stream(self.verify_pool.clone())))
+    }
+
     /// Streams raw bytes of a xorb, whose chunks from `first_chunk` on have these hashes. The range must lie within them.
     ///
     /// # Errors

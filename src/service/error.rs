@@ -16,13 +16,13 @@ use crate::runtime::outage::Outage;
 #[derive(Debug, Error)]
 pub enum UploadError {
     /// Too many uploads are under way.
-    #[error("too many uploads are under way")]
+    #[error("too many uploads are in flight")]
     Overloaded {
         /// When to try again.
         retry_after: Duration,
     },
     /// Whoever sends has its share of uploads under way, and others want theirs.
-    #[error("this tenant has its share of uploads under way")]
+    #[error("the tenant has its share of uploads in flight")]
     AboveShare {
         /// When to try again.
         retry_after: Duration,
@@ -54,16 +54,16 @@ pub enum UploadError {
     #[error("the grant has been used")]
     GrantSpent,
     /// There are no bytes to commit: none were sent under this grant, or they have been forgotten.
-    #[error("nothing was sent under this grant")]
+    #[error("no bytes were received for this grant")]
     NothingSent,
     /// The connection ended, or the request did, before the body was over.
     #[error("the body ended early")]
     Aborted(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The client stopped sending, or sends too slowly.
-    #[error("the body does not make progress")]
+    #[error("the body makes no progress")]
     Stalled,
     /// Others wait for what this body takes, its tenant has more than its share, and it is the slowest.
-    #[error("the body is the slowest while others wait")]
+    #[error("the body is the slowest while other tenants wait")]
     TooSlow,
     /// This xorb is being deleted at the moment.
     #[error("the xorb is being deleted")]
@@ -72,7 +72,7 @@ pub enum UploadError {
         retry_after: Duration,
     },
     /// The xorb was there when this upload began, so nothing was written, and its blob was found damaged meanwhile.
-    #[error("the stored xorb has turned out to be damaged")]
+    #[error("the stored xorb is damaged")]
     FoundDamaged {
         /// When to try again.
         retry_after: Duration,
@@ -86,13 +86,13 @@ pub enum UploadError {
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The index has a xorb whose blob is not there.
-    #[error("xorb {hash} is in the index, but its blob is not in the store")]
+    #[error("xorb {hash} is in the index, but its blob is missing")]
     Missing {
         /// Which xorb.
         hash: XorbHash,
     },
     /// It was deleted while the reader was on the way to it.
-    #[error("xorb {hash} is not there any more")]
+    #[error("xorb {hash} no longer exists")]
     Deleted {
         /// Which xorb.
         hash: XorbHash,
@@ -127,7 +127,7 @@ pub enum ReadError {
         hash: XorbHash,
     },
     /// The file was removed while it was read.
-    #[error("file {file} is not there any more")]
+    #[error("file {file} no longer exists")]
     Removed {
         /// Which file.
         file: FileHash,
@@ -159,7 +159,7 @@ pub enum StoreError {
     #[error(transparent)]
     Busy(#[from] Busy),
     /// There is room, but less than is to be kept free.
-    #[error("{free_len} bytes are free, and min_free_bytes is {min_free_len}")]
+    #[error("{free_len} bytes are free, min_free_space is {min_free_len}")]
     LowSpace {
         /// Bytes that are free.
         free_len: u64,

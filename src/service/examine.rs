@@ -26,7 +26,7 @@ use crate::runtime::blocking::Pool;
 #[derive(Debug, Error)]
 pub enum Damage {
     /// It is not there.
-    #[error("its blob is not there")]
+    #[error("its blob is missing")]
     Missing,
     /// It is shorter or longer than it was, and no xorb either.
     #[error("its blob has {actual} bytes, not {expected}")]
@@ -37,10 +37,10 @@ pub enum Damage {
         actual: u64,
     },
     /// Its bytes are not what they were, and no xorb either.
-    #[error("its blob is no xorb any more")]
+    #[error("its blob is not a valid xorb")]
     Invalid(#[source] XorbError),
     /// Its bytes are another xorb.
-    #[error("its blob is the xorb {actual}")]
+    #[error("its blob is xorb {actual}")]
     OtherXorb {
         /// Which one.
         actual: XorbHash,

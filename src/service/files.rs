@@ -77,10 +77,10 @@ pub enum Detail {
 #[derive(Debug, Error)]
 pub enum ReconstructError {
     /// There is no such file, or it is none of this reader's business; which of them is not told.
-    #[error("there is no such file")]
+    #[error("file not found")]
     NotFound,
     /// The range begins behind the end of the file.
-    #[error("the range begins behind the end of the file, which has {file_len} bytes")]
+    #[error("the range begins after the end of the file, which has {file_len} bytes")]
     PastEnd {
         /// Bytes of the file.
         file_len: u64,
@@ -213,6 +213,9 @@ impl Cas {
     ///
     /// The index does not answer.
     pub async fn dedup_answer(&self, claims: &Claims, chunk: ChunkHash) -> Result<Option<Vec<u8>>, StoreError> {
+        if self.asked_chunks.lacks(&chunk) {
+            return Ok(None);
+        }
         let now = self.clock.now();
         let lease_until = Timestamp::from_millis(
             now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),

@@ -97,7 +97,7 @@ impl Cas {
             self.account_for(hash).await;
         }
         described?;
-        tracing::info!(xorb = %hash, "a damaged xorb was uploaded again and is healed");
+        tracing::info!(xorb = %hash, "repaired a damaged xorb by a new upload");
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Cas {
         // Also where that failed: it may have been done all the same.
         self.forget_layout(hash);
         healed?;
-        self.metrics.healed.inc();
+        self.metrics.repaired.inc();
         Ok(())
     }
 }

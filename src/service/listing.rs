@@ -25,10 +25,10 @@ pub struct Page<E> {
 #[derive(Debug, Error)]
 pub enum ListError {
     /// Xorbs belong to no repository, so they are nothing for whoever is confined to one.
-    #[error("xorbs are listed for whoever may read all repositories")]
+    #[error("listing xorbs requires access to all repositories")]
     OneRepository,
     /// The store failed.
-    #[error("the index does not answer")]
+    #[error("the index does not respond")]
     Store(#[from] StoreError),
 }
 

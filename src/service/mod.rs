@@ -6,6 +6,7 @@ pub mod access;
 mod admission;
 mod answers;
 pub mod archive;
+mod asked_chunks;
 mod claims;
 mod compute;
 mod contents;
@@ -13,6 +14,7 @@ mod download;
 mod error;
 mod examine;
 mod file_bytes;
+mod file_locks;
 mod files;
 pub mod fsck;
 pub mod gc;
@@ -29,6 +31,7 @@ mod room;
 mod scrub;
 mod shard_records;
 mod shares;
+mod steps;
 mod upload;
 mod windows;
 
@@ -42,11 +45,13 @@ use self::admission::Admission;
 pub use self::admission::Transfer;
 pub use self::answers::AnswerRoom;
 use self::answers::Answers;
+use self::asked_chunks::AskedChunks;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::examine::Damage;
 pub use self::file_bytes::RegisteredFile;
+use self::file_locks::FileLocks;
 pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
@@ -97,7 +102,7 @@ pub struct Parts {
     /// What was registered and removed.
     records: Arc<dyn RecordStore>,
     /// What keeps records in the order of what they tell of.
-    turns: shard_records::Turns,
+    file_locks: FileLocks,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -119,8 +124,14 @@ pub struct Parts {
     shard_room: FairGate,
     /// The same for small ones.
     small_shard_room: FairGate,
+    /// Registrations that are written in steps at once.
+    long_registrations: FairGate,
+    /// Steps of them: one at a time, so that other writers wait for one.
+    write_steps: FairGate,
     /// Long answers that may be in memory.
     answers: Answers,
+    /// Which chunks deduplication knows.
+    asked_chunks: Arc<AskedChunks>,
     /// Files of which all chunks may be gone through at once.
     walks: FairGate,
     /// What wakes whoever verifies claims.
@@ -167,7 +178,7 @@ impl Cas {
         let parts = Parts {
             blobs,
             records,
-            turns: shard_records::turns(),
+            file_locks: FileLocks::default(),
             index,
             clock,
             metrics,
@@ -181,7 +192,10 @@ impl Cas {
             spools: shares::spools(budget),
             shard_room: shares::shard_room(shard::SHARD_ROOM_KIB),
             small_shard_room: shares::shard_room(shard::SMALL_SHARD_ROOM_KIB),
+            long_registrations: shares::long_registrations(),
+            write_steps: shares::write_steps(),
             answers: Answers::default(),
+            asked_chunks: Arc::default(),
             walks: shares::walks(windows::WALK_COUNT),
             unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
             quotas: Arc::default(),

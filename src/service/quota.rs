@@ -4,8 +4,9 @@
 //! follows from the files of a repository (see [`Usage`]): it is given back when their claims are removed, at once, although
 //! the bytes themselves go later, with the garbage. Uploads are charged to nobody: a xorb that no file needs is garbage.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -13,8 +14,17 @@ use super::Cas;
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
 use super::listing::{MAX_PAGE_COUNT, Page};
-use super::register::domain;
-use crate::index::{Allowance, Excess, Limits, Quantity, Registration, RepoUsage, Usage};
+use super::register::{RegisterError, domain};
+use crate::format::FileHash;
+use crate::format::shard::FileInfo;
+use crate::index::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage};
+
+/// Files that are looked up with one question to the index.
+const QUOTA_BATCH_COUNT: usize = 500;
+
+/// Files of which it is told how much they would add in all. Of more it is told how much those add that were looked up
+/// until the quota was exceeded: a refusal must not cost what a registration does.
+const QUOTA_EXACT_COUNT: usize = 10_000;
 
 /// How much repositories may have. By default, any number of everything.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +60,15 @@ impl Quotas {
     }
 }
 
+/// What there is with this file.
+fn with(usage: Usage, file: &FileInfo) -> Usage {
+    Usage {
+        file_count: usage.file_count.saturating_add(1),
+        logical_len: usage.logical_len.saturating_add(file.raw_len()),
+        ..usage
+    }
+}
+
 /// Who owns a repository: those within the same walls. `None` for `*`, which belongs to nobody.
 fn owner(repo: &str) -> Option<String> {
     let scope: RepoScope = repo.parse().ok()?;
@@ -72,9 +91,9 @@ pub struct OverQuota {
 }
 
 impl OverQuota {
-    pub(super) fn new(registration: &Registration, excess: Excess) -> Self {
-        let owner = registration.allowance.owner.as_ref().filter(|_| excess.is_owner_wide);
-        let holder = owner.map_or_else(|| registration.repo.clone(), |(owner, _)| format!("{owner}/*"));
+    pub(super) fn new(repo: &str, allowance: &Allowance, excess: Excess) -> Self {
+        let owner = allowance.owner.as_ref().filter(|_| excess.is_owner_wide);
+        let holder = owner.map_or_else(|| repo.to_owned(), |(owner, _)| format!("{owner}/*"));
         let Excess { quantity, limit, used, added, .. } = excess;
         Self { holder, quantity, limit, used, added }
     }
@@ -88,7 +107,7 @@ impl fmt::Display for OverQuota {
             Quantity::PhysicalBytes => "stored bytes",
         };
         let Self { holder, limit, used, added, .. } = self;
-        write!(f, "{holder} has {used} of {limit} {what}, and this would add {added}")
+        write!(f, "{holder} uses {used} of {limit} {what}, and this would add {added}")
     }
 }
 
@@ -116,14 +135,65 @@ pub struct MeteredRepo {
 #[derive(Debug, Error)]
 pub enum UsageError {
     /// These claims are about another repository.
-    #[error("this is somebody else's usage")]
+    #[error("the usage belongs to another repository")]
     Foreign,
     /// The store failed.
-    #[error("the index does not answer")]
+    #[error("the index does not respond")]
     Store(#[from] StoreError),
 }
 
 impl Cas {
+    /// Refuses files that a quota of files or of their bytes forbids, as soon as that is known. Bytes that are stored for
+    /// them are compared when they are written, since what is there of them is not to be told before it is proven.
+    pub(super) async fn check_quota(&self, repo: &RepoScope, files: &[FileInfo]) -> Result<(), RegisterError> {
+        let allowance = self.quotas.allowance(repo);
+        let name = repo.to_string();
+        let owner = allowance.owner.clone();
+        let mut limited = vec![(None, allowance.repo)];
+        limited.extend(owner.map(|(owner, limits)| (Some(owner), limits)));
+        for (owner, limits) in limited {
+            let limits = Limits { physical_len: None, ..limits };
+            if limits.is_none() {
+                continue;
+            }
+            let used = match &owner {
+                Some(owner) => self.index.owner_usage(owner.clone()).await,
+                None => self.index.repo_usage(name.clone()).await,
+            };
+            let used = used.map_err(StoreError::from)?;
+            if let Some(excess) = self.find_excess(&name, files, (used, limits, owner.is_some())).await? {
+                self.metrics.quota_refused.inc();
+                return Err(RegisterError::OverQuota(OverQuota::new(&name, &allowance, excess)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn find_excess(
+        &self,
+        repo: &str,
+        files: &[FileInfo],
+        (used, limits, is_owner_wide): (Usage, Limits, bool),
+    ) -> Result<Option<Excess>, StoreError> {
+        let all = files.iter().fold(used, with);
+        if limits.excess(used, all, is_owner_wide).is_none() {
+            return Ok(None);
+        }
+        // What the repository has already adds nothing.
+        let mut after = used;
+        for (some, checked_count) in files.chunks(QUOTA_BATCH_COUNT).zip((0..).step_by(QUOTA_BATCH_COUNT)) {
+            let hashes = some.iter().map(|file| file.hash).collect();
+            let claimed = self.index.claimed_files(hashes, repo.to_owned()).await?;
+            let claimed: HashSet<FileHash> = claimed.into_iter().map(|(file, _)| file).collect();
+            after = some.iter().filter(|file| !claimed.contains(&file.hash)).fold(after, with);
+            let excess = limits.excess(used, after, is_owner_wide);
+            if excess.is_some() && checked_count >= QUOTA_EXACT_COUNT {
+                return Ok(excess);
+            }
+        }
+        Ok(limits.excess(used, after, is_owner_wide))
+    }
+
     /// What a repository has: this one, or what these claims stand for by themselves. For whoever administers all
     /// repositories those are all that have something, in the order of their names from behind `after` on; `count` of them,
     /// but not more than [`MAX_PAGE_COUNT`].
@@ -158,6 +228,12 @@ impl Cas {
     /// The index does not answer.
     pub async fn largest_usages(&self, count: u32) -> Result<Vec<RepoUsage>, StoreError> {
         Ok(self.index.largest_usages(count).await?)
+    }
+
+    /// How long a write of the index has kept other writers waiting at most, since it was opened.
+    #[must_use]
+    pub fn longest_write(&self) -> Duration {
+        self.index.longest_write()
     }
 
     async fn usages(&self, after: Option<String>, count: u32) -> Result<Page<MeteredRepo>, StoreError> {

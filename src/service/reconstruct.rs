@@ -101,13 +101,13 @@ pub struct Descriptor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
     /// The range begins at or behind the end of the file. Clients probe with such ranges, and take it as an answer.
-    #[error("the range begins behind the end of the file, which has {file_len} bytes")]
+    #[error("the range begins after the end of the file, which has {file_len} bytes")]
     PastEnd {
         /// Bytes of the file.
         file_len: u64,
     },
     /// What the index says contradicts itself. Nothing that a client can help.
-    #[error("the index contradicts itself")]
+    #[error("index inconsistent")]
     Inconsistent(#[source] Inconsistency),
 }
 

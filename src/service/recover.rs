@@ -38,12 +38,17 @@ impl Cas {
         Ok(Recovered { drafts, rows })
     }
 
-    /// Removes drafts alone, and leaves the rows to whoever deletes blobs at this moment. Only before the first request.
+    /// Removes drafts and abandons registrations that were being written, and leaves the rows of xorbs to whoever deletes
+    /// blobs at this moment. Only before the first request.
     ///
     /// # Errors
     ///
     /// The store failed.
     pub async fn recover_drafts(&self) -> Result<Recovered, StoreError> {
-        Ok(Recovered { drafts: self.blobs.remove_stray_drafts().await?, rows: 0 })
+        let drafts = self.blobs.remove_stray_drafts().await?;
+        self.index.abandon_registrations(None).await?;
+        let now = self.clock.now();
+        while self.index.clear_registration(now).await? {}
+        Ok(Recovered { drafts, rows: 0 })
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Terms are proven in runs, so that memory is bounded by the layouts of a run, not by the file.
 
+mod proof;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +17,15 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use self::proof::FileProof;
 use super::Cas;
 use super::access::{Claims, RepoScope};
-use super::contents::{Contents, runs};
+use super::contents::{Contents, file_count, runs};
 use super::error::StoreError;
 use super::possession::single_chunks;
 use super::quota::OverQuota;
-use crate::format::merkle::Aggregator;
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
-use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
+use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
@@ -51,7 +53,7 @@ pub enum RegisterError {
     #[error(transparent)]
     Malformed(#[from] ParseError),
     /// A xorb that it names is not there.
-    #[error("xorb {xorb} is not there")]
+    #[error("xorb {xorb} is not stored")]
     MissingXorb {
         /// Which xorb.
         xorb: XorbHash,
@@ -63,13 +65,13 @@ pub enum RegisterError {
         xorb: XorbHash,
     },
     /// What it says of a xorb is not what the xorb is.
-    #[error("xorb {xorb} has other chunks than the shard says")]
+    #[error("xorb {xorb} has other chunks than the shard states")]
     OtherChunks {
         /// Which xorb.
         xorb: XorbHash,
     },
     /// A term names chunks that its xorb does not have, or says another length.
-    #[error("term {term} of file {file} is not chunks {chunks} of xorb {xorb} with the length that it says")]
+    #[error("term {term} of file {file} does not match chunks {chunks} of xorb {xorb} in length")]
     Term {
         /// Which file.
         file: FileHash,
@@ -91,7 +93,7 @@ pub enum RegisterError {
         xorb: XorbHash,
     },
     /// The terms make another file.
-    #[error("the terms make the file {actual}, not {claimed}")]
+    #[error("the terms hash to file {actual}, not {claimed}")]
     FileHash {
         /// The hash in the shard.
         claimed: FileHash,
@@ -99,7 +101,7 @@ pub enum RegisterError {
         actual: FileHash,
     },
     /// The file is known with another sha256.
-    #[error("file {file} is known with another sha256")]
+    #[error("file {file} has another sha256")]
     OtherSha256 {
         /// Which file.
         file: FileHash,
@@ -123,10 +125,10 @@ impl Cas {
     pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
         let tenant = claims.tenant();
         let proves_possession = claims.repo != RepoScope::All;
+        let parsed = self.verify_pool.run_for(tenant, move || parse(&shard)).await?;
+        // Before anything is read or hashed for it: a shard may have half a million files.
+        self.check_quota(&claims.repo, &parsed.files).await?;
         let read = move || {
-            let parsed = parse(&shard)?;
-            // Before the next one is made of it: at no moment are there three.
-            drop(shard);
             // What is kept of it are its files, which their repository is charged for.
             let Shard { files, xorbs } = parsed;
             let files = Shard { files, xorbs: Vec::new() };
@@ -135,9 +137,9 @@ impl Cas {
             let terms = parsed.files.iter().flat_map(|file| &file.terms);
             let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
             let single = if proves_possession { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
-            Ok::<_, ParseError>((parsed, (named, single), Bytes::from(kept)))
+            (parsed, (named, single), Bytes::from(kept))
         };
-        let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await?;
+        let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await;
         let domain = domain(&claims.repo);
         // Before anything that it says of its xorbs is compared with what they are.
         self.prove_possession(single, &domain).await?;
@@ -152,7 +154,7 @@ impl Cas {
         if let Err(error) = self.prove_shard(tenant, files, xorbs, &mut registration).await {
             return Err(if proves_possession { self.veiled(error, &domain).await? } else { error });
         }
-        self.enter(registration, &domain, kept).await
+        self.enter(tenant, registration, &domain, kept).await
     }
 
     /// Proves what a shard says of its xorbs and files, and enters it into the registration.
@@ -170,13 +172,45 @@ impl Cas {
         }
         // Small files share xorbs: what is known of those is not read again for each.
         let mut contents = Contents::default();
-        for file in files {
-            let (file, first, known) = self.prove_file(tenant, file, contents).await?;
-            contents = known;
-            registration.files.push(file);
+        let mut files = files.into_iter();
+        while files.len() > 0 {
+            let count = file_count(files.as_slice()).max(1);
+            let some = files.by_ref().take(count).collect();
+            let (proven, first);
+            (proven, first, contents) = self.prove_files(tenant, some, contents).await?;
+            registration.files.extend(proven);
             registration.dedup.extend(first);
         }
         Ok(())
+    }
+
+    /// Proves files whose terms are one run together, or a single file of any length.
+    async fn prove_files(
+        &self,
+        tenant: Tenant,
+        mut files: Vec<FileInfo>,
+        contents: Contents,
+    ) -> Result<(Vec<NewFile>, Vec<(ChunkHash, XorbHash)>, Contents), RegisterError> {
+        if let [_] = files.as_slice()
+            && let Some(file) = files.pop()
+        {
+            let (file, first, contents) = self.prove_file(tenant, file, contents).await?;
+            return Ok((vec![file], first.into_iter().collect(), contents));
+        }
+        let terms: Vec<Term> = files.iter().flat_map(|file| &file.terms).copied().collect();
+        let contents = self.contents(contents, &terms).await?;
+        let prove = move || {
+            let (mut proven, mut firsts) = (Vec::with_capacity(files.len()), Vec::with_capacity(files.len()));
+            for file in files {
+                let range_hashes = file.range_hashes.as_deref().unwrap_or_default();
+                let proof = FileProof::new(file.hash).take(&file.terms, range_hashes, &contents)?;
+                let (file, first) = proof.finish(file)?;
+                proven.push(file);
+                firsts.extend(first);
+            }
+            Ok::<_, RegisterError>((proven, firsts, contents))
+        };
+        self.verify_pool.run_for(tenant, prove).await
     }
 
     /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
@@ -194,13 +228,14 @@ impl Cas {
     /// refused, the file is read.
     async fn enter(
         &self,
+        tenant: Tenant,
         registration: Registration,
         domain: &str,
         shard: Bytes,
     ) -> Result<RegisteredShard, RegisterError> {
         let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
         loop {
-            let (file, sha256) = match self.enter_once(&registration, domain.to_owned(), shard.clone()).await? {
+            let (file, sha256) = match self.enter_once(tenant, &registration, domain.to_owned(), shard.clone()).await? {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
                 Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
@@ -208,7 +243,11 @@ impl Cas {
                 Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
                 Registered::OverQuota(excess) => {
                     self.metrics.quota_refused.inc();
-                    return Err(RegisterError::OverQuota(OverQuota::new(&registration, excess)));
+                    return Err(RegisterError::OverQuota(OverQuota::new(
+                        &registration.repo,
+                        &registration.allowance,
+                        excess,
+                    )));
                 }
                 Registered::OtherSha256 { file, unverified: Some(sha256) } => (file, sha256),
                 Registered::OtherSha256 { file, unverified: None } => {
@@ -229,7 +268,7 @@ impl Cas {
         file: FileInfo,
         mut contents: Contents,
     ) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>, Contents), RegisterError> {
-        let mut proof = FileProof { file: file.hash, next: 0, chunks: Aggregator::new(), first: None };
+        let mut proof = FileProof::new(file.hash);
         let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
         for terms in runs(&file.terms) {
             contents = self.contents(contents, terms).await?;
@@ -241,26 +280,28 @@ impl Cas {
             (taken, contents) = self.verify_pool.run_for(tenant, take).await;
             proof = taken?;
         }
-        let actual = proof.chunks.file_hash();
-        if actual != file.hash {
-            return Err(RegisterError::FileHash { claimed: file.hash, actual });
-        }
-        let raw_len = file.raw_len();
-        let sha256 = file.sha256.filter(|sha256| *sha256 != UNKNOWN_SHA256);
-        Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256 }, proof.first, contents))
+        let (file, first) = proof.finish(file)?;
+        Ok((file, first, contents))
     }
 
-    /// The record, and one transaction, in a task that nobody can interrupt.
+    /// The record, and the transactions of the index, in a task that is not interrupted when the client goes away.
     async fn enter_once(
         &self,
+        tenant: Tenant,
         registration: &Arc<Registration>,
         domain: String,
         shard: Bytes,
     ) -> Result<Registered, StoreError> {
         let registration = Arc::clone(registration);
+        let permit = match registration.is_short() {
+            true => None,
+            false => Some(self.long_registrations.enter(tenant, 1).await?),
+        };
         self.uninterrupted(|cas| async move {
+            // Not until the client goes away, which ends nothing here.
+            let _permit = permit;
             let noted = cas.note_registration(&registration, domain, shard).await?;
-            let registered = cas.index.register_of(&registration, Some(noted.number())).await;
+            let registered = cas.write_registration(tenant, &registration, Some(noted.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Also where that failed: it may have been done all the same.
                 cas.unsettled.ring();
@@ -275,7 +316,7 @@ impl Cas {
                     | Registered::OtherSha256 { .. },
                 ) => noted.withdraw().await,
             }
-            Ok(registered?)
+            registered
         })
         .await
     }
@@ -317,39 +358,6 @@ fn prove_xorb(
     }
     let asked_for = claimed.chunks.iter().filter(|chunk| chunk.hash.is_dedup_eligible());
     Ok(asked_for.map(|chunk| (chunk.hash, xorb)).collect())
-}
-
-/// A file of which some terms were proven.
-struct FileProof {
-    file: FileHash,
-    /// The next term.
-    next: usize,
-    chunks: Aggregator,
-    /// The first chunk, and the xorb that has it.
-    first: Option<(ChunkHash, XorbHash)>,
-}
-
-impl FileProof {
-    /// Proves the next terms.
-    fn take(mut self, terms: &[Term], proofs: &[RangeHash], contents: &Contents) -> Result<Self, RegisterError> {
-        for (index, term) in terms.iter().enumerate() {
-            let (xorb, chunks) = (term.xorb, term.chunks);
-            let wrong = RegisterError::Term { file: self.file, term: self.next, xorb, chunks };
-            if !contents.has(&xorb) {
-                return Err(RegisterError::MissingXorb { xorb });
-            }
-            let chunks = contents.chunks(term).ok_or(wrong)?;
-            if proofs.get(index) != Some(&RangeHash::of(chunks.hashes)) {
-                return Err(RegisterError::NoProof { file: self.file, term: self.next, xorb });
-            }
-            for (hash, raw_len) in chunks.hashes.iter().zip(chunks.raw_lens) {
-                self.chunks.push(hash, u64::from(*raw_len));
-                self.first.get_or_insert((*hash, xorb));
-            }
-            self.next += 1;
-        }
-        Ok(self)
-    }
 }
 
 #[cfg(test)]

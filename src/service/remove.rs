@@ -30,10 +30,10 @@ pub struct RemovedFile {
 #[derive(Debug, Error)]
 pub enum RemoveError {
     /// Nobody whom this is about has such a file.
-    #[error("there is no such file")]
+    #[error("file not found")]
     NotFound,
     /// These claims are about another repository.
-    #[error("this is somebody else's claim")]
+    #[error("the claim belongs to another repository")]
     Foreign,
     /// The store failed.
     #[error("the file could not be removed")]
@@ -81,7 +81,7 @@ impl Cas {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "a removed file is cleared up later");
+                    tracing::warn!(error = %chain(&error), "cannot clean up a removed file; retrying later");
                     break;
                 }
             }

@@ -163,7 +163,8 @@ impl Cas {
                             Err(StoreError::Index(error)) if error.kind == IndexErrorKind::Lost => {}
                             described => {
                                 described?;
-                                tracing::warn!(xorb = %hash, "the index had another serialization than the store");
+                                tracing::warn!(xorb = %hash, "updated the row of a xorb: its blob has another \
+                                    serialization");
                                 return Ok(Checked::Sound);
                             }
                         }
@@ -205,8 +206,8 @@ impl Cas {
         self.metrics.scrub_verified.inc();
         if seen.damaged_at.is_some() {
             self.forget_layout(seen.hash);
-            self.metrics.healed.inc();
-            tracing::info!(xorb = %seen.hash, "a xorb that was damaged is sound again");
+            self.metrics.repaired.inc();
+            tracing::info!(xorb = %seen.hash, "a damaged xorb is valid again");
         }
     }
 
@@ -220,7 +221,7 @@ impl Cas {
             %error,
             file_count,
             files,
-            "a stored xorb is damaged; it is not served until it is uploaded again or restored from a backup"
+            "stored xorb damaged and quarantined; upload it again, or restore it from a backup with zorb fsck"
         );
     }
 }
@@ -241,7 +242,7 @@ impl Scrub {
     async fn run(mut self) {
         loop {
             if let Err(error) = self.round().await {
-                tracing::warn!(error = %chain(&error), "the scrub waits: the index does not answer");
+                tracing::warn!(error = %chain(&error), "scrub paused: the index does not respond");
                 sleep(self.failure_pause).await;
             }
         }
@@ -306,7 +307,8 @@ impl Scrub {
 
     async fn check(&mut self, hash: XorbHash, pace: &mut Pace) {
         if self.missing_in_a_row >= MAX_MISSING_COUNT && !self.is_there(hash).await {
-            tracing::error!(xorb = %hash, "one blob after the other is missing, so nothing is marked; is their disk mounted?");
+            tracing::error!(xorb = %hash, "many blobs in a row are missing, so no xorb is marked as damaged; is \
+                the disk mounted?");
             self.leave(hash).await;
             return;
         }
@@ -327,7 +329,7 @@ impl Scrub {
     }
 
     async fn fail(&mut self, hash: XorbHash, error: &StoreError) {
-        tracing::warn!(xorb = %hash, error = %chain(error), "a xorb could not be verified; it is tried again");
+        tracing::warn!(xorb = %hash, error = %chain(error), "cannot verify a xorb; retrying later");
         self.leave(hash).await;
     }
 

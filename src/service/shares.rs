@@ -7,7 +7,7 @@ use super::admission::{Admission, Limits as AdmissionLimits};
 use super::error::StoreError;
 use super::upload::shard::SPOOL_LEN;
 use super::{Budget, Cas};
-use crate::runtime::fair::{FairGate, Limits, Paused, Tenant, Turn};
+use crate::runtime::fair::{FairGate, Limits, Paused, Permit, Tenant};
 
 /// How long a request waits for its turn: longer than any queue that moves, and a tenth of the silence after which stock
 /// clients give up (spec 5.0).
@@ -60,13 +60,13 @@ impl Shares {
     }
 
     pub(super) fn publishes(&self) -> FairGate {
-        FairGate::patient(number(self.publish_count))
+        FairGate::unbounded(number(self.publish_count))
     }
 
     pub(super) fn reads(&self) -> FairGate {
         let capacity = number(self.read_count);
         let limits = Limits { capacity, per_tenant: capacity, waiting_count: WAITING_COUNT, patience: PATIENCE };
-        FairGate::leaving_room(limits, READ_PERIOD)
+        FairGate::pacing(limits, READ_PERIOD)
     }
 }
 
@@ -88,6 +88,24 @@ pub(super) fn walks(count: u32) -> FairGate {
 /// As many bodies of shards as uploads: each may have a file, too.
 pub(super) fn spools(budget: Budget) -> Arc<Admission> {
     Admission::new(AdmissionLimits { count: budget.upload_count, len: SPOOL_LEN })
+}
+
+/// Steps of registrations that are written at once. The index has one writer, so more would only wait there, out of turn.
+/// In unit tests nobody waits: what runs there in which order is decided by the test.
+const WRITE_STEP_COUNT: u32 = if cfg!(test) { 64 } else { 1 };
+
+/// Registrations in steps that are under way at once, and those of one tenant.
+const LONG_REGISTRATION_COUNT: (u32, u32) = if cfg!(test) { (64, 64) } else { (8, 2) };
+
+pub(super) fn write_steps() -> FairGate {
+    FairGate::unbounded(WRITE_STEP_COUNT)
+}
+
+/// Registrations in steps: each tenant's go on side by side with those of others, a step at a time, so more of them at once
+/// only make each slower.
+pub(super) fn long_registrations() -> FairGate {
+    let (capacity, per_tenant) = LONG_REGISTRATION_COUNT;
+    FairGate::new(Limits { capacity, per_tenant, waiting_count: WAITING_COUNT, patience: PATIENCE })
 }
 
 /// Memory is held while a shard is registered, which may take seconds: a quarter is for others.
@@ -114,7 +132,7 @@ impl Cas {
     /// # Errors
     ///
     /// There was none in time.
-    pub async fn read_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+    pub async fn read_turn(&self, tenant: Tenant) -> Result<Permit, StoreError> {
         Ok(self.reads.enter(tenant, 1).await?)
     }
 
@@ -123,15 +141,15 @@ impl Cas {
     /// # Errors
     ///
     /// There was none in time.
-    pub async fn next_read_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
-        Ok(self.reads.go_on(tenant, 1).await?)
+    pub async fn next_read_turn(&self, tenant: Tenant) -> Result<Permit, StoreError> {
+        Ok(self.reads.acquire_next(tenant, 1).await?)
     }
 
     /// A turn to read what arrives of an upload that is under way, to be got for each read: the same turns as for answers,
     /// since both are work of the same threads. `None` where there are too few uploads to be in anybody's way.
     #[must_use]
     pub fn arrival_turn(&self, tenant: Tenant) -> Option<Paused> {
-        (self.admission.count() > UPLOADS_WITHOUT_TURNS).then(|| self.reads.later(tenant, 1))
+        (self.admission.count() > UPLOADS_WITHOUT_TURNS).then(|| self.reads.deferred(tenant, 1))
     }
 
     /// Pieces of answers, and reads of uploads, that wait for their turn.
@@ -145,7 +163,7 @@ impl Cas {
     /// # Errors
     ///
     /// There was none in time.
-    pub async fn open_turn(&self, address: Tenant) -> Result<Turn, StoreError> {
+    pub async fn open_turn(&self, address: Tenant) -> Result<Permit, StoreError> {
         Ok(self.opens.enter(address, 1).await?)
     }
 
@@ -154,7 +172,7 @@ impl Cas {
     /// # Errors
     ///
     /// There was none in time.
-    pub async fn walk_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+    pub async fn walk_turn(&self, tenant: Tenant) -> Result<Permit, StoreError> {
         Ok(self.walks.enter(tenant, 1).await?)
     }
 
@@ -163,7 +181,7 @@ impl Cas {
     /// # Errors
     ///
     /// There was none in time.
-    pub async fn lookup_turn(&self, tenant: Tenant) -> Result<Turn, StoreError> {
+    pub async fn lookup_turn(&self, tenant: Tenant) -> Result<Permit, StoreError> {
         Ok(self.lookups.enter(tenant, 1).await?)
     }
 }

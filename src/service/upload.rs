@@ -255,10 +255,10 @@ impl Cas {
         let work = work(self.clone());
         self.publishing.spawn(async move {
             if answer.send(work.await).is_err() {
-                tracing::debug!("the client left before its answer");
+                tracing::debug!("the client disconnected before the response");
             }
         });
-        answered.await.expect("the task sends its answer unless it panics, and then this request fails with it")
+        answered.await.expect("the task sends its result unless it panics, and then this request fails with it")
     }
 }
 

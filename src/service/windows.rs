@@ -14,7 +14,7 @@ use super::reconstruct::Inconsistency;
 use crate::format::shard::Term;
 use crate::format::windows::{ChunkWindows, WindowBuilder};
 use crate::format::{ByteRange, FileHash, RangeHash};
-use crate::runtime::fair::Turn;
+use crate::runtime::fair::Permit;
 
 /// Files that may be walked at once; further requests wait, so that memory is bounded by so many runs.
 pub(super) const WALK_COUNT: u32 = 4;
@@ -49,7 +49,7 @@ impl Cas {
     /// See [`WindowsError`].
     pub async fn chunk_windows(
         &self,
-        _turn: &Turn,
+        _turn: &Permit,
         claims: &Claims,
         file: FileHash,
         changes: &[ByteRange],

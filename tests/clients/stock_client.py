@@ -247,7 +247,7 @@ def check_quota(binary, folder, rng):
         tries = server.answered("/v[12]/shards") - before
         say(f"beyond a quota, after {tries} tries: {err.strip().splitlines()[-1]}")
         # Versions before 1.6 know no events, and show the status.
-        if process.returncode == 0 or tries != 1 or not re.search("models/acme/one has 1 of 1 files|413", err):
+        if process.returncode == 0 or tries != 1 or not re.search("models/acme/one uses 1 of 1 files|413", err):
             sys.exit("that is not what a quota should look like")
     finally:
         server.stop()

@@ -115,7 +115,7 @@ async fn of_writes_and_refusals_there_is_a_line_with_who_and_what_and_of_reads_t
     for secret in ["secret", &writer[10..30], &reader[10..30], &expired[10..30], "?"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
-    let mode = fs::metadata(log.path()).expect("it is there").permissions().mode();
+    let mode = fs::metadata(log.path()).expect("stored").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
@@ -155,7 +155,7 @@ async fn every_route_and_alias_has_its_line_and_only_signs_of_life_have_none() {
 #[tokio::test]
 async fn reads_are_noted_with_the_bytes_that_were_sent_and_whether_that_was_all() {
     let log = Log::new();
-    let server = log.start("all").with("send_timeout_secs", 600).start();
+    let server = log.start("all").with("send_timeout", "600s").start();
     let admin = issue(&server, "admin", "*", &[]);
     let client = server.client().bearing(&admin);
     let xorb = Xorb::incompressible(&mut rng(), 60 << 20);
@@ -217,7 +217,7 @@ async fn sighup_goes_on_in_a_new_file_where_the_old_one_was_moved_away() {
     client.post("/v1/shards", "").await;
     let lines = log.lines(1).await;
     assert_eq!((lines_of(&moved).len(), gist(&lines[0]).as_str()), (2, "POST /v1/shards 401 unauthorized - - -"));
-    assert_eq!(fs::metadata(log.path()).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(log.path()).expect("stored").permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn a_log_that_cannot_be_written_loses_lines_counts_them_says_so_once_and_s
     eventually("they are counted", async || Metrics::of(&client).await.get("zorb_audit_lines_lost_total") == 20.0)
         .await;
     assert_eq!(Metrics::of(&client).await.get("zorb_audit_lines_total"), 0.0);
-    assert_eq!(server.log().lines().filter(|line| line.contains("a journal cannot be written")).count(), 1);
+    assert_eq!(server.log().lines().filter(|line| line.contains("cannot write the audit log")).count(), 1);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_log_that_cannot_be_opened_ends_the_start() {
 #[tokio::test]
 async fn after_sigterm_every_answered_request_has_a_whole_line_and_so_has_what_was_cut_off() {
     let log = Log::new();
-    let server = log.start("writes").with("drain_timeout_secs", 1).start();
+    let server = log.start("writes").with("drain_timeout", "1s").start();
     let writer = issue(&server, "write", "*", &[]);
     let client = server.client().bearing(&writer);
     let mut rng = rng();
@@ -400,7 +400,7 @@ async fn refusals_beyond_sixty_in_a_minute_are_summed_by_address() {
 #[tokio::test]
 async fn a_file_at_its_maximum_loses_lines_and_counts_them() {
     let log = Log::new();
-    let server = log.start("writes").with("audit_max_bytes", 1000).start();
+    let server = log.start("writes").with("audit_max_size", 1000).start();
     let admin = server.client().bearing(&issue(&server, "admin", "*", &[]));
     for _ in 0..20 {
         server.client().post("/v1/shards", "").await.problem(401, "unauthorized");
@@ -410,6 +410,6 @@ async fn a_file_at_its_maximum_loses_lines_and_counts_them() {
     eventually("each is written or lost", async || all().await == 20.0).await;
     let lines = lines_of(&log.path());
     assert!((1..20).contains(&lines.len()), "{lines:#?}");
-    assert!(fs::metadata(log.path()).expect("it is there").len() <= 1000);
-    assert_eq!(server.log().lines().filter(|line| line.contains("a journal cannot be written")).count(), 1);
+    assert!(fs::metadata(log.path()).expect("stored").len() <= 1000);
+    assert_eq!(server.log().lines().filter(|line| line.contains("cannot write the audit log")).count(), 1);
 }

@@ -94,7 +94,7 @@ fn multipart(answer: &Answer, len: usize) -> Vec<(usize, Vec<u8>)> {
 }
 
 fn find(bytes: &[u8], text: &[u8]) -> usize {
-    bytes.windows(text.len()).position(|window| window == text).expect("it is there")
+    bytes.windows(text.len()).position(|window| window == text).expect("stored")
 }
 
 #[tokio::test]

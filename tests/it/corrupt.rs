@@ -100,7 +100,7 @@ async fn a_blob_that_is_gone_is_500_and_says_nothing_of_the_inside() {
     let (server, blob) = stocked(&xorb).await;
     fs::remove_file(blob).expect("the blob is there");
     for (query, range) in [("", None), ("?range=1-2", None), ("?format=raw", None), ("", Some("bytes=0-1"))] {
-        check_broken(&server, &xorb, query, range, "its blob is not in the store").await;
+        check_broken(&server, &xorb, query, range, "its blob is missing").await;
     }
     let answer = server.client().get_with(&xorb.path(), &[("range", "bytes=0-0,2-2")]).await;
     check_opaque(&server, &answer);

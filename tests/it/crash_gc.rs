@@ -90,7 +90,8 @@ async fn a_store_killed_100_times_while_garbage_is_collected_keeps_what_it_ackno
 
     for round in 0..ROUND_COUNT {
         let is_servers = round % SERVER_ROUNDS == SERVER_ROUNDS - 1;
-        let server = Start::default().data_dir(&data_dir).with("gc_interval_secs", u8::from(is_servers)).start();
+        let server =
+            Start::default().data_dir(&data_dir).with("gc_interval", if is_servers { "1s" } else { "0" }).start();
         let begin = Instant::now();
         settle(&server, &mut told, &mut counts).await;
         if let Some(command) = running.take() {
@@ -147,7 +148,7 @@ async fn a_store_killed_100_times_while_garbage_is_collected_keeps_what_it_ackno
 
 /// Nobody dies any more: files read as they were, and nothing else is left.
 async fn check_end(folder: &Folder, data_dir: &Path, mut told: Told, counts: &mut Counts) {
-    let server = Start::default().data_dir(data_dir).with("gc_interval_secs", 0).start();
+    let server = Start::default().data_dir(data_dir).with("gc_interval", "0s").start();
     settle(&server, &mut told, counts).await;
     for _ in 0..3 {
         age(data_dir).await;

@@ -1,4 +1,4 @@
-//! docs/grafana.json and docs/operations.md speak of the metrics that a server really has, and of all of them.
+//! docs/grafana.json and docs/monitoring.md speak of the metrics that a server really has, and of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -112,12 +112,12 @@ fn the_panels_of_the_dashboard_have_titles_and_ids_of_their_own_and_do_not_overl
 #[tokio::test]
 async fn the_documents_name_every_metric_and_none_that_there_is_not() {
     let (families, names) = exported().await;
-    let text = read("docs/operations.md");
+    let text = read("docs/monitoring.md");
     let mentioned = names_in(&text);
     let known = |name: &String| names.contains_key(name) || families.contains(name);
     let unknown: Vec<_> = mentioned.iter().filter(|name| !known(name)).collect();
-    assert!(unknown.is_empty(), "docs/operations.md speaks of metrics that no server has: {unknown:?}");
+    assert!(unknown.is_empty(), "docs/monitoring.md speaks of metrics that no server has: {unknown:?}");
     let told: BTreeSet<_> = mentioned.iter().map(|name| names.get(name).unwrap_or(name)).collect();
     let missing: Vec<_> = families.iter().filter(|family| !told.contains(family)).collect();
-    assert!(missing.is_empty(), "{missing:?} are not in the table of docs/operations.md#metrics: add a row for each");
+    assert!(missing.is_empty(), "{missing:?} are not in the tables of docs/monitoring.md#metrics: add a row for each");
 }

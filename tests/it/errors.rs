@@ -67,8 +67,8 @@ async fn provoke(code: &str) -> Answer {
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
     let start = Start::default();
     let server = match code {
-        "deadline" => start.with("request_timeout_secs", 1).start(),
-        "body_timeout" => start.with("body_timeout_secs", 1).start(),
+        "deadline" => start.with("request_timeout", "1s").start(),
+        "body_timeout" => start.with("body_timeout", "1s").start(),
         "https_required" | "overloaded" | "quota_exceeded" | "out_of_space" | "too_many_requests" | "unavailable" => {
             return provoke_elsewhere(code, &xorb).await;
         }
@@ -90,7 +90,7 @@ async fn provoke(code: &str) -> Answer {
         "hash_mismatch" => client.post(&path, Xorb::mixed(&mut rng, 2).bytes).await,
         "too_many_chunks" => client.post(&path, [&header(0, 1, 1)[..], b"x"].concat().repeat(8193)).await,
         "incomplete_body" => client.post(&path, xorb.bytes.slice(..xorb.bytes.len() - 1)).await,
-        "malformed_shard" => client.post("/v1/shards", "no shard").await,
+        "malformed_shard" => client.post("/v1/shards", "not a shard").await,
         "missing_xorb" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).bytes()).await,
         "shard_mismatch" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_term_len(1).bytes()).await,
         "no_proof" => client.post("/v1/shards", upload_shard(&xorb, 0, 3).with_wrong_proof().bytes()).await,
@@ -190,7 +190,7 @@ async fn out_of_space() -> Answer {
     let (server, mut rng) = (TestServer::start(), rng());
     let kept = Xorb::mixed(&mut rng, 3);
     assert_eq!(server.client().post(&kept.path(), kept.bytes.clone()).await.status, 201);
-    let server = server.restart_with(|start| start.with("min_free_bytes", i64::MAX));
+    let server = server.restart_with(|start| start.with("min_free_space", i64::MAX));
     let client = server.client();
     let refused = Xorb::incompressible(&mut rng, 4 << 20);
     let answer = client.post(&refused.path(), refused.bytes.clone()).await;

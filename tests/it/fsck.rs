@@ -99,7 +99,7 @@ async fn a_store_without_faults_is_clean_beside_a_server_and_without_one() {
     let server = Start::default().data_dir(&store.data_dir).start();
     for args in [&[][..], &["--deep"], &["--repair"], &["--deep", "--repair"]] {
         let summary = store.fsck(args).ok().record();
-        assert_eq!((&summary["findings"], &summary["alone"]), (&0.into(), &false.into()));
+        assert_eq!((&summary["findings"], &summary["offline"]), (&0.into(), &false.into()));
         assert_eq!((&summary["xorbs"], &summary["files"]), (&3.into(), &3.into()));
     }
     check_served(&server, &store.stored).await;
@@ -212,7 +212,7 @@ async fn a_damaged_archive_heals_what_stands_before_the_damage_and_says_so() {
     store.folder.write("cut.rca", &bytes[..60]);
     store.fsck(&["--repair", "--from", "cut.rca"]).failed(2, &[]);
     store.folder.write("none.rca", b"no archive");
-    store.fsck(&["--repair", "--from", "none.rca"]).failed(2, &["cannot heal"]);
+    store.fsck(&["--repair", "--from", "none.rca"]).failed(2, &["cannot restore"]);
     store.fsck(&["--repair", "--from", "missing.rca"]).failed(2, &["cannot read"]);
     assert_eq!(findings(&store.fsck(&[]).failed(1, &[])).len(), 1);
     store.fsck(&["--repair", "--from", "b.rca"]).ok();
@@ -272,7 +272,7 @@ async fn times_in_the_future_are_left_until_somebody_says_that_the_clock_is_righ
     );
     store.sql(&sql).await;
     let gc = ["gc", "--data-dir", text(&store.data_dir)];
-    store.folder.zorb(&gc).failed(1, &["the clock stands at"]);
+    store.folder.zorb(&gc).failed(1, &["the clock is at"]);
     let found = store.fsck(&["--repair"]).failed(1, &["1 finding left"]);
     assert_eq!(findings(&found), [("future_times".to_owned(), Some("left".to_owned()))]);
     let server = Start::default().data_dir(&store.data_dir).start();
@@ -302,7 +302,7 @@ async fn terms_that_do_not_parse_are_named_and_left() {
 #[tokio::test]
 async fn a_folder_that_is_no_store_cannot_be_checked_and_people_get_lines() {
     let folder = Folder::new();
-    folder.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["there is no store"]);
+    folder.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["no store"]);
     folder.zorb(&["fsck", "--from", "x"]).failed(2, &["--repair"]);
     let store = Stopped::new().await;
     let people = |args: &[&str], code| {
@@ -320,5 +320,5 @@ async fn a_folder_that_is_no_store_cannot_be_checked_and_people_get_lines() {
     // No server can be started while it looks: they would take each other's work for dead. And one repair at a time.
     let lock = fs::File::create(store.data_dir.join("gc.lock")).unwrap();
     lock.try_lock().unwrap();
-    store.fsck(&["--repair"]).failed(2, &["another process deletes or repairs"]);
+    store.fsck(&["--repair"]).failed(2, &["another process is running GC or a repair"]);
 }

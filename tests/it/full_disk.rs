@@ -89,7 +89,7 @@ async fn an_upload_is_refused_as_out_of_space_or_stored_whatever_room_there_is()
 async fn below_the_low_water_mark_what_takes_room_is_refused_before_its_body_and_the_rest_goes_on() {
     const MARK: u64 = 4 << 20;
     let mut rng = rng();
-    let server = Start::default().on_small_disk(8).with("min_free_bytes", MARK).with("grants", true).start();
+    let server = Start::default().on_small_disk(8).with("min_free_space", MARK).with("grants", true).start();
     let (client, filler) = (server.client(), Filler::new(&server));
     let (kept, refused) = (Xorb::mixed(&mut rng, 3), Xorb::mixed(&mut rng, 3));
     assert_eq!(client.post(&kept.path(), kept.bytes.clone()).await.status, 201);
@@ -110,7 +110,7 @@ async fn below_the_low_water_mark_what_takes_room_is_refused_before_its_body_and
     assert_eq!(client.get("/readyz").await.status, 200);
     assert_eq!(client.get(&kept.path()).await.body, kept.bytes);
     assert_eq!(read_file(&client, "v1", &shard.file_hash(), None).await.unwrap(), kept.raw(0, 2));
-    assert!(server.log().contains("min_free_bytes"));
+    assert!(server.log().contains("min_free_space"));
 
     filler.leave(MARK * 3 / 2 / PAGE_LEN);
     eventually("uploads are taken again", async || {
@@ -170,9 +170,9 @@ async fn check_sent(server: &TestServer, sent: &Sent) {
     }
 }
 
-async fn check_disk_that_fills(min_free_bytes: u64) {
+async fn check_disk_that_fills(min_free_space: u64) {
     let mut rng = rng();
-    let server = Start::default().on_small_disk(24).with("min_free_bytes", min_free_bytes).start();
+    let server = Start::default().on_small_disk(24).with("min_free_space", min_free_space).start();
     let filler = Filler::new(&server);
     filler.leave(10 << 20 >> 12);
     let mut clients = JoinSet::new();

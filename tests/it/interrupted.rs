@@ -92,7 +92,7 @@ async fn hanging_up_within_a_chunked_body_leaves_nothing() {
 
 #[tokio::test]
 async fn drafts_of_clients_that_stop_sending_are_gone_while_the_server_runs() {
-    let (server, mut rng) = (Start::default().with("body_timeout_secs", 1).start(), rng());
+    let (server, mut rng) = (Start::default().with("body_timeout", "1s").start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 2 << 20);
     let mut connections = Vec::new();
     for _ in 0..4 {

@@ -204,7 +204,7 @@ async fn where_every_connection_is_busy_one_more_waits_for_an_end() {
 
 #[tokio::test]
 async fn a_body_that_falls_silent_or_trickles_is_answered_408() {
-    let (mut rng, start) = (rng(), || Start::default().with("body_timeout_secs", 1));
+    let (mut rng, start) = (rng(), || Start::default().with("body_timeout", "1s"));
     let xorb = Xorb::mixed(&mut rng, 5);
     let server = start().start();
     for sent in [0, 1, xorb.bytes.len() - 1] {
@@ -231,7 +231,7 @@ async fn a_body_that_falls_silent_or_trickles_is_answered_408() {
 
 #[tokio::test]
 async fn a_body_that_is_slow_but_fast_enough_is_taken_however_long_it_takes() {
-    let start = Start::default().with("body_timeout_secs", 3).with("min_upload_rate", 1024);
+    let start = Start::default().with("body_timeout", "3s").with("min_upload_rate", 1024);
     let (server, mut rng) = (start.start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 64_000);
     let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
@@ -245,7 +245,7 @@ async fn a_body_that_is_slow_but_fast_enough_is_taken_however_long_it_takes() {
 
 #[tokio::test]
 async fn a_head_that_does_not_come_ends_the_connection() {
-    let server = Start::default().with("idle_timeout_secs", 2).start();
+    let server = Start::default().with("idle_timeout", "2s").start();
     for sent in ["", "GET /healthz HTTP/1.1\r\nhost:", "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n"] {
         let mut connection = Raw::connect(&server).await;
         connection.send(sent).await;
@@ -286,7 +286,7 @@ async fn a_head_of_63_kib_is_answered_and_one_that_goes_on_after_64_is_refused_w
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
-    let (server, mut rng) = (Start::default().with("send_timeout_secs", 1).start(), rng());
+    let (server, mut rng) = (Start::default().with("send_timeout", "1s").start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, MIB_64 - 5000));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let before = Metrics::of(&client).await.get("zorb_http_connections");

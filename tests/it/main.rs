@@ -27,6 +27,7 @@ mod crash_files;
 #[cfg(feature = "full-tests")]
 mod crash_gc;
 mod dashboard;
+mod documents;
 mod download;
 mod errors;
 mod file_bytes;
@@ -57,6 +58,8 @@ mod slow;
 mod smoke;
 mod spec;
 mod startup;
+#[cfg(feature = "full-tests")]
+mod steps;
 mod store;
 mod support;
 mod tidy;
@@ -64,3 +67,4 @@ mod tls;
 mod tokens;
 mod traps;
 mod upload;
+mod words;

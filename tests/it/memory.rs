@@ -1,4 +1,4 @@
-//! What uploads cost in memory: it must not depend on how long they are.
+//! What uploads cost in memory: it must not depend on how long they are. And what shards cost: no more than is stated.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,10 +9,11 @@ use rand::rngs::StdRng;
 use reqwest::{Body, Method};
 use tokio::task::JoinSet;
 use zorb::format::compression::Policy;
+use zorb::format::shard::{Shard, write_upload};
 use zorb::format::xorb::verify;
 use zorb::format::{ChunkHash, XorbHash, merkle};
 
-use crate::support::{Answer, Client, TestServer, Xorb, official_xorb, random_bytes, rng};
+use crate::support::{Answer, Client, TestServer, Xorb, guarded, issue, official_xorb, random_bytes, rng, send};
 
 /// Uploads at once.
 const UPLOAD_COUNT: usize = 64;
@@ -81,6 +82,76 @@ fn bodies_that_come_in_single_bytes_take_no_more_memory_than_they_are_long() {
     let taken = memory(&server, "VmHWM:").saturating_sub(idle);
     println!("{} KiB per connection", (taken >> 10) / CONNECTION_COUNT as u64);
     assert!(taken < CONNECTION_COUNT as u64 * (2 << 20), "{} MiB beyond an idle server", taken >> 20);
+}
+
+/// What docs/capacity.md states for shards that have arrived, all together.
+const SHARDS_LEN: u64 = 864 << 20;
+
+/// Bytes of the longest shard that is taken.
+const SHARD_LEN: usize = 80 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costliest_shards_of_three_tenants_take_what_is_stated() {
+    for (name, shard) in costliest_shards() {
+        assert!(shard.len() <= SHARD_LEN, "{name}: {}", shard.len());
+        let server = guarded();
+        let tokens = ["a/one", "b/two", "c/three"].map(|repo| issue(&server, "write", repo, &[]));
+        let small = Xorb::mixed(&mut rng(), 50);
+        let sent = send(&server.client(), "POST", &small.path(), Some(&tokens[0]), small.bytes.to_vec()).await;
+        assert_eq!(sent.status, 201);
+        let idle = memory(&server, "VmRSS:");
+        let mut registrations = JoinSet::new();
+        for token in tokens {
+            registrations.spawn(refused(server.client().bearing(&token), shard.clone()));
+        }
+        let codes = registrations.join_all().await;
+        let taken = memory(&server, "VmHWM:").saturating_sub(idle);
+        println!("{name}: {} MiB beyond {} MiB; {codes:?}", taken >> 20, idle >> 20);
+        assert!(taken < SHARDS_LEN, "{name}: {} MiB of {} MiB", taken >> 20, SHARDS_LEN >> 20);
+    }
+}
+
+/// Sends a shard until it is refused for what it says; returns the code.
+async fn refused(client: Client, shard: Bytes) -> String {
+    loop {
+        let answer = client.post("/v1/shards", shard.clone()).await;
+        match answer.status {
+            // Others had the memory for too long: stock clients try again, too.
+            429 | 503 => {}
+            400 => return answer.json()["code"].as_str().expect("a code").to_owned(),
+            other => panic!("{other}: {:?}", answer.body),
+        }
+    }
+}
+
+/// Shards that take the most memory for each of their bytes: of many xorbs that are not stored.
+fn costliest_shards() -> [(&'static str, Bytes); 4] {
+    let mut rng = rng();
+    let mut record = |fields: [u32; 4]| {
+        let mut record = random_bytes(&mut rng, 32);
+        record.extend(fields.into_iter().flat_map(u32::to_le_bytes));
+        record
+    };
+    // The header, and a bookend for each section.
+    let empty = write_upload(&Shard::default()).expect("an empty shard");
+    let (header, bookend) = (&empty[..48], &empty[48..96]);
+    let count = SHARD_LEN / 48 - 4;
+    let term = [0, 1, 0, 1];
+    let mut file_of = |term_count: usize| {
+        let mut terms = [header, &record([0, u32::try_from(term_count).unwrap(), 0, 0])].concat();
+        (0..term_count).for_each(|_| terms.extend(record(term)));
+        terms.extend([bookend, bookend].concat());
+        terms
+    };
+    // A hash table of 2^20 places is seven eighths full before it grows.
+    let (terms, fewer_terms) = (file_of(count), file_of((7 << 17) + 1000));
+    let mut files = header.to_vec();
+    (0..count / 2).for_each(|_| files.extend([record([0, 1, 0, 0]), record(term)].concat()));
+    files.extend([bookend, bookend].concat());
+    let mut xorbs = [header, bookend].concat();
+    (0..count / 2).for_each(|_| xorbs.extend([record([0, 1, 1, 0]), record([0, 1, 0, 0])].concat()));
+    xorbs.extend(bookend);
+    [("terms", terms.into()), ("fewer terms", fewer_terms.into()), ("files", files.into()), ("xorbs", xorbs.into())]
 }
 
 /// Another first chunk makes another xorb: its hash, and the record of that chunk.

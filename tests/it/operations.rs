@@ -175,7 +175,7 @@ async fn a_request_id_is_taken_over_or_made_and_is_in_the_log() {
             assert!(server.log().contains(answer.header("x-request-id")));
         }
     }
-    assert_eq!(server.log().lines().filter(|line| line.contains("my-id/0.1") && line.contains("answered")).count(), 3);
+    assert_eq!(server.log().lines().filter(|line| line.contains("my-id/0.1") && line.contains("responded")).count(), 3);
     // One that could forge a log line, or fill the log, is not taken over.
     for id in ["two words", &"x".repeat(5000), ""] {
         let answer = client.get_with("/healthz", &[("x-request-id", id)]).await;
@@ -206,7 +206,7 @@ async fn logs_have_no_query_strings_and_no_secrets_even_at_debug() {
     let server = TestServer::start();
     tell_secrets(&server).await;
     let log = server.log();
-    assert!(log.contains("answered") && log.contains("/unknown"), "{log}");
+    assert!(log.contains("responded") && log.contains("/unknown"), "{log}");
     for secret in ["SECRET", "range=0-1", "X-Signature"] {
         assert!(!log.contains(secret), "{secret} in {log}");
     }
@@ -225,7 +225,7 @@ async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     let answered: Vec<_> = lines
         .iter()
-        .filter(|line| line["message"] == "answered" && line["span"]["id"] == "json-1" && line["status"] == 201)
+        .filter(|line| line["message"] == "responded" && line["span"]["id"] == "json-1" && line["status"] == 201)
         .collect();
     assert!(matches!(answered[..], [line] if line["level"] == "INFO" && line["span"]["path"] == xorb.path()), "{log}");
     assert!(answered[0]["elapsed_ms"].is_u64() && answered[0]["status"].is_u64(), "{}", answered[0]);
@@ -243,7 +243,7 @@ async fn the_start_line_says_version_data_dir_mode_and_counts() {
         found.is_some()
     })
     .await;
-    let line = found.expect("it is there");
+    let line = found.expect("stored");
     assert_eq!(line["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(line["data_dir"].as_str(), server.data_dir().to_str());
     assert_eq!((&line["auth"], &line["tls"]), (&"token".into(), &false.into()));
@@ -257,7 +257,7 @@ async fn debug_has_sql_only_where_its_target_is_named() {
     for (log, has_sql) in [("debug", false), ("debug,sqlx=debug", true)] {
         let server = Start::default().with("log", log).start();
         assert_eq!(server.client().get("/readyz").await.status, 200);
-        assert!(server.log().contains("answered"), "{log}");
+        assert!(server.log().contains("responded"), "{log}");
         assert_eq!(server.log().contains("SELECT"), has_sql, "{log}: {}", server.log());
     }
 }
@@ -309,7 +309,7 @@ async fn metrics_tell_what_repositories_have() {
 async fn at_the_default_level_uploads_and_failures_are_logged_and_reads_are_not() {
     let (server, mut rng) = (Start::default().with("log", "info").start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 2));
-    let answered = || server.log().lines().filter(|line| line.contains("answered")).count();
+    let answered = || server.log().lines().filter(|line| line.contains("responded")).count();
     client.post(&xorb.path(), xorb.bytes.clone()).await;
     assert_eq!(answered(), 1);
     client.get(&xorb.path()).await;

@@ -54,7 +54,7 @@ async fn a_slot_that_gets_free_goes_to_the_tenant_with_less_and_the_other_one_is
 
 #[tokio::test]
 async fn bytes_under_way_are_counted_as_they_are_declared() {
-    let start = Start::default().with("max_uploads", 4).with("max_upload_bytes", 100 << 20);
+    let start = Start::default().with("max_uploads", 4).with("upload_budget", 100 << 20);
     let (server, mut rng) = (start.start(), rng());
     let (xorb, client) = (Xorb::mixed(&mut rng, 3), server.client());
     let large = Raw::begin_upload(&server, &xorb.path(), 64 << 20).await;
@@ -67,7 +67,7 @@ async fn bytes_under_way_are_counted_as_they_are_declared() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_ended_with_503_and_its_connection_too() {
-    let server = Start::default().with("request_timeout_secs", 1).start();
+    let server = Start::default().with("request_timeout", "1s").start();
     let mut connection = Raw::begin_upload(&server, "/v1/reconstructions", 100).await;
     let answer = connection.answer().await;
     answer.problem(503, "deadline");
@@ -85,7 +85,7 @@ async fn a_request_that_takes_too_long_is_ended_with_503_and_its_connection_too(
 
 /// A server with a xorb of 40 MiB, of which a client takes 4 MiB per second: how much of it comes.
 async fn read_slowly(rate: u64) -> (usize, usize, f64) {
-    let server = Start::default().with("send_timeout_secs", 3).with("min_download_rate", rate).start();
+    let server = Start::default().with("send_timeout", "3s").with("min_download_rate", rate).start();
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng(), 40 << 20));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let mut connection = Raw::connect(&server).await;
@@ -112,7 +112,7 @@ async fn who_takes_its_answer_too_slowly_is_cut_off_and_who_is_fast_enough_gets_
 
 #[tokio::test]
 async fn clients_that_take_nothing_hold_no_turn_so_that_others_are_served_by_the_only_one() {
-    let (server, mut rng) = (Start::default().with("read_turns", 1).start(), rng());
+    let (server, mut rng) = (Start::default().with("max_concurrent_reads", 1).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 60 << 20));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let mut stuck = Vec::new();
@@ -127,7 +127,7 @@ async fn clients_that_take_nothing_hold_no_turn_so_that_others_are_served_by_the
     }
     let parts = client.get_with(&xorb.path(), &[("range", "bytes=0-9,20-29")]).await;
     assert_eq!(parts.status, 206);
-    assert_eq!(Metrics::of(&client).await.get("zorb_reads_waiting"), 0.0);
+    assert_eq!(Metrics::of(&client).await.get("zorb_io_permits_waiting"), 0.0);
 }
 
 /// Connects until the server refuses; all of those that it takes answer.
@@ -218,7 +218,7 @@ async fn the_limit_of_open_files_is_raised_and_what_does_not_fit_below_it_is_low
         .output()
         .unwrap();
     let log = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && log.contains("100 open files") && log.contains("ulimit"), "{log}");
+    assert!(!refused.status.success() && log.contains("the open file limit is 100") && log.contains("ulimit"), "{log}");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn downloads_by_url_count_for_whoever_was_given_the_url() {
     assert_ne!(tag(&plan(&alice).await), tag(&plan(&bob).await));
 }
 
-/// The table of docs/operations.md, for connections: 0.7 MiB each, whatever they do.
+/// The table of docs/capacity.md, for connections: 0.7 MiB each, whatever they do.
 #[tokio::test]
 async fn slow_readers_and_slow_senders_stay_within_what_is_stated_for_each() {
     const READER_COUNT: usize = 80;

@@ -230,11 +230,12 @@ async fn the_stream_of_events_ends_with_the_sentence_that_says_what_to_do() {
     assert_eq!((&event["type"], &event["code"]), (&json!("error"), &json!("quota_exceeded")));
     assert_eq!(event["retryable"], false, "stock clients would try five times");
     let sentence = event["message"].as_str().expect("a sentence");
-    assert!(sentence.contains("acme/bert has 1 of 1 files, and this would add 1."), "{sentence}");
+    assert!(sentence.contains("acme/bert uses 1 of 1 files, and this would add 1."), "{sentence}");
     assert_eq!(store.used(&writer).await[0], 1);
-    // The other refusals have a status still.
+    // The other refusals have a status still. This repository has room for the file.
     let spoilt = shard.with_wrong_proof();
-    let answer = send(&store.client, "POST", "/v2/shards", Some(&writer), spoilt.bytes()).await;
+    let other = store.writer("acme/other");
+    let answer = send(&store.client, "POST", "/v2/shards", Some(&other), spoilt.bytes()).await;
     answer.problem(400, "missing_xorb");
 }
 

@@ -290,8 +290,8 @@ async fn a_server_does_not_begin_an_empty_index_where_one_was_lost() {
         .await;
     stocked.check_same(&before, "rebuilt").await;
     // Nor is one rebuilt beside a server.
-    rebuild(stocked.server.data_dir(), &[]).failed(1, &["another zorb serves the data folder"]);
-    rebuild(&stocked.server.data_dir().join("nowhere"), &[]).failed(1, &["there is no store"]);
+    rebuild(stocked.server.data_dir(), &[]).failed(1, &["another zorb serves the data directory"]);
+    rebuild(&stocked.server.data_dir().join("nowhere"), &[]).failed(1, &["no store"]);
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ fn in_two_forms() -> (Xorb, Xorb) {
 
 /// A server that scrubs all the time.
 fn scrubbing() -> Start {
-    Start::default().with("scrub_interval_secs", 1).with("scrub_rate", 1 << 30).with("grants", true)
+    Start::default().with("scrub_interval", "1s").with("scrub_rate", 1 << 30).with("grants", true)
 }
 
 async fn damaged_count(client: &Client) -> f64 {
@@ -157,7 +157,7 @@ async fn a_flipped_bit_is_found_by_the_running_server_its_file_refused_and_heale
     assert_eq!(client.get(&format!("/v1/chunks/default/{}", plain.chunk_hash(0))).await.status, 200);
     assert_eq!(client.post("/v1/shards", upload_shard(&plain, 0, 12).bytes()).await.json()["result"], 0);
     let metrics = Metrics::of(&client).await;
-    assert_eq!((metrics.get("zorb_scrub_damaged_total"), metrics.get("zorb_store_healed_xorbs_total")), (2.0, 2.0));
+    assert_eq!((metrics.get("zorb_scrub_damaged_total"), metrics.get("zorb_store_repaired_xorbs_total")), (2.0, 2.0));
     let on_disk: u64 = server.blobs().iter().map(|name| size(server.data_dir(), name)).sum();
     assert_eq!(metrics.get("zorb_store_bytes"), on_disk as f64);
 
@@ -272,8 +272,8 @@ async fn fsck_finds_the_same_without_a_server_and_an_archive_heals_it() {
 
     let healed = zorb(&["fsck", "--repair", "--from", "b.rca"]).ok().records();
     let (healed, summary) = (&healed[healed.len() - 2], &healed[healed.len() - 1]);
-    assert_eq!((&healed["type"], &healed["xorb"]), (&"healed".into(), &hurt.xorb.hash().into()));
-    assert_eq!((&summary["healed"], &summary["left"]), (&1.into(), &0.into()));
+    assert_eq!((&healed["type"], &healed["xorb"]), (&"restored".into(), &hurt.xorb.hash().into()));
+    assert_eq!((&summary["restored"], &summary["left"]), (&1.into(), &0.into()));
     assert_eq!(zorb(&["fsck", "--deep"]).ok().record()["findings"], 0);
     let server = Start::default().data_dir(&data_dir).start();
     for stored in [hurt, well] {

@@ -1,4 +1,4 @@
-//! What holds for every route, whoever adds one; and that docs/security.md does not promise what nobody tests.
+//! What holds for every route, whoever adds one; and that docs/security-tests.md names tests that exist.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +39,7 @@ async fn every_answer_of_every_route_has_the_headers_that_keep_browsers_from_har
             }
         }
     }
-    assert!(count >= 10, "{count} answers were successes");
+    assert!(count >= 10, "{count} responses were successes");
     for path in ["/", "/unknown", "/v1"] {
         check_headers(path, &client.get(path).await);
     }
@@ -123,13 +123,15 @@ async fn head_on_a_url_of_data_tells_the_length_of_the_range_and_not_that_of_the
 #[test]
 fn every_test_that_the_threat_model_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = fs::read_to_string(root.join("docs/security.md")).expect("the document is there");
+    let text = fs::read_to_string(root.join("docs/security-tests.md")).expect("the document is there");
     let mut count = 0;
     for name in text.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs::")) {
         let (file, test) = name.split_once("::").expect("it has two parts");
-        let source = fs::read_to_string(root.join(file)).unwrap_or_else(|_| panic!("docs/security.md names {file}"));
-        let at =
-            source.find(&format!("fn {test}(")).unwrap_or_else(|| panic!("docs/security.md names {test} of {file}"));
+        let source =
+            fs::read_to_string(root.join(file)).unwrap_or_else(|_| panic!("docs/security-tests.md names {file}"));
+        let at = source
+            .find(&format!("fn {test}("))
+            .unwrap_or_else(|| panic!("docs/security-tests.md names {test} of {file}"));
         let mut before = source[..at].lines().rev().take_while(|line| !line.is_empty() && *line != "}");
         assert!(before.any(|line| line.contains("test]") || line.contains("tokio::test(")), "{name} is no test");
         count += 1;

@@ -19,7 +19,7 @@ async fn check_ended(server: TestServer) {
 
 /// A server that would wait for its clients for longer than this test may take.
 fn patient() -> TestServer {
-    Start::default().with("drain_timeout_secs", 600).with("idle_timeout_secs", 600).start()
+    Start::default().with("drain_timeout", "600s").with("idle_timeout", "600s").start()
 }
 
 async fn wait_for_uploads(client: &Client, count: f64) {
@@ -110,7 +110,7 @@ async fn half_a_head_does_not_delay_the_end() {
 
 #[tokio::test]
 async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
-    let (server, mut rng) = (Start::default().with("drain_timeout_secs", 1).start(), rng());
+    let (server, mut rng) = (Start::default().with("drain_timeout", "1s").start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 60 << 20));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let unfinished = Xorb::incompressible(&mut rng, 1 << 20);

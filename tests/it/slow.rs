@@ -88,7 +88,7 @@ async fn two_repositories_of_one_owner_are_one_tenant() {
 
 #[tokio::test]
 async fn the_slowest_upload_makes_room_for_another_tenant() {
-    let start = Start::default().with("auth", "token").with("max_uploads", 4).with("body_timeout_secs", 600);
+    let start = Start::default().with("auth", "token").with("max_uploads", 4).with("body_timeout", "600s");
     let (server, mut rng) = (start.start(), rng());
     let (slow, other) = (issue(&server, "write", "a/one", &[]), issue(&server, "write", "b/two", &[]));
     let admin = issue(&server, "admin", "*", &[]);
@@ -120,7 +120,7 @@ async fn a_connection_without_a_request_makes_room_for_another_one() {
     // Beyond eight there are four for this machine itself, where all of these come from.
     const COUNT: usize = 12;
     let start = Start::default().with("max_connections", 8).with("trusted_proxies", "127.0.0.0/8");
-    let (server, mut rng) = (start.with("idle_timeout_secs", 600).start(), rng());
+    let (server, mut rng) = (start.with("idle_timeout", "600s").start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 100_000);
     let mut busy = Raw::begin_awaited(&server, &xorb.path(), xorb.bytes.len()).await;
     let mut idle = Vec::new();
@@ -146,7 +146,7 @@ async fn a_connection_without_a_request_makes_room_for_another_one() {
 
 #[tokio::test]
 async fn the_first_head_of_a_connection_has_ten_seconds() {
-    let server = Start::default().with("idle_timeout_secs", 600).start();
+    let server = Start::default().with("idle_timeout", "600s").start();
     let mut asked = Raw::connect(&server).await;
     let request = "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n";
     asked.send(request).await;
@@ -180,6 +180,6 @@ async fn a_path_of_thousands_of_characters_is_cut_in_the_log() {
     server.client().get(&format!("/{}", "x".repeat(6000))).await.problem(404, "not_found");
     let line = async || server.log().lines().rfind(|line| line.contains("/xxx")).map(str::to_owned);
     eventually("it is logged", async || line().await.is_some()).await;
-    let line = line().await.expect("it is there");
+    let line = line().await.expect("stored");
     assert!(line.contains(&"x".repeat(199)) && !line.contains(&"x".repeat(200)), "{line}");
 }

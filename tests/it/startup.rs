@@ -162,7 +162,7 @@ fn a_data_folder_that_cannot_be_one_is_refused_by_name() {
     fs::write(folder.path().join("file"), "in the way").expect("the test can write");
     check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "file"]), &["data directory", "file"]);
     fs::create_dir(folder.path().join("data")).expect("the test can make a folder");
-    fs::write(folder.path().join("data/index.sqlite"), "no database".repeat(1000)).expect("the test can write");
+    fs::write(folder.path().join("data/index.sqlite"), "not a database".repeat(1000)).expect("the test can write");
     check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "data"]), &["database"]);
 }
 

@@ -12,17 +12,17 @@ async fn a_new_store_is_logged_and_not_made_where_one_is_required() {
     let args = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
     folder.write("zorb.toml", b"require_store = true\n");
     let required = [&args[..], &["--config", "zorb.toml"]].concat();
-    folder.zorb(&required).failed(1, &["there is no store", "require_store", "mounted"]);
+    folder.zorb(&required).failed(1, &["no store", "require_store", "mounted"]);
     assert!(!data.exists(), "a refused start makes nothing");
     // What a mount point has before anything is mounted there, or a start that was cut short has left.
     fs::create_dir_all(data.join("xorbs")).unwrap();
-    folder.zorb(&required).failed(1, &["there is no store", "require_store"]);
+    folder.zorb(&required).failed(1, &["no store", "require_store"]);
 
     let server = Start::default().data_dir(&data).start();
-    assert!(server.log().contains("made a new store"), "{}", server.log());
+    assert!(server.log().contains("created a new store"), "{}", server.log());
     drop(server);
     let server = Start::default().data_dir(&data).with("require_store", true).start();
-    assert!(!server.log().contains("made a new store"), "{}", server.log());
+    assert!(!server.log().contains("created a new store"), "{}", server.log());
     assert_eq!(server.client().get("/readyz").await.json()["store"], "ok");
 }
 
@@ -34,22 +34,22 @@ fn a_directory_with_something_else_in_it_is_no_store() {
     let dir = ["--data-dir", here.to_str().unwrap()];
     let serve = [&["serve", "--listen", "127.0.0.1:0"], &dir[..]].concat();
     let before = folder.names();
-    folder.zorb(&serve).failed(1, &["is not empty and is no store", "--data-dir"]);
+    folder.zorb(&serve).failed(1, &["is not empty and is not a store", "--data-dir"]);
     for command in ["fsck", "gc"] {
         let code = if command == "fsck" { 2 } else { 1 };
-        folder.zorb(&[&[command], &dir[..]].concat()).failed(code, &["there is no store"]);
+        folder.zorb(&[&[command], &dir[..]].concat()).failed(code, &["no store"]);
     }
     let issue = [&["token", "issue", "--scope", "read", "--repo", "*"], &dir[..]].concat();
-    folder.zorb(&issue).failed(1, &["there is no store", "zorb serve"]);
+    folder.zorb(&issue).failed(1, &["no store", "zorb serve"]);
     assert_eq!(folder.names(), before, "nothing was made there");
 }
 
 #[tokio::test]
 async fn a_store_below_its_low_water_mark_says_so_at_the_start() {
-    let server = Start::default().with("min_free_bytes", i64::MAX).start();
+    let server = Start::default().with("min_free_space", i64::MAX).start();
     let log = server.log();
     let warning = log.lines().find(|line| line.contains("full for writes")).unwrap_or_else(|| panic!("{log}"));
-    assert!(warning.contains("WARN") && warning.contains("free_bytes=") && warning.contains("min_free_bytes=9223"));
+    assert!(warning.contains("WARN") && warning.contains("free_bytes=") && warning.contains("min_free_space=9223"));
     let ready = server.client().get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["store"]), (200, &"full".into()));
 }

@@ -1,5 +1,6 @@
-//! Buffers that pieces of blobs are read into, and blocks of drafts collected in, used again and again: fresh memory has to
-//! be cleared and mapped page by page, which costs more than the bytes that come into it.
+//! Buffers that pieces of blobs are read into, and blocks of drafts collected in, used again and
+//! again: fresh memory has to be cleared and mapped page by page, which costs more than the bytes
+//! that come into it.
 
 use std::fmt;
 use std::mem;
@@ -7,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Bytes of a buffer for a piece, and of the piece at most. The processor's own cache holds some of these, so that the bytes are still
-/// there when they are sent; and who reads slowly holds no more than one.
+/// Bytes of a buffer, and the maximum length of a piece. Several fit into the CPU's cache, so the
+/// bytes are still cached when they are sent, and a slow reader holds only one.
 pub(super) const PIECE_LEN: usize = 256 << 10;
 
 /// Buffers that are kept for the next piece, at most: 8 MiB.
 const MAX_FREE_COUNT: usize = 32;
 
-/// Memory that nobody uses at the moment, the latest used one on top. It may be of several lengths.
+/// Unused buffers, the most recently used on top. Their lengths may differ.
 pub(super) struct FreeList {
     max_count: usize,
     buffers: Mutex<Vec<Buffer>>,
@@ -74,7 +75,7 @@ impl Default for Buffers {
     }
 }
 
-/// Room for a piece; goes back to where it came from.
+/// A buffer for a piece; returned to its list on drop.
 pub(super) struct Piece {
     bytes: Buffer,
     len: usize,
@@ -82,7 +83,8 @@ pub(super) struct Piece {
 }
 
 impl Buffers {
-    /// Room for a piece of `len` bytes, at most [`PIECE_LEN`]. What is in it is what was in it before.
+    /// A buffer for a piece of `len` bytes, at most [`PIECE_LEN`]. Its contents are those of its
+    /// last use.
     pub(super) fn take(&self, len: usize) -> Piece {
         Piece { bytes: self.free.take(PIECE_LEN), len: len.min(PIECE_LEN), home: self.clone() }
     }
@@ -94,7 +96,8 @@ impl Piece {
         &mut self.bytes[..self.len]
     }
 
-    /// The piece, as it is to be handed on. The buffer comes back when the last copy of this is dropped.
+    /// The piece, as it is to be handed on. The buffer comes back when the last copy of this is
+    /// dropped.
     pub(super) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

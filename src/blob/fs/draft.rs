@@ -1,11 +1,12 @@
 //! Drafts of blobs as temporary files.
 //!
-//! What is written is collected to blocks that begin and end where blocks of the file do: a write of an odd length leaves
-//! a page half written, and the next one has to find it again. Where the store is told so they go past the page cache: pages
-//! that nobody has used yet cost more than everything else that is done for an upload. Who writes such a block would wait for the
-//! disk, so another thread does, and a second block is filled meanwhile: one at a time, in order, and whatever is done next with the
-//! draft, dropping it included, waits for it and says what was against it. Every few blocks the kernel is asked to begin with what
-//! it has of the others, so that the sync at the end finds most of it done.
+//! Writes are collected into blocks aligned to the blocks of the file: an unaligned write leaves a
+//! page half written, and the next write must read it back. If the store is configured so, blocks
+//! are written past the page cache, because allocating new page cache costs more than the rest of
+//! an upload. A direct write waits for the disk, so another thread does it while a second block is
+//! filled: one write at a time, in order. Every later operation on the draft, drop included, waits
+//! for it and returns its error. Buffered writes are flushed to the kernel every few blocks, so the
+//! sync at the end finds most of them written.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +20,8 @@ use crate::blob::{BlobError, BlobKey, Draft};
 use crate::runtime::blocking::Beside;
 use crate::runtime::durable::TempFile;
 
-/// Bytes after which the kernel is asked to write them out: half of it or twice as much made no difference.
+/// Bytes after which the kernel is asked to write them out: half of it or twice as much made no
+/// difference.
 const WRITEBACK_LEN: u64 = 8 << 20;
 
 /// The file of a draft.
@@ -65,10 +67,10 @@ impl FsDraft {
         Self { store, output: Some(Output { file, len: 0, asked_len: 0 }), writing: None, block, spare: None }
     }
 
-    /// Takes the file with all that was to be written to it before, for which this waits. Who does not give it back has failed.
+    /// Takes the file with all that was to be written to it before, for which this waits. Who does
+    /// not give it back has failed.
     fn take_output(&mut self) -> Result<Output, BlobError> {
-        let lost =
-            || BlobError::io("write a draft", None, io::Error::other("a write before this one did not end well"));
+        let lost = || BlobError::io("write a draft", None, io::Error::other("an earlier write failed"));
         match self.writing.take() {
             Some(writing) => {
                 let (output, block) = writing.wait().ok_or_else(lost)??;
@@ -86,8 +88,8 @@ impl FsDraft {
         Ok(())
     }
 
-    /// Writes a full block and returns an empty one: past the page cache it is another one, if there is one, so that it is filled
-    /// while the disk takes the first.
+    /// Writes a full block and returns an empty one: past the page cache it is another one, if
+    /// there is one, so that it is filled while the disk takes the first.
     fn write_block(&mut self, mut block: Block) -> Result<Block, BlobError> {
         let mut output = self.take_output()?;
         let is_direct = self.store.is_direct;
@@ -106,7 +108,8 @@ impl FsDraft {
         Ok(block)
     }
 
-    /// Writes what there is, and gives the file its name in this way: the inner result is that of this.
+    /// Writes what is buffered, and gives the file its name in this way: the inner result is that of
+    /// this.
     async fn publish_by(
         mut self: Box<Self>,
         key: BlobKey,
@@ -140,7 +143,8 @@ impl Draft for FsDraft {
     fn flush(&mut self) -> Result<(), BlobError> {
         let block = self.block.take();
         self.append(block.as_ref().map_or(&[], Block::bytes))?;
-        // What is complete may wait for long, as for the commit of a grant, and others need the blocks.
+        // What is complete may wait for long, as for the commit of a grant, and others need the
+        // blocks.
         self.spare = None;
         Ok(())
     }

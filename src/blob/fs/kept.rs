@@ -1,12 +1,14 @@
-//! Files of blobs that are kept open: opening one is a hop to another thread and a walk along its path, and the next
-//! range of a xorb is asked for soon after the last one.
+//! Cache of open files of blobs. Opening a file costs a switch to another thread and a path lookup,
+//! and the next range of a xorb is usually requested soon after the last one.
 //!
-//! What is got is what opening the file now would give. What this process removes or replaces is forgotten, in whatever
-//! order that and the opening happen. What another process removes has no name any more, and its descriptor says so; only
-//! where somebody has given it another name, by a hard link, it is read on, which is harmless: the same bytes.
+//! A cached file is always the file that an open would return now. Files that this process removes
+//! or replaces leave the cache, in whatever order that and the opening happen. The descriptor of a
+//! file that another process removed has a link count of 0. Only a file that got another name by a
+//! hard link is still read, which is harmless: it has the same bytes.
 //!
-//! Closing the last descriptor of a removed file gives its blocks back, which takes the file system its time. So every
-//! file that goes out of here is dropped where the caller says: [`get`](KeptFiles::get) hands it out, all others block.
+//! Closing the last descriptor of a removed file frees its blocks, which can take the file system
+//! long. So every file that leaves the cache is dropped at a place of the caller's choice:
+//! [`get`](KeptFiles::get) returns it, all other methods block.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -54,12 +56,13 @@ pub(super) enum Found {
 pub(super) struct Opening(u64);
 
 impl KeptFiles {
-    /// Room for so many files; none with 0.
+    /// A cache of at most this many files; 0 turns it off.
     pub(super) fn new(max_count: usize) -> Self {
         Self { table: Arc::default(), max_count }
     }
 
-    /// The file of this blob, if it is open. Does not block: what is asked for is in memory as long as it is open.
+    /// The file of this blob, if it is open. Does not block: what is asked for is in memory as long
+    /// as it is open.
     pub(super) fn get(&self, key: BlobKey) -> Found {
         let file = {
             let mut table = self.table();
@@ -81,10 +84,11 @@ impl KeptFiles {
         Opening(self.table().change_count)
     }
 
-    /// Keeps a file that was opened since then, in the place of the one that nobody has used for longest. Blocks.
+    /// Caches a file that was opened since then; evicts the least recently used one. Blocks.
     pub(super) fn insert(&self, key: BlobKey, file: Arc<File>, Opening(seen): Opening) {
         let mut table = self.table();
-        // Where something has changed it may be this one: opened before, and forgotten before it was kept.
+        // Where something has changed it may be this one: opened before, and forgotten before it
+        // was kept.
         if self.max_count == 0 || table.change_count != seen {
             return;
         }
@@ -110,8 +114,8 @@ impl KeptFiles {
         drop(forgotten);
     }
 
-    /// Closes those that were removed or replaced behind our back: their room comes back when nobody reads them any more.
-    /// Blocks.
+    /// Closes files that other processes removed or replaced; their blocks are freed when the last
+    /// reader is done. Blocks.
     pub(super) fn close_removed(&self) {
         let files: Vec<_> = self.table().files.iter().map(|(key, kept)| (*key, Arc::clone(&kept.file))).collect();
         for (key, file) in files {

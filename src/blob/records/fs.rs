@@ -1,14 +1,15 @@
-//! Records as files of a local folder.
+//! Records as files of a local directory.
 //!
 //! ```text
 //! <root>/tmp/<32 hex>                          records that are being written
-//! <root>/shards/0000000000002/0000000000002a7f one file per record, 4096 numbers to a folder
-//! <root>/shards/complete                       empty; says that everything is in here
+//! <root>/shards/0000000000002/0000000000002a7f one file per record, 4096 numbers per directory
+//! <root>/shards/complete                       empty; marks the records as complete
 //! <root>/store                                 the id of the store, 32 hexadecimal digits
 //! ```
 //!
-//! Durability is that of `runtime::durable`. A record never takes a name that is there: two processes that append at
-//! once get two numbers. The names alone say which number is next, and only the last folder is read for that.
+//! Durability is that of `runtime::durable`. A record never takes a name that exists: two processes
+//! that append at once get two numbers. The next number follows from the names, and only the last
+//! directory is listed for it.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -24,7 +25,7 @@ use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, create_folder, remove};
 
-/// Digits of a number that name its file only; those before them name its folder, too.
+/// Digits of a number that only name its file; the digits before them also name its directory.
 const DIGIT_COUNT_IN_GROUP: usize = 3;
 
 /// Digits of a number.
@@ -36,17 +37,17 @@ const COMPLETE: &str = "complete";
 /// The file with the id of the store.
 const STORE_ID: &str = "store";
 
-/// Bytes of that file, at most: the id and the end of a line, and room to say that it is something else.
+/// Maximum bytes read of that file: the id and a newline, and enough to detect other contents.
 const MAX_STORE_ID_LEN: u64 = 64;
 
-/// A local folder as a [`RecordStore`].
+/// A local directory as a [`RecordStore`].
 #[derive(Clone, Debug)]
 pub struct FsRecordStore {
     store_id: PathBuf,
     tmp: PathBuf,
     shards: PathBuf,
     pool: Pool,
-    /// The number to try next, and the folder that is known to be there for it.
+    /// The number to try next, and the directory that is known to exist for it.
     next: Arc<Mutex<Next>>,
 }
 
@@ -57,24 +58,24 @@ struct Next {
 }
 
 impl FsRecordStore {
-    /// Opens the store in `root`, creating its folders where needed. Blocks. Costs as much as there are names in one
-    /// folder and in the one above it, whatever is in the records.
+    /// Opens the store in `root`, and creates missing directories. Blocks. Lists one directory of
+    /// records and its parent, whatever the number of records.
     ///
     /// # Errors
     ///
-    /// A folder cannot be created or read.
+    /// A directory cannot be created or read.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
         let (tmp, shards) = (root.join("tmp"), root.join("shards"));
         let last = create_folder(&tmp).and_then(|()| create_folder(&shards)).and_then(|()| find_last(&shards));
-        let last = last.map_err(|error| BlobError::io("open the folder shards", None, error))?;
+        let last = last.map_err(|error| BlobError::io("open the directory shards", None, error))?;
         let next = Next { seq: last.map_or(Seq::new(0), Seq::next), group: None };
         Ok(Self { store_id: root.join(STORE_ID), tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
     }
 
-    /// The store that is in `root`, to be read: makes no folder, so that one that is not there is just empty.
+    /// Opens the store in `root` for reading. Creates no directory: a missing store is empty.
     #[must_use]
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
-        // Whoever appends all the same finds the number taken, and then looks for the last one.
+        // An append finds this number taken, and then searches for the last one.
         let next = Arc::new(Mutex::new(Next { seq: Seq::new(0), group: None }));
         Self { store_id: root.join(STORE_ID), tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
     }
@@ -85,7 +86,7 @@ impl FsRecordStore {
         self.shards.join(group).join(&name)
     }
 
-    /// Takes a number that nobody in this process has taken, and makes sure of its folder. Blocks.
+    /// Reserves a number that is unique in this process, and creates its directory. Blocks.
     fn take_number(&self) -> io::Result<(Seq, PathBuf)> {
         // The number only ever grows, whatever a panic elsewhere has cut short.
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +139,7 @@ impl RecordStore for FsRecordStore {
         let shards = self.shards.clone();
         async move {
             let listed = self.pool.run(move || list_page(&shards, after)).await;
-            listed.map_err(|error| BlobError::io("list the folder shards", None, error))
+            listed.map_err(|error| BlobError::io("list the directory shards", None, error))
         }
         .boxed()
     }
@@ -147,7 +148,7 @@ impl RecordStore for FsRecordStore {
         let shards = self.shards.clone();
         async move {
             let last = self.pool.run(move || find_last(&shards)).await;
-            last.map_err(|error| BlobError::io("list the folder shards", None, error))
+            last.map_err(|error| BlobError::io("list the directory shards", None, error))
         }
         .boxed()
     }
@@ -239,12 +240,12 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut record = Vec::with_capacity(usize::try_from(len.min(MAX_RECORD_LEN)).unwrap_or(0));
     // It may grow while it is read; then it is too long as well.
     if len > MAX_RECORD_LEN || file.take(MAX_RECORD_LEN + 1).read_to_end(&mut record)? as u64 > MAX_RECORD_LEN {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than any record"));
+        return Err(io::Error::new(ErrorKind::FileTooLarge, "it exceeds the maximum record length"));
     }
     Ok(record)
 }
 
-/// Numbers in the names of a folder, ascending; what else is there was not put there by us.
+/// Numbers in the names of a directory, ascending; other names are ignored.
 fn numbers(folder: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -257,7 +258,7 @@ fn numbers(folder: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Folders of records, ascending, as the numbers in their names.
+/// Directories of records, as the numbers in their names, ascending.
 fn groups(shards: &Path) -> io::Result<Vec<u64>> {
     match numbers(shards, DIGIT_COUNT - DIGIT_COUNT_IN_GROUP) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -271,7 +272,7 @@ fn group_path(shards: &Path, group: u64) -> PathBuf {
 
 fn find_last(shards: &Path) -> io::Result<Option<Seq>> {
     for group in groups(shards)?.into_iter().rev() {
-        // An empty folder: what was in it has been removed.
+        // An empty directory: its records have been removed.
         if let Some(last) = numbers(&group_path(shards, group), DIGIT_COUNT)?.last() {
             return Ok(Some(Seq::new(*last)));
         }

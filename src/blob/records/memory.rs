@@ -40,7 +40,7 @@ impl MemoryRecordStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // The map is whole between any two statements, so a panic elsewhere does not spoil it.
+        // Every statement leaves the map consistent, so a panic elsewhere does not corrupt it.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

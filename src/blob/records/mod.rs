@@ -1,15 +1,15 @@
-//! Records: small blobs that are appended one after the other and never changed. What the index is made of again when
-//! it is lost.
+//! Records: small blobs that are appended in order and never changed. A lost index is rebuilt from
+//! them.
 //!
-//! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a test suite. The store
-//! does not know what is in a record.
+//! This is the contract; [`fs`] and [`memory`] implement it, and `conformance` tests it. The store
+//! does not know the contents of a record.
 //!
-//! * A record is either wholly there or not there. After `append` returned `Ok` it survives a power cut; after an error
-//!   it may or may not be there.
-//! * A record's number is greater than that of every record that is there when it is appended, whatever the clock says and
-//!   however often the process was restarted. Numbers may be left out.
+//! * A record is stored completely or not at all. After `append` returned `Ok` it survives a power
+//!   cut; after an error it may be stored or not.
+//! * A record's number is greater than that of every record stored before the append, whatever the
+//!   clock says and however often the process was restarted. Numbers may be skipped.
 //! * Records are removed, but never replaced.
-//! * What a damaged disk makes of a record is not noticed here: whoever writes records puts a hash into them.
+//! * The store does not detect damage of a record: writers put a hash into each record.
 
 #[cfg(test)]
 mod conformance;
@@ -27,8 +27,8 @@ use thiserror::Error;
 use super::{BlobError, BlobErrorKind};
 use crate::format::StoreId;
 
-/// Bytes of one record, at most: the largest shard (80 MiB), and a head that says whose it is. What is longer is refused
-/// before it is written, and before memory is taken to read it.
+/// Bytes of one record, at most: the largest shard (80 MiB), and a head that says whose it is. What
+/// is longer is refused before it is written, and before memory is taken to read it.
 pub const MAX_RECORD_LEN: u64 = 128 << 20;
 
 /// Numbers in one page of a list, at most.
@@ -70,7 +70,8 @@ pub trait RecordStore: fmt::Debug + Send + Sync + 'static {
     /// Appends a record; returns its number when it is durable.
     fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>>;
 
-    /// Numbers of the records behind `after`, ascending: [`PAGE_COUNT`] of them at most, and none at the end.
+    /// Numbers of the records behind `after`, ascending: [`PAGE_COUNT`] of them at most, and none
+    /// at the end.
     fn list(&self, after: Option<Seq>) -> BoxFuture<'_, Result<Vec<Seq>, BlobError>>;
 
     /// The last record; `None` where there is none. Reads names only.
@@ -82,19 +83,20 @@ pub trait RecordStore: fmt::Debug + Send + Sync + 'static {
     /// Removes a record, durably. Returns whether it was there.
     fn remove(&self, seq: Seq) -> BoxFuture<'_, Result<bool, BlobError>>;
 
-    /// Whether somebody has said that everything is in here which is to be. Reads a name only.
+    /// Whether the store is marked as complete. Reads only a directory entry.
     fn is_complete(&self) -> BoxFuture<'_, Result<bool, BlobError>>;
 
     /// Says so, durably and for ever.
     fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// The id of the store whose records these are; `None` where nobody has said it.
+    /// The id of the store whose records these are; `None` if it was never set.
     fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>>;
 
     /// Says it, durably. An id that was said before is never replaced: that is an error.
     fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// Gives the next records numbers behind this one, also where no such record is there (any more).
+    /// Gives the next records numbers behind this one, also where no such record is there (any
+    /// more).
     fn start_behind(&self, seq: Seq);
 }
 
@@ -122,7 +124,7 @@ struct OfRecord {
 
 /// A record that no reader would take.
 #[derive(Debug, Error)]
-#[error("it has {len} bytes, and {MAX_RECORD_LEN} are the most")]
+#[error("it has {len} bytes; the limit is {MAX_RECORD_LEN}")]
 struct TooLong {
     len: u64,
 }

@@ -44,15 +44,15 @@ pub(super) struct PlanRecord {
     rewritten: TallyRecord,
     made: TallyRecord,
     saved_len: u64,
-    kept: KeptRecord,
+    retained: RetainedRecord,
 }
 
 #[derive(Debug, Serialize)]
-struct KeptRecord {
+struct RetainedRecord {
     needed: TallyRecord,
     in_grace: TallyRecord,
     damaged: TallyRecord,
-    left_off: TallyRecord,
+    over_plan_limit: TallyRecord,
 }
 
 /// What `--json` says of it without `--dry-run`.
@@ -74,11 +74,11 @@ impl PlanRecord {
             rewritten: plan.old().into(),
             made: plan.made().into(),
             saved_len: plan.saved_len(),
-            kept: KeptRecord {
+            retained: RetainedRecord {
                 needed: kept.needed.into(),
                 in_grace: kept.in_grace.into(),
                 damaged: kept.damaged.into(),
-                left_off: kept.left_off.into(),
+                over_plan_limit: kept.left_off.into(),
             },
         }
     }
@@ -99,35 +99,38 @@ impl CompactedRecord {
 }
 
 pub(super) fn default_share() -> MinLive {
-    MinLive::new(DEFAULT_SHARE).expect("a half is a share")
+    MinLive::new(DEFAULT_SHARE).expect("one half is a valid share")
 }
 
 /// Reads what `--min-live` says.
 pub(super) fn parse_share(text: &str) -> Result<MinLive, String> {
     let share = text.parse().ok().and_then(MinLive::new);
-    share.ok_or_else(|| "it is a share of the bytes of a xorb: more than 0 and at most 1, such as 0.5".to_owned())
+    share.ok_or_else(|| "must be a fraction of the bytes of a xorb: more than 0 and at most 1, such as 0.5".to_owned())
 }
 
-/// The plan, and the share that it was made with; `None` where nobody has asked for one.
+/// The plan and its threshold; `None` without --compact.
 pub(super) async fn plan(cas: &Cas, job: &Job) -> anyhow::Result<Option<(CompactionPlan, MinLive)>> {
     let Some(min_live) = job.min_live else { return Ok(None) };
-    let plan = cas.plan_compaction(job.policy, min_live).await.context("nothing would be compacted, out of doubt")?;
+    let plan = cas.plan_compaction(job.policy, min_live).await.context(
+        "compaction aborted; nothing would be \
+        rewritten",
+    )?;
     Ok(Some((plan, min_live)))
 }
 
-/// Compacts, if somebody has asked for that.
+/// Compacts, with --compact.
 pub(super) async fn execute(cas: &Cas, job: &Job) -> anyhow::Result<Option<Compacted>> {
     let Some(min_live) = job.min_live else { return Ok(None) };
     // A server may be started at any time.
     let done = cas.compact_garbage(job.policy, min_live, Presence::Shared, &Pace::default()).await;
-    Ok(Some(done.context("nothing was compacted, out of doubt")?))
+    Ok(Some(done.context("compaction aborted; nothing was rewritten")?))
 }
 
 pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Output) -> anyhow::Result<()> {
     for rewrite in plan.rewrites() {
         for Source { xorb, serialized_len, live_len, .. } in &rewrite.sources {
             let percent = live_len.saturating_mul(100) / (*serialized_len).max(1);
-            let reason = format!("files need {percent} % of it, and less than {} is reason enough", min_live.share());
+            let reason = format!("{percent} % of it is referenced, below the threshold of {}", min_live.share());
             output.line(format_args!(
                 "{xorb}  {:>10}  compact: {reason}; into {}",
                 Size(*serialized_len),
@@ -164,34 +167,34 @@ pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Out
 pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Result<()> {
     let kept = plan.kept();
     for (tally, why) in [
-        (kept.needed, "files need enough of it"),
-        (kept.in_grace, "it was touched within the grace"),
-        (kept.damaged, "it is damaged"),
-        (kept.left_off, "the plan is full"),
+        (kept.needed, "referenced above the threshold"),
+        (kept.in_grace, "used within the grace period"),
+        (kept.damaged, "damaged"),
+        (kept.left_off, "beyond the size of one plan"),
     ] {
         if tally.count > 0 {
-            output.line(format_args!("stays whole: {}, because {why}", shown(tally)))?;
+            output.line(format_args!("not rewritten: {} ({why})", shown(tally)))?;
         }
     }
     let (old, new, saved) = (shown(plan.old()), shown(plan.made()), Size(plan.saved_len()));
-    output.line(format_args!("would be rewritten: {old}, into {new}; {saved} come back when their grace is over"))?;
+    output.line(format_args!("would rewrite: {old} into {new}; {saved} freed after the grace period"))?;
     Ok(())
 }
 
 pub(super) fn report(done: &Compacted, output: &Output) -> anyhow::Result<()> {
     let (rewritten, made, files) = (shown(done.rewritten), shown(done.made), Count(done.file_count, "file"));
-    output.line(format_args!("rewritten: {rewritten}, into {made}; switched: {files}"))?;
+    output.line(format_args!("rewritten: {rewritten} into {made}; switched: {files}"))?;
     if done.changed_count > 0 {
-        output.line(format_args!("left for the next run: {}", Count(done.changed_count, "file")))?;
+        output.line(format_args!("deferred to the next run: {}", Count(done.changed_count, "file")))?;
     }
     if done.damaged > 0 {
         output.line(format_args!("found damaged: {}", Count(done.damaged, "xorb")))?;
     }
     if let Some(error) = &done.failure {
-        bail!("compaction has ended early, the next run goes on: {}", chain(error));
+        bail!("compaction stopped early; the next run continues: {}", chain(error));
     }
     if done.failed > 0 {
-        bail!("{} could not be compacted, the next run tries again; the log says why", done.failed);
+        bail!("{} could not be compacted; the next run tries again; see the log", done.failed);
     }
     Ok(())
 }

@@ -25,8 +25,8 @@ const MAX_SMALL_LEN: u64 = 4 << 20;
 /// Bytes of files that are pulled together, about.
 const BATCH_LEN: u64 = 64 << 20;
 
-/// Batches and large files that are pulled at once. Each may hold 256 MiB of what was fetched ahead, which only a large file
-/// does.
+/// Batches and large files that are pulled at once. Each may hold 256 MiB of what was fetched
+/// ahead, which only a large file does.
 const UNIT_COUNT: usize = 3;
 
 /// Files that are written or hashed at once: most of the time they wait for a disk.
@@ -37,7 +37,7 @@ const WRITER_COUNT: usize = 8;
 pub(super) struct Wanted {
     pub(super) path: String,
     pub(super) hash: FileHash,
-    /// Its bytes, as far as somebody has said it.
+    /// Its length, if known.
     pub(super) len: Option<u64>,
     pub(super) mode: u32,
 }
@@ -130,7 +130,8 @@ impl Job {
         iter(0..self.wanted.len()).map(check).buffer_unordered(WRITER_COUNT).collect::<()>().await;
     }
 
-    /// What is to be fetched: batches of small files, and large ones. Each file once, in the order in which they are wanted.
+    /// What is to be fetched: batches of small files, and large ones. Each file once, in the order
+    /// in which they are wanted.
     fn units(&self) -> (Vec<Vec<(FileHash, u64)>>, Vec<FileHash>) {
         let (mut batches, mut large) = (Vec::new(), Vec::new());
         let (mut batch, mut batch_len) = (Vec::new(), 0);
@@ -178,7 +179,8 @@ impl Job {
                 Err(error) if error.is_unavailable() => {
                     files.iter().for_each(|(file, _)| self.fail(*file, &chain(&error)));
                 }
-                // One file that the server lacks is enough for it to refuse all of them: halves show which one it is.
+                // One file that the server lacks is enough for it to refuse all of them: halves
+                // show which one it is.
                 Err(error) if error.is_one_missing() && files.len() > 1 => {
                     let (first, second) = files.split_at(files.len() / 2);
                     batches.extend([second.to_vec(), first.to_vec()]);
@@ -213,7 +215,7 @@ impl Job {
         let Some(index) = self.missing(file).first().copied() else { return Ok(()) };
         let job = Arc::clone(self);
         let Some(partial) = pool.run(move || job.begin(index)).await? else {
-            bail!("another process is pulling it to the same place");
+            bail!("another process is pulling it to the same path");
         };
         let pull = Pull { file, range: None, job_count };
         let watch = FileShown::new(&self.shown);
@@ -229,7 +231,7 @@ impl Job {
             Err(error) => {
                 watch.hide();
                 if !error.is_about_transfer() {
-                    // What is there is of no use.
+                    // The partial file is wrong.
                     pool.run(move || job.begin(index).ok().flatten().map(Partial::discard)).await;
                 }
                 Err(error.into())
@@ -238,12 +240,12 @@ impl Job {
     }
 
     fn begin(&self, index: usize) -> anyhow::Result<Option<Partial>> {
-        let file = self.wanted.get(index).context("there is no such file")?;
+        let file = self.wanted.get(index).context("file not found")?;
         self.tree.begin(&file.path, file.hash)
     }
 
     fn finish(&self, index: usize, partial: Partial) -> anyhow::Result<()> {
-        let file = self.wanted.get(index).context("there is no such file")?;
+        let file = self.wanted.get(index).context("file not found")?;
         self.tree.finish(&file.path, file.mode, partial)
     }
 
@@ -325,7 +327,7 @@ fn report(output: &Output, directory: &Path, job: &Job) -> anyhow::Result<()> {
                 output.record(&Record::Failed { hash, path, error })?;
                 continue;
             }
-            None => return Err(anyhow!("{} was forgotten", Plain(path))),
+            None => return Err(anyhow!("{} has no result", Plain(path))),
         };
         files += 1;
         len += file.len.unwrap_or(0);
@@ -334,7 +336,7 @@ fn report(output: &Output, directory: &Path, job: &Job) -> anyhow::Result<()> {
         output.record(&Record::File { hash, path, state })?;
     }
     output.record(&Record::Total { files, len, present, failed })?;
-    let there = if present > 0 { format!("; {present} of them were there") } else { String::new() };
+    let there = if present > 0 { format!("; {present} already present") } else { String::new() };
     let size = if len > 0 { format!(", {}", Size(len)) } else { String::new() };
     let directory = directory.display().to_string();
     output.summary(format_args!("{}{size} to {}, verified{there}", Count(files, "file"), Plain(&directory)));

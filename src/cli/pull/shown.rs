@@ -12,7 +12,7 @@ use crate::cli::units::Wait;
 use crate::client::{RequestError, Watch};
 use crate::runtime::telemetry::chain;
 
-/// Shows a pull of many files to whoever looks at the terminal.
+/// Shows a pull of many files on the terminal.
 #[derive(Debug)]
 pub(super) struct ManyShown {
     bar: ProgressBar,

@@ -20,7 +20,7 @@ const PIECE_LEN: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Tree {
     root: Enclosure,
-    /// Those that no thread uses at the moment: each knows the folder that it was in last.
+    /// Unused ones: each has the directory that it used last open.
     spare: Mutex<Vec<Enclosure>>,
     /// Permission bits that no file gets.
     umask: u32,
@@ -75,7 +75,8 @@ impl Tree {
         })
     }
 
-    /// Begins a file, or goes on with what an earlier run has left of it. `None` where another process is at it.
+    /// Begins a file, or goes on with what an earlier run has left of it. `None` where another
+    /// process is at it.
     pub(super) fn begin(&self, path: &str, file: FileHash) -> anyhow::Result<Option<Partial>> {
         let place = place(path)?;
         let id = partial_id(file, place.file);
@@ -109,5 +110,5 @@ impl Tree {
 }
 
 fn place(path: &str) -> anyhow::Result<Place<'_>> {
-    Place::of(path).map_err(|refusal| anyhow!("its path is no place for a file, since {refusal}"))
+    Place::of(path).map_err(|refusal| anyhow!("its path is not usable: {refusal}"))
 }

@@ -14,7 +14,7 @@ pub(super) struct Found {
     pub(super) modes: Vec<u32>,
     /// Bytes of all of them.
     pub(super) len: u64,
-    /// Links and special files in folders.
+    /// Links and special files in directories.
     pub(super) skipped_count: u64,
 }
 
@@ -26,8 +26,8 @@ impl Found {
     }
 }
 
-/// Follows what was typed: a link that is typed is followed, one that is found is not. What is no file and no folder is an
-/// error where it was typed, and left out where it was found.
+/// Links given as arguments are followed, links found in directories are not. A special file is an
+/// error as an argument, and skipped in a directory.
 pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for path in typed {
@@ -37,13 +37,14 @@ pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
         } else if metadata.is_file() {
             found.push(path.clone(), &metadata);
         } else {
-            bail!("{} is neither a file nor a folder", path.display());
+            bail!("{} is neither a file nor a directory", path.display());
         }
     }
     Ok(found)
 }
 
-/// Goes through a folder, sorted by name. A stack of its own, so that a deep tree does not take the machine's.
+/// Walks a directory, sorted by name, with an explicit stack, so that a deep tree does not overflow
+/// the thread's.
 fn walk_folder(folder: PathBuf, found: &mut Found) -> anyhow::Result<()> {
     let mut stack = list(&folder)?;
     while let Some(path) = stack.pop() {
@@ -59,7 +60,7 @@ fn walk_folder(folder: PathBuf, found: &mut Found) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is in a folder, the first name last.
+/// The entries of a directory, the first name last.
 fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut paths: Vec<PathBuf> = entries.with_context(|| cannot_read(folder))?;

@@ -18,11 +18,12 @@ use crate::rca::{Error, WriteOptions, Writer};
 
 /// Append files to an archive, one blob each.
 ///
-/// A blob that was reported is durable. A crash at any moment leaves the archive with the blobs before; what it leaves
-/// behind them is cut off by the next append. Blobs of one command are compressed together, so files that are alike
-/// belong into one command. One archive has one writer at a time; whoever reads meanwhile sees whole blobs.
+/// A blob that was reported is durable. A crash leaves the archive with all blobs before; the next
+/// append truncates anything after them. Blobs of one command are compressed together, so append
+/// similar files with one command. An archive has one writer at a time; concurrent readers see
+/// complete blobs.
 ///
-/// An archive that is damaged is not appended to, nor is a file that does not look like an archive at all.
+/// A damaged archive is not appended to, nor a file that does not look like an archive.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AppendArgs {
     /// An archive
@@ -33,8 +34,7 @@ pub(in crate::cli) struct AppendArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     sources: SourceArgs,
-    /// Make an archive of a file that does not look like one and has nothing in it that could be read; what it holds
-    /// is lost
+    /// Overwrite a file that does not look like an archive; its contents are lost
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -73,17 +73,17 @@ pub(super) fn run(args: AppendArgs) -> anyhow::Result<()> {
     let opened = writer.opened();
     if opened.is_foreign && !args.force {
         bail!(
-            "{name} holds {} and does not look like an archive, so nothing was changed; --force makes it one, and what it \
-             holds is lost",
+            "{name} has {} and does not look like an archive, so nothing was changed; --force overwrites it with \
+             an archive",
             Count(opened.garbage_len, "byte"),
         );
     }
     if opened.garbage_len > 0 && !opened.is_foreign {
         let len = Count(opened.garbage_len, "byte");
-        output.remark(format_args!("{name}: {len} of an append that was interrupted are cut off"));
+        output.remark(format_args!("{name}: truncated {len} of an interrupted append"));
     }
     if opened.torn_header {
-        output.remark(format_args!("{name}: a header that a crash has torn is mended"));
+        output.remark(format_args!("{name}: repaired a header torn by a crash"));
     }
     append_all(writer, path, &sources, &output)
 }
@@ -143,7 +143,7 @@ fn were(count: usize) -> String {
 /// An archive is a file: it is locked, cut and synced.
 pub(super) fn check_kind(file: &File, path: &Path) -> anyhow::Result<()> {
     if !file.metadata().with_context(|| cannot_append(path))?.is_file() {
-        bail!("{}: it is not a file", cannot_append(path));
+        bail!("{}: not a regular file", cannot_append(path));
     }
     Ok(())
 }

@@ -13,9 +13,9 @@ use crate::rca::{Archive, ReadOptions};
 
 /// Write the content of a blob to stdout.
 ///
-/// The archive is read twice, so it has to be a file: first all of it is verified, then the blob is written. Of a damaged
-/// archive the blobs before the damage can still be had, as far as a hash vouches for them; the exit code is 1 then,
-/// since a later blob of that name may be lost.
+/// The archive is read twice, so it must be a file: first it is verified, then the blob is written.
+/// Of a damaged archive, verified blobs before the damage can still be read; the exit code is 1,
+/// because a later blob of that name may be lost.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["name", "index"])))]
 pub(in crate::cli) struct CatArgs {
@@ -25,7 +25,7 @@ pub(in crate::cli) struct CatArgs {
     /// Its name; of several with this name, the last
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Its place in the archive, counted from 0 as `ls` does
+    /// Its position in the archive, from 0, in the order of `ls`
     #[arg(long, value_name = "N")]
     index: Option<usize>,
 }
@@ -41,7 +41,7 @@ pub(super) fn run(args: CatArgs) -> anyhow::Result<()> {
     let mut blob = archive
         .blob(index)
         .map_err(|error| describe(path, error))?
-        .ok_or_else(|| anyhow!("{} has changed while it was read", path.display()))?;
+        .ok_or_else(|| anyhow!("{} changed while it was read", path.display()))?;
     let mut piece = vec![0; PIECE_LEN];
     loop {
         match blob.read_content(&mut piece).map_err(|error| describe(path, error))? {
@@ -68,16 +68,17 @@ fn missing<R: std::io::Read + std::io::Seek>(archive: Archive<R>, args: &CatArgs
         (None, index) => index.is_some_and(|index| index < verified + unverified.len()),
     };
     let what = match (&args.name, args.index) {
-        (Some(name), _) => format!("{path} has no blob {}", Plain(name)),
+        (Some(name), _) => format!("no blob {} in {path}", Plain(name)),
         (None, index) => {
             let count = Count(verified as u64, "blob");
-            format!("{path} has {count}, numbered from 0; {} goes past them", index.unwrap_or_default())
+            format!("{path} has {count}, numbered from 0; {} exceeds them", index.unwrap_or_default())
         }
     };
     match archive.into_damage() {
-        Some(error) if is_there => {
-            anyhow::Error::new(error).context(format!("{path} is damaged, and no hash vouches for that blob any more"))
-        }
+        Some(error) if is_there => anyhow::Error::new(error).context(format!(
+            "{path} is damaged before that blob; its hash cannot be \
+                verified"
+        )),
         Some(error) => anyhow::Error::new(error).context(format!("{what} before its damage")),
         None => anyhow!(what),
     }

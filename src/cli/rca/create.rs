@@ -12,10 +12,10 @@ use crate::cli::units::Count;
 use crate::rca::{Error, WriteOptions, Writer};
 use crate::runtime::durable::open_or_create;
 
-/// Make an archive, and append files to it, one blob each.
+/// Create an archive, and append files to it, one blob each.
 ///
-/// The archive must not be there yet, or be empty. If a file fails, those before it are in the archive, and `append`
-/// goes on with it.
+/// The archive must not exist, or be empty. If a file fails, the files before it are in the
+/// archive, and `append` can continue.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CreateArgs {
     /// The archive
@@ -33,14 +33,14 @@ pub(in crate::cli) struct CreateArgs {
 pub(super) fn run(args: CreateArgs) -> anyhow::Result<()> {
     let (output, path) = (Output::new(args.output), args.archive.as_path());
     let sources = sources::find(path, &args.files, &args.sources, &output)?;
-    let file = open_or_create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let file = open_or_create(path).with_context(|| format!("cannot create {}", path.display()))?;
     check_kind(&file, path)?;
     let options = WriteOptions { level: args.sources.level, ..WriteOptions::default() };
     match Writer::create(file, options) {
         Ok(writer) => append_all(writer, path, &sources, &output),
         Err(Error::NotEmpty { len }) => {
             let len = Count(len, "byte");
-            bail!("{} is there already and holds {len}; `zorb rca append` adds to an archive", path.display())
+            bail!("{} already exists with {len}; `zorb rca append` adds to an archive", path.display())
         }
         Err(error) => Err(refused(path, error)),
     }

@@ -1,4 +1,4 @@
-//! `zorb rca extract`: blobs as files, below one folder and nowhere else.
+//! `zorb rca extract`: blobs as files, only below one directory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -21,10 +21,11 @@ use crate::runtime::durable::Enclosure;
 
 /// Write blobs to files.
 ///
-/// All of the archive is verified first, and each file appears under its name when it is complete. Names are somebody
-/// else's: absolute ones, and those with `..`, `.` or an empty part are refused, folders are never entered through a
-/// link, and nothing that is there already is replaced without --force. A name that is refused does not stop the
-/// others; the exit code is 1 then. Of several blobs with one name the last is written.
+/// The whole archive is verified first, and each file appears under its name when it is complete.
+/// Names in the archive are untrusted: absolute names and names with `..`, `.` or an empty part are
+/// refused, links are not followed, and existing files are not replaced without --force. A refused
+/// name does not stop the others; the exit code is 1. Of several blobs with one name the last is
+/// written.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExtractArgs {
     /// An archive
@@ -33,10 +34,10 @@ pub(in crate::cli) struct ExtractArgs {
     /// Only the blobs with these names
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// The folder to write to; made if it is not there
+    /// Output directory; created if it does not exist
     #[arg(short = 'C', long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -68,19 +69,19 @@ fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
     let bar = output.bar(file_len(path), path.display().to_string());
     let source = stop.watch(bar.wrap_read(open_file(path)?));
     let archive = Archive::open(source, ReadOptions::default()).map_err(|error| describe(path, error))?;
-    let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the folder {folder}"))?;
+    let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the directory {folder}"))?;
     let mut job = Job { archive, target, path, replace: args.force, stop, output: &output, last: Last::default() };
     let wanted = job.choose(&args.names)?;
     bar.reset();
     for index in wanted {
         job.extract(index)?;
     }
-    job.target.sync().with_context(|| format!("cannot write to the folder {folder}"))?;
+    job.target.sync().with_context(|| format!("cannot write to the directory {folder}"))?;
     bar.finish_and_clear();
     let Job { archive, last, .. } = job;
     if !archive.unverified().is_empty() {
         let count = Count(archive.unverified().len() as u64, "blob");
-        output.complain(format_args!("left out, since no hash vouches for more: {count} before the damage"));
+        output.complain(format_args!("left out, not verifiable: {count} before the damage"));
     }
     output.record(&last)?;
     output.line(format_args!("{}, {} to {folder}", Count(last.extracted, "blob"), Size(last.content_len)))?;
@@ -91,7 +92,7 @@ fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
     }
 }
 
-/// The archive, while somebody looks at the bar and may send a signal.
+/// The archive, with a progress bar, and interruptible by a signal.
 type Source = Stoppable<ProgressBarIter<File>>;
 
 struct Job<'a> {
@@ -116,18 +117,19 @@ impl Job<'_> {
         for name in names {
             match newest.get(name) {
                 Some(index) => drop(chosen.insert(*index)),
-                None => self.fail(name, &anyhow!("the archive has no such blob"))?,
+                None => self.fail(name, &anyhow!("blob not found in the archive"))?,
             }
         }
         Ok(chosen)
     }
 
-    /// Writes one blob to its file. The errors are those after which no other blob can be written either.
+    /// Writes one blob to its file. The errors are those after which no other blob can be written
+    /// either.
     fn extract(&mut self, index: usize) -> anyhow::Result<()> {
         let Some(name) = self.archive.verified().get(index).map(|entry| entry.name().to_owned()) else { return Ok(()) };
         let length = match Place::of(&name) {
             Ok(place) => self.write(index, &place)?,
-            Err(refusal) => Err(anyhow!("its name is no place for a file, since {refusal}; `cat` writes it to stdout")),
+            Err(refusal) => Err(anyhow!("its name is not usable as a path: {refusal}; `cat` writes it to stdout")),
         };
         match length {
             Ok(length) => {
@@ -163,7 +165,7 @@ impl Job<'_> {
         }
         let published = file.publish(place.file, self.replace).map(|()| length);
         Ok(published.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => anyhow!("{} is there already; --force replaces files", place.file),
+            ErrorKind::AlreadyExists => anyhow!("{} already exists; --force replaces files", place.file),
             _ => error.into(),
         }))
     }

@@ -15,9 +15,9 @@ use crate::rca::Dialect;
 
 /// List the blobs of an archive, in order, with the length and the SHA-256 of each.
 ///
-/// Everything is decompressed and hashed for this. Of a damaged archive the blobs before the damage are listed, then
-/// where it is, and the exit code is 1. A hash vouches for a whole session, and comes after it: of the blobs that are
-/// listed before a damage the last line says how many are vouched for.
+/// Everything is decompressed and hashed. Of a damaged archive the blobs before the damage are
+/// listed, then its position, and the exit code is 1. A hash covers a whole session and follows it:
+/// the last line says how many of the listed blobs are verified.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LsArgs {
     /// An archive; `-` is stdin
@@ -84,7 +84,7 @@ pub(super) fn summary(findings: &Findings) -> String {
         return format!("{blobs} before the damage, {size}; verified: the first {verified}");
     }
     let sessions = Count(findings.session_count, "session");
-    let garbage = if findings.trailing_garbage == Some(true) { "; an interrupted append behind them" } else { "" };
+    let garbage = if findings.trailing_garbage == Some(true) { "; followed by an interrupted append" } else { "" };
     let dialect = if findings.dialect == Dialect::Readme { "; the README's dialect" } else { "" };
     format!("{blobs} in {sessions}, {size}{garbage}{dialect}")
 }

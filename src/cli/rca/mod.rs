@@ -75,9 +75,10 @@ fn cannot_read(path: &Path) -> String {
 fn open_file(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path).with_context(|| cannot_read(path))?;
     let metadata = file.metadata().with_context(|| cannot_read(path))?;
-    // Opening a folder works; it is reading that fails, and then the message would be about a byte in the archive.
+    // Opening a directory succeeds, and reading it fails with a message about a byte of the
+    // archive.
     if metadata.is_dir() {
-        bail!("{}: it is a folder", cannot_read(path));
+        bail!("{}: is a directory", cannot_read(path));
     }
     Ok(file)
 }

@@ -1,11 +1,11 @@
-//! Names of blobs: which of them are places for a file.
+//! Names of blobs: which of them are usable as paths.
 //!
-//! To the format a name is any text without NUL. Whoever made the archive has chosen it, so it is neither a path to be
-//! followed nor something to send to a terminal as it is.
+//! To the format a name is any text without NUL. The name comes from an untrusted archive, so it is
+//! neither a path to follow nor safe for a terminal.
 
 use thiserror::Error;
 
-/// Where a blob's file belongs, below the folder that things are extracted to.
+/// The path of a blob's file, below the output directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Place<'a> {
     /// From the outside in; none of them is empty, `.` or `..`.

@@ -1,4 +1,4 @@
-//! What is to be appended: files, folders and stdin, and the names that their blobs get.
+//! The sources of an append: files, directories and stdin, and the names of their blobs.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -16,13 +16,13 @@ use crate::cli::output::Output;
 /// What was typed of it.
 #[derive(Debug, Args)]
 pub(super) struct SourceArgs {
-    /// The blob's name, for one FILE; without it the path as it was typed
+    /// The blob's name, for one FILE; without it the path as given
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Of folders, append every file in them, in the order of their names
+    /// Append all files of directories, in the order of their names
     #[arg(short, long, conflicts_with = "name")]
     recursive: bool,
-    /// zstd's level; higher is smaller and slower
+    /// zstd level; higher is smaller and slower
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     pub(super) level: i32,
 }
@@ -61,7 +61,7 @@ pub(super) fn find(
     for path in files {
         match &args.name {
             Some(name) => search.add_named(path, name)?,
-            None if path == Path::new("-") => bail!(Usage("stdin has no name; give --name NAME")),
+            None if path == Path::new("-") => bail!(Usage("stdin has no name; pass --name NAME")),
             None => search.add(path)?,
         }
     }
@@ -97,7 +97,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Everything below a folder. Links in there are not followed: they lead in circles, and out.
+    /// Everything below a directory. Links are not followed: they can lead in circles, and out of
+    /// it.
     fn add_folder(&mut self, folder: &Path) -> anyhow::Result<()> {
         let list = || -> std::io::Result<Vec<_>> { fs::read_dir(folder)?.collect() };
         let mut entries = list().with_context(|| cannot_read(folder))?;
@@ -108,9 +109,9 @@ impl Search<'_> {
             if metadata.is_dir() {
                 self.add_folder(&path)?;
             } else if !metadata.is_file() {
-                self.output.remark(format_args!("{} is left out: it is a link or no file", path.display()));
+                self.output.remark(format_args!("skipped {}: a link or not a regular file", path.display()));
             } else if self.archive == Some(identity(&metadata)) {
-                self.output.remark(format_args!("{} is left out: it is the archive itself", path.display()));
+                self.output.remark(format_args!("skipped {}: it is the archive itself", path.display()));
             } else {
                 let name = name_of(&path)?;
                 self.found.push(Source { path, name, len: metadata.len() });
@@ -123,7 +124,7 @@ impl Search<'_> {
     fn look_at(&self, path: &Path) -> anyhow::Result<Metadata> {
         let metadata = fs::metadata(path).with_context(|| cannot_read(path))?;
         if metadata.is_dir() {
-            bail!("{} is a folder; -r appends the files in it", path.display());
+            bail!("{} is a directory; -r appends the files in it", path.display());
         }
         if self.archive == Some(identity(&metadata)) {
             bail!("{} is the archive itself, which cannot be put into itself", path.display());
@@ -140,10 +141,10 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 fn name_of(path: &Path) -> anyhow::Result<String> {
     let parts: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
     let name = parts.into_os_string().into_string();
-    name.map_err(|_| anyhow!("the name {} is not UTF-8, as names of blobs are; give --name NAME", path.display()))
+    name.map_err(|_| anyhow!("the name {} is not valid UTF-8; pass --name NAME", path.display()))
 }
 
-/// Names are only a matter for whoever extracts, so they are no error.
+/// Names only matter to `extract`, so they are not an error.
 fn remark_on_names(found: &[Source], output: &Output) {
     let mut refused = found.iter().filter_map(|source| Some((&source.name, Place::of(&source.name).err()?)));
     if let Some((name, refusal)) = refused.next() {
@@ -151,6 +152,6 @@ fn remark_on_names(found: &[Source], output: &Output) {
             0 => String::new(),
             count => format!("; nor {count} others"),
         };
-        output.remark(format_args!("`extract` will not take the name `{}`: {refusal}{more}", Plain(name)));
+        output.remark(format_args!("`extract` will refuse the name `{}`: {refusal}{more}", Plain(name)));
     }
 }

@@ -10,10 +10,11 @@ use super::ls::summary;
 use super::{Fault, PIECE_LEN, describe, file_len, open_stream};
 use crate::cli::output::{Output, OutputArgs};
 
-/// Check an archive: every blob decompresses, and every session has the hash that is stored for it.
+/// Verify an archive: every blob decompresses, and every session has its stored hash.
 ///
-/// Of a damaged archive it is said how many blobs are sound, and where the damage is; the exit code is 1. An append that
-/// was interrupted is no damage. The hashes have 64 bits and no key: they tell accidents, not attackers.
+/// Of a damaged archive the number of valid blobs and the position of the damage are printed; the
+/// exit code is 1. An interrupted append is not damage. The hashes have 64 bits and no key: they
+/// detect accidents, not attackers.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct VerifyArgs {
     /// An archive; `-` is stdin

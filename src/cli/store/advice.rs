@@ -13,7 +13,7 @@ use crate::service::{Gap, StoreError};
 pub(in crate::cli) fn no_store(data_dir: &Path) -> anyhow::Error {
     let dir = data_dir.display();
     anyhow!(
-        "there is no store in {dir}, and require_store is set: check that its file system is mounted; for a new store \
+        "no store in {dir}, and require_store is set: check that its file system is mounted; for a new store \
          start once without require_store"
     )
 }
@@ -21,10 +21,7 @@ pub(in crate::cli) fn no_store(data_dir: &Path) -> anyhow::Error {
 /// The index is not there, or empty, but the rest of the store is.
 pub(in crate::cli) fn lost_index(data_dir: &Path, is_empty: bool) -> anyhow::Error {
     let (dir, what) = (data_dir.display(), if is_empty { "empty" } else { "gone" });
-    anyhow!(
-        "the index of {dir} is {what}, and there is a store; zorb index rebuild --data-dir {dir} makes it of what else is \
-         there"
-    )
+    anyhow!("the index of {dir} is {what}, but the store has data: run zorb index rebuild --data-dir {dir}")
 }
 
 /// What a gap between the index and the rest of the store calls for.
@@ -33,13 +30,13 @@ pub(in crate::cli) fn of_gap(data_dir: &Path, gap: Gap) -> anyhow::Error {
     match gap {
         Gap::NoStore => no_store(data_dir),
         Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Behind { .. } => anyhow!(
-            "{gap}; zorb index rebuild --data-dir {dir} makes the index again of blobs and records, and keeps the old one \
-             beside it; until then nothing in {dir} is changed"
+            "{gap}; nothing in {dir} was changed: run zorb index rebuild --data-dir {dir}, which rebuilds the \
+             index from blobs and records and keeps the old one"
         ),
-        Gap::Unidentified => anyhow!("{gap}; start zorb serve on {dir} once, which completes it"),
+        Gap::Unidentified => anyhow!("{gap}; start zorb serve on {dir} once to complete it"),
         Gap::RecordsMissing { .. } => anyhow!(
-            "{gap}; put the directory {dir}/shards back as it was, or move it away: the next start of zorb serve then \
-             writes it again from the index"
+            "{gap}; restore the directory {dir}/shards, or move it away: the next start of zorb serve then writes \
+             it again from the index"
         ),
         Gap::Newer { .. } => anyhow!("{gap}"),
         Gap::Store(error) => explain(data_dir, error.into()),
@@ -52,23 +49,23 @@ pub(in crate::cli) fn explain(data_dir: &Path, error: anyhow::Error) -> anyhow::
     let Some(index) = index_error(&error) else { return error };
     match index.kind {
         IndexErrorKind::Damaged => anyhow!(
-            "the index of {dir} is damaged, or is no database: stop what uses it; zorb index rebuild --data-dir {dir} makes \
-             it again of blobs and records"
+            "the index of {dir} is damaged or not a database: stop every process that uses it, then run zorb \
+             index rebuild --data-dir {dir}"
         ),
         IndexErrorKind::Newer => {
             anyhow!(
-                "the index of {dir} was made by a newer zorb ({}): use that version or a later one",
+                "the index of {dir} was written by a newer zorb ({}): use that version or a later one",
                 chain(&*index.source)
             )
         }
         IndexErrorKind::Older => anyhow!(
-            "the index of {dir} was made by an older zorb ({}): start zorb serve of this version once, which brings it up \
-             to date",
+            "the index of {dir} was written by an older zorb ({}): start zorb serve of this version once to \
+             migrate it",
             chain(&*index.source)
         ),
         IndexErrorKind::Outage(Outage::CannotOpen | Outage::ReadOnly) => anyhow!(
-            "the index of {dir} cannot be opened: run this as the user that serves the store, and check owner and \
-             permissions of {dir} and of the files index.sqlite, index.sqlite-wal and index.sqlite-shm in it"
+            "the index of {dir} cannot be opened: run this as the user that serves the store; check owner and \
+             permissions of {dir} and of index.sqlite, index.sqlite-wal and index.sqlite-shm in it"
         ),
         _ => error,
     }

@@ -15,28 +15,29 @@ use crate::client::{Got, Wanted};
 use crate::format::{ChunkRangeSpec, XorbHash};
 use crate::runtime::blocking::Pool;
 
-/// Fetch a xorb, or some of its chunks, from a server.
+/// Download a xorb, or some of its chunks, from a server.
 ///
-/// Nothing is shown that is not proven. A whole xorb is decompressed, hashed and compared with HASH. For a part, the
-/// server's list of the xorb's chunks is fetched first; it is trusted because the hashes and lengths in it aggregate to
-/// HASH, and then every chunk that arrives is hashed and compared with its entry. With --raw the same bytes come over
-/// the wire, are verified the same way, and are decompressed here.
+/// All data is verified before it is written. A whole xorb is decompressed, hashed and compared
+/// with HASH. For a part, the server's chunk list of the xorb is fetched first; it is trusted
+/// because its hashes and lengths aggregate to HASH, and each received chunk is hashed and compared
+/// with its entry. With --raw the same bytes are transferred and verified, and decompressed
+/// locally.
 ///
-/// The file appears under its name when everything has arrived and is proven, never before; data for stdout waits in a
-/// temporary file. A transfer that breaks off goes on where it was (Range with If-Range).
+/// The file appears under its name after it was received and verified; data for stdout is buffered
+/// in a temporary file. An interrupted transfer is resumed (Range with If-Range).
 #[derive(Debug, Args)]
 pub(in crate::cli) struct GetArgs {
-    /// Which xorb
+    /// Hash of the xorb
     hash: XorbHash,
     /// Only these chunks: A-B for [A,B), A- from A on, -N the last N, or just A
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ChunkRangeSpec>,
-    /// The decompressed contents instead of the serialized chunks
+    /// Write the decompressed contents instead of the serialized chunks
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Where to write; `-` is stdout, which is also the default unless it is a terminal
+    /// Output file; `-` is stdout, the default unless it is a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     target: Option<PathBuf>,
     #[command(flatten)]

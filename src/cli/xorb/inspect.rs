@@ -16,10 +16,10 @@ use crate::format::xorb::{VerifiedChunk, Verifier, XorbError};
 /// Offset of a footer's version from its start.
 const FOOTER_VERSION_OFFSET: usize = 7;
 
-/// Show what is in a xorb: a summary, and every chunk with its hash, its scheme and where it is.
+/// Print the contents of a xorb: a summary, and each chunk with hash, scheme and offsets.
 ///
-/// Chunks are decompressed and hashed as they are read. Of a damaged xorb the chunks before the damage are shown, then
-/// where the damage is, and the exit code is 1.
+/// Chunks are decompressed and hashed as they are read. Of a damaged xorb the chunks before the
+/// damage are printed, then the position of the damage, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InspectArgs {
     /// A xorb file; `-` is stdin
@@ -125,14 +125,14 @@ impl Report {
     fn print(&self, output: &Output) -> anyhow::Result<()> {
         let Self { serialized_len, raw_len, .. } = *self;
         output.line(format_args!("file    {}, {}", self.path, exact(self.len)))?;
-        output.line(format_args!("xorb    {}", self.hash.as_deref().unwrap_or("unknown, since it is damaged")))?;
+        output.line(format_args!("xorb    {}", self.hash.as_deref().unwrap_or("unknown (damaged)")))?;
         let sound = if self.damage.is_some() { " before the damage" } else { "" };
         output.line(format_args!("chunks  {}{sound}: {}", self.chunks.len(), self.schemes()))?;
         output.line(format_args!("raw     {}", exact(raw_len)))?;
         let share = Share { part: serialized_len, whole: raw_len };
         output.line(format_args!("stored  {}, {share} of raw", exact(serialized_len)))?;
         match &self.footer {
-            // Nobody has got that far.
+            // The footer was not reached.
             None if self.damage.is_some() => {}
             Some(footer) => output.line(format_args!("footer  version {}, {}", footer.version, exact(footer.len)))?,
             None => output.line("footer  none")?,

@@ -77,7 +77,8 @@ fn cannot_read(path: &Path) -> String {
     format!("cannot read {}", path.display())
 }
 
-/// Reads a file that may be a xorb, up to one byte more than a xorb can have, which is enough to refuse it.
+/// Reads a file that may be a xorb, up to one byte more than a xorb can have, which is enough to
+/// refuse it.
 fn read_xorb(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut input = Input::open(path)?.take(MAX_XORB_BODY_LEN + 1);

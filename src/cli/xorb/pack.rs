@@ -22,17 +22,17 @@ const PIECE_LEN: usize = 1 << 20;
 /// Ranges of chunks that people are shown per file. A file that repeats itself has thousands.
 const MAX_SHOWN_TERM_COUNT: usize = 10;
 
-/// Cut files into chunks and form xorbs of them.
+/// Cut files into chunks and pack them into xorbs.
 ///
-/// Writes one file `<hash>.xorb` per xorb, each whole or not at all; one that is there already is checked and left as
-/// it is. A chunk that occurs again, in the same file or in another one of this run, is not stored again. Memory holds
-/// one xorb (64 MiB) and about 1 MiB per GiB of input, whatever the files' sizes.
+/// Writes one file `<hash>.xorb` per xorb, each complete or not at all; an existing one is verified
+/// and left unchanged. A chunk that occurs again in this run is not stored again. Memory use is one
+/// xorb (64 MiB) and about 1 MiB per GiB of input, whatever the sizes of the files.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PackArgs {
-    /// Files, in the order in which they go into xorbs; `-` is stdin
+    /// Files, in the order in which they are packed; `-` is stdin
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Folder for the xorbs; made if it is not there
+    /// Output directory; created if it does not exist
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output_dir: PathBuf,
     /// How chunks are compressed
@@ -47,10 +47,10 @@ pub(in crate::cli) struct PackArgs {
 enum Compression {
     /// Try LZ4 with and without byte grouping on each chunk and keep the smallest
     BruteForce,
-    /// Guess from each chunk's bytes whether grouping helps, and compress once
+    /// Predict from each chunk's bytes whether grouping helps, and compress once
     #[default]
     Predict,
-    /// Store as it is
+    /// Do not compress
     None,
     /// LZ4
     Lz4,
@@ -98,7 +98,7 @@ impl From<&Term> for TermRecord {
 pub(super) fn run(args: PackArgs) -> anyhow::Result<()> {
     let dir = &args.output_dir;
     let mut target = Target { dir, output: Output::new(args.output), count: 0, raw_len: 0, serialized_len: 0 };
-    create_folder(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
+    create_folder(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
     // Looked at first: a name that is wrong is found before the work begins.
     let total = args.files.iter().map(|path| Input::len(path)).sum::<anyhow::Result<u64>>()?;
     let bar = target.output.bar(total, "packing");
@@ -150,8 +150,8 @@ impl Target<'_> {
         if was_there {
             match verify_file(&path)? {
                 Ok(found) if found.hash() == hash => {}
-                Ok(found) => bail!("{} is in the way: it is the xorb {}", path.display(), found.hash()),
-                Err(error) => bail!("{} is in the way, and damaged: {error}", path.display()),
+                Ok(found) => bail!("{} already exists and is the xorb {}", path.display(), found.hash()),
+                Err(error) => bail!("{} already exists and is damaged: {error}", path.display()),
             }
         } else {
             let write = || {
@@ -176,7 +176,7 @@ impl Target<'_> {
         })?;
         let (chunks, raw, serialized) = (Count(count.into(), "chunk"), Size(raw_len), Size(serialized_len));
         let share = Share { part: serialized_len, whole: raw_len };
-        let remark = if was_there { ", was there" } else { "" };
+        let remark = if was_there { ", already present" } else { "" };
         self.output.line(format_args!("xorb {hash}  {chunks}, {raw} → {serialized} ({share}){remark}"))?;
         Ok(())
     }
@@ -214,7 +214,7 @@ fn report(target: &Target<'_>, paths: &[PathBuf], packed: &Packed) -> anyhow::Re
     let (files, xorbs) = (Count(packed.files.len() as u64, "file"), Count(count, "xorb"));
     let duplicates = Count(packed.duplicate_count, "duplicate chunk");
     output.line(format_args!(
-        "{files}, {} → {xorbs}, {} ({}); {duplicates}, {}, not stored again",
+        "{files}, {} → {xorbs}, {} ({}); {duplicates}, {}, deduplicated",
         Size(total),
         Size(serialized_len),
         Share { part: serialized_len, whole: total },

@@ -14,12 +14,12 @@ use crate::client::{Put, PutError, Server};
 use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
 
-/// Send xorb files to a server.
+/// Upload xorb files to a server.
 ///
-/// Each file is verified before anything is sent, so a damaged one never leaves this machine; a footer stays here. Says
-/// of each xorb whether the server had it already. What fails for a moment (no connection, 408, 429, 5xx) is tried
-/// again, waiting longer each time, or as long as the server asks. One file that fails does not stop the others; the
-/// exit code is 1 then.
+/// Each file is verified before it is sent, so a damaged one never leaves this machine; a footer is
+/// not sent. The output says for each xorb whether the server already had it. Temporary failures
+/// (no connection, 408, 429, 5xx) are retried with growing delays, or after the delay that the
+/// server asks for. A file that fails does not stop the others; the exit code is 1.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PutArgs {
     /// Xorb files
@@ -27,7 +27,7 @@ pub(in crate::cli) struct PutArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Files that are sent at once
+    /// Files to send in parallel
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
     #[command(flatten)]

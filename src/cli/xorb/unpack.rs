@@ -20,8 +20,8 @@ const VERIFIED: &str = "the whole xorb was verified a moment ago";
 
 /// Write the decompressed contents of a xorb's chunks.
 ///
-/// The whole xorb is verified first; of a damaged one nothing is written. The file appears under its name when it is
-/// complete.
+/// The whole xorb is verified first; of a damaged one nothing is written. The file appears under
+/// its name when it is complete.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct UnpackArgs {
     /// A xorb file; `-` is stdin
@@ -30,7 +30,7 @@ pub(in crate::cli) struct UnpackArgs {
     /// Only these chunks: A-B for [A,B), A- from A on, -N the last N, or just A
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ChunkRangeSpec>,
-    /// Where to write; `-` is stdout, which is also the default unless it is a terminal
+    /// Output file; `-` is stdout, the default unless it is a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     target: Option<PathBuf>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(super) fn run(args: UnpackArgs) -> anyhow::Result<()> {
     let chunks = match args.range {
         None => xorb.layout().whole(),
         Some(range) => range.resolve(count).with_context(|| {
-            format!("{name} has {}, numbered from 0; the range {range} goes past them", Count(count.into(), "chunk"))
+            format!("{name} has {}, numbered from 0; the range {range} exceeds them", Count(count.into(), "chunk"))
         })?,
     };
     let mut draft = destination.draft()?;

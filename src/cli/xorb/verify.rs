@@ -11,16 +11,16 @@ use crate::cli::output::{Output, OutputArgs};
 use crate::cli::units::{Count, Share, Size};
 use crate::format::XorbHash;
 
-/// Check that a file is a valid xorb, and which one.
+/// Verify that a file is a valid xorb, and that it has the expected hash.
 ///
-/// Every chunk is decompressed and hashed, and a footer compared with the chunks. The hash must be that of --hash;
-/// without it, that of the file's name, if the name is a hash and `.xorb`.
+/// Every chunk is decompressed and hashed, and a footer is compared with the chunks. The expected
+/// hash is --hash; without it, the hash in the file's name, if the name is a hash and `.xorb`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct VerifyArgs {
     /// A xorb file; `-` is stdin
     #[arg(value_name = "X")]
     file: PathBuf,
-    /// The hash that it must have
+    /// The expected hash
     #[arg(long, value_name = "H")]
     hash: Option<XorbHash>,
     #[command(flatten)]

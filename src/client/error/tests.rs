@@ -4,7 +4,7 @@ fn check(status: u16, body: &str, is_transient: bool, text: &str) {
     let status = StatusCode::from_u16(status).unwrap();
     let refusal = Refusal::parse(status, body.as_bytes(), None);
     let error = RequestError::Refused { url: "http://store".to_owned(), refusal };
-    assert_eq!(error.to_string(), format!("http://store answers {text}"));
+    assert_eq!(error.to_string(), format!("http://store responded with {text}"));
     assert_eq!(error.is_transient(), is_transient, "{text}");
 }
 

@@ -45,7 +45,7 @@ impl<S: Sink> Intake<S> {
         Ok(self)
     }
 
-    /// Forgets everything: it will come again.
+    /// Discards everything: it will be sent again.
     pub(super) fn restart(mut self) -> Result<Self, GetError> {
         self.sink.restart().map_err(GetError::Write)?;
         self.verifier = verifier();

@@ -1,4 +1,4 @@
-//! The bytes of one answer, over as many connections as it takes.
+//! The bytes of one response, over as many connections as it takes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const PROGRESS_LEN: u64 = 64 << 10;
 pub(super) enum Event {
     /// The next bytes.
     Piece(Bytes),
-    /// All bytes so far are void, the next are the first ones.
+    /// All bytes so far are invalid; the next ones start at 0.
     Restart,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Transfer<'a> {
     path: String,
     retries: Retries,
     watch: Arc<dyn Watch>,
-    /// The answer that is being received.
+    /// The response that is being received.
     response: Option<Response>,
     /// Its strong tag: without one there is no going on.
     etag: Option<String>,
@@ -90,12 +90,12 @@ impl<'a> Transfer<'a> {
             (StatusCode::OK, _) => {}
             (StatusCode::PARTIAL_CONTENT, Some(etag)) => {
                 if !self.continues(response.headers(), &etag) {
-                    return Err(self.server.strange("it sends another range than asked for"));
+                    return Err(self.server.strange("it sent another range than requested"));
                 }
                 self.response = Some(response);
                 return Ok(None);
             }
-            _ => return Err(self.server.strange("it answers a download with another success than 200")),
+            _ => return Err(self.server.strange("it responded to a download with a success status other than 200")),
         }
         let is_restart = self.received_len > 0;
         self.etag = text(response.headers(), &ETAG).filter(|etag| etag.starts_with('"')).map(str::to_owned);

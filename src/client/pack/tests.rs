@@ -15,7 +15,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Packs the files in pieces of this length, checks that the terms give the files back, and returns what came out.
+/// Packs the files in pieces of this length, checks that the terms give the files back, and returns
+/// what came out.
 fn check(files: &[&[u8]], piece_len: usize) -> (Vec<BuiltXorb>, Packed) {
     let mut packer = Packer::new(Policy::None);
     let mut xorbs = Vec::new();

@@ -1,4 +1,5 @@
-//! Many small files by one plan (spec 5.3), which is one request instead of two for each, and few fetches.
+//! Many small files by one plan (spec 5.3), which is one request instead of two for each, and few
+//! fetches.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::format::merkle::Aggregator;
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::runtime::blocking::Pool;
 
-/// Files of one plan, at most: servers take no more (docs/http-api.md).
+/// Files of one plan, at most: servers take no more (docs/http-files.md).
 pub const MAX_BATCH_COUNT: usize = 1000;
 
 /// Files that are being put together and written at once.
@@ -32,12 +33,14 @@ pub trait FileSink: Send + Sync + 'static {
 }
 
 impl Server {
-    /// Gets files that fit into memory, each of them and some dozen at once: at most [`MAX_BATCH_COUNT`], with the lengths
-    /// that they are to have, none of them empty. Each is given to the sink when its hash has proven it.
+    /// Gets files that fit into memory, each of them and some dozen at once: at most
+    /// [`MAX_BATCH_COUNT`], with the lengths that they are to have, none of them empty. Each is
+    /// given to the sink when its hash has proven it.
     ///
     /// # Errors
     ///
-    /// The server has not all of them, or has no such route, or breaks off. The sink may have taken some.
+    /// The server has not all of them, or has no such route, or breaks off. The sink may have taken
+    /// some.
     pub async fn pull_small(
         &self,
         files: &[(FileHash, u64)],
@@ -105,7 +108,8 @@ fn assemble(file: FileHash, pieces: &[Piece]) -> Result<Vec<u8>, PullError> {
     if actual == file { Ok(raw) } else { Err(PullError::WrongFile { file, actual }) }
 }
 
-/// Asks for the plan of these files, as often as it takes: the terms of all of them, and how many each has.
+/// Asks for the plan of these files, as often as it takes: the terms of all of them, and how many
+/// each has.
 pub(super) async fn batch_plan(
     server: &Server,
     files: &[(FileHash, u64)],
@@ -150,7 +154,7 @@ fn parse(mut json: BatchPlanJson, files: &[(FileHash, u64)]) -> Result<(Plan, Ve
             plan.terms.push(term);
         }
         if planned_len != *len {
-            return Err("a file has another length than was expected");
+            return Err("a file has an unexpected length");
         }
     }
     Ok((plan, counts))

@@ -87,7 +87,7 @@ impl<S: Sink> Writer<S> {
         let raw_len = decoded.raw.len() as u64;
         let skipped_len = self.skipped_len.min(raw_len);
         let len = (raw_len - skipped_len).min(self.left_len);
-        let narrow = |len: u64| usize::try_from(len).expect("it is no longer than what is in memory");
+        let narrow = |len: u64| usize::try_from(len).expect("its length is at most the buffer length");
         let wanted = decoded.raw.get(narrow(skipped_len)..narrow(skipped_len + len)).unwrap_or_default();
         self.sink.write(wanted).map_err(PullError::Write)?;
         if matches!(self.hasher, Hasher::File(_)) {

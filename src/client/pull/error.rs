@@ -12,13 +12,13 @@ use crate::format::{ByteRange, ByteRangeSpec, FileHash, XorbHash};
 #[derive(Debug, Error)]
 pub enum PullError {
     /// There is no such file.
-    #[error("the server has no file {file}, or does not show it to whoever asks")]
+    #[error("the server has no file {file}, or this token cannot read it")]
     NotFound {
         /// Which file.
         file: FileHash,
     },
     /// There are no such bytes.
-    #[error("file {file} has {len} bytes; the range {range} goes past them")]
+    #[error("file {file} has {len} bytes; the range {range} exceeds them")]
     PastEnd {
         /// Which file.
         file: FileHash,
@@ -44,7 +44,7 @@ pub enum PullError {
         source: Box<RequestError>,
     },
     /// The bytes are no chunks.
-    #[error("what the server sends of xorb {xorb} is damaged")]
+    #[error("the server sent damaged data for xorb {xorb}")]
     Damaged {
         /// Which xorb.
         xorb: XorbHash,
@@ -52,7 +52,7 @@ pub enum PullError {
         source: XorbError,
     },
     /// The chunks are longer or shorter than the server says.
-    #[error("the server sends {actual} bytes of xorb {xorb} where its plan has {expected}")]
+    #[error("the server sent {actual} bytes of xorb {xorb}; its plan has {expected}")]
     WrongLen {
         /// Which xorb.
         xorb: XorbHash,
@@ -62,7 +62,7 @@ pub enum PullError {
         actual: u64,
     },
     /// The bytes are another file.
-    #[error("what the server sends is not the file {file} but {actual}")]
+    #[error("the received data is file {actual}, not {file}")]
     WrongFile {
         /// Which file was asked for.
         file: FileHash,
@@ -70,7 +70,7 @@ pub enum PullError {
         actual: FileHash,
     },
     /// The bytes are not these bytes of the file, or the summary of the rest is false.
-    #[error("what the server sends does not prove to be bytes {bytes} of file {file}")]
+    #[error("the received data is not provably bytes {bytes} of file {file}")]
     WrongPart {
         /// Which file.
         file: FileHash,
@@ -78,7 +78,7 @@ pub enum PullError {
         bytes: ByteRange,
     },
     /// The bytes cannot be kept.
-    #[error("cannot write what was received")]
+    #[error("cannot write the received data")]
     Write(#[source] io::Error),
 }
 
@@ -95,7 +95,8 @@ impl PullError {
         }
     }
 
-    /// Whether no other file would come either at this moment: the server is not reached, is overloaded, or asks for a token.
+    /// Whether no other file would come either at this moment: the server is not reached, is
+    /// overloaded, or asks for a token.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         let (Self::Request { source, .. } | Self::Batch { source, .. }) = self else { return false };

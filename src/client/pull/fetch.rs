@@ -17,7 +17,8 @@ use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
 
-/// Bytes of parts that are held or fetched before they are needed. One that is needed now is fetched whatever it is.
+/// Bytes of parts that are held or fetched before they are needed. One that is needed now is
+/// fetched whatever it is.
 const AHEAD_LEN: u64 = 256 << 20;
 
 /// Times in a row that a new URL is asked for because the one before was refused.
@@ -99,7 +100,7 @@ impl Fetcher {
             }
             match self.fetching.next().await {
                 Some(fetched) => self.keep(fetched?),
-                None => unreachable!("what is pending is being fetched"),
+                None => unreachable!("pending parts are being fetched"),
             }
         }
     }
@@ -131,7 +132,7 @@ impl Fetcher {
         }
     }
 
-    /// Begins to fetch what is needed next, as far as there is room.
+    /// Starts fetching the next parts, up to the limit.
     fn fetch_ahead(&mut self) {
         while self.fetching.len() < self.job_count
             && let Some(part) = self.order.get(self.next).copied()
@@ -147,8 +148,8 @@ impl Fetcher {
         }
     }
 
-    /// Drops what is needed last until a part fits. A part that repeats in a file would otherwise be in the way of all
-    /// others; it is fetched again.
+    /// Drops what is needed last until a part fits. A part that repeats in a file would otherwise
+    /// be in the way of all others; it is fetched again.
     fn make_room(&mut self, part: usize) {
         while self.held_len + self.len(part) > AHEAD_LEN {
             let next_use = |part: &usize| self.uses.get(*part).and_then(VecDeque::front).copied();
@@ -188,7 +189,8 @@ impl Fetcher {
 }
 
 impl Source {
-    /// One part, as often as it takes. A URL that is refused has expired: the plan is asked for again (spec 5.10).
+    /// One part, as often as it takes. A URL that is refused has expired: the plan is asked for
+    /// again (spec 5.10).
     async fn fetch(&self, index: usize) -> Result<Bytes, PullError> {
         let part = self.parts.get(index).expect("terms name parts of their plan");
         let mut retries = Retries::new(self.server.retry, Arc::clone(&self.watch));
@@ -215,17 +217,17 @@ impl Source {
         let mut response = self.server.send(request, &Activity::new()).await?;
         let len = usize::try_from(part.bytes.byte_len()).expect("a part is shorter than a xorb");
         if !matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-            return Err(self.server.strange("it answers for data with another success than 206"));
+            return Err(self.server.strange("it responded to a data request with a success status other than 206"));
         }
         let mut bytes = BytesMut::new();
         while let Some(piece) = self.server.next_piece(&mut response).await? {
             if bytes.len() + piece.len() > len {
-                return Err(self.server.strange("it sends more of a xorb than was asked for"));
+                return Err(self.server.strange("it sent more of a xorb than requested"));
             }
             bytes.extend_from_slice(&piece);
         }
         if bytes.len() < len {
-            return Err(self.server.strange("it sends less of a xorb than was asked for"));
+            return Err(self.server.strange("it sent less of a xorb than requested"));
         }
         Ok(bytes.freeze())
     }
@@ -238,7 +240,7 @@ impl Source {
             renewed.count += 1;
         }
         let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).map(str::to_owned);
-        let changed = || self.asked.error(self.server.strange("its second plan is another one"));
+        let changed = || self.asked.error(self.server.strange("its second plan differs from the first"));
         Ok((url.ok_or_else(changed)?, renewed.count))
     }
 }

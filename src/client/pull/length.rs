@@ -20,7 +20,7 @@ pub(super) async fn file_len(server: &Server, file: FileHash, watch: &Arc<dyn Wa
         let error = match server.send(request, &Activity::new()).await {
             Ok(response) => {
                 let len = response.headers().get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
-                let strange = || PullError::request(file, server.strange("it does not say how long the file is"));
+                let strange = || PullError::request(file, server.strange("it does not state the file length"));
                 return len.ok_or_else(strange);
             }
             Err(error) => error,

@@ -1,4 +1,5 @@
-//! What a file is made of, as the server says it (spec 5.1), checked as far as it can be before anything is fetched.
+//! What a file is made of, as the server says it (spec 5.1), checked as far as it can be before
+//! anything is fetched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::client::wire::{PartsJson, PlanJson, RangeJson, TermJson};
 use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 
-/// Bytes of a plan, at most. One of 256 MiB has some 500 KiB, unless somebody cuts very short chunks.
+/// Maximum bytes of a plan. A plan of 256 MiB has about 500 KiB, unless its chunks are very short.
 pub(super) const MAX_PLAN_LEN: usize = 64 << 20;
 
 /// What to fetch for a part of a file.
@@ -88,7 +89,8 @@ impl Asked {
     }
 }
 
-/// Asks for the plan of a range of a file, as often as it takes; `None` where the range begins behind the end of the file.
+/// Asks for the plan of a range of a file, as often as it takes; `None` where the range begins
+/// behind the end of the file.
 pub(super) async fn plan(
     server: &Server,
     file: FileHash,
@@ -125,14 +127,14 @@ fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
     let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan { skipped_len: json.offset_into_first_range, terms, parts };
     match plan.terms.first() {
-        None => return Err("it has nothing for a range that is not empty"),
-        Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is not wanted"),
+        None => return Err("it has no terms for a non-empty range"),
+        Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is outside the range"),
         Some(_) => {}
     }
     // No more than what was asked for and the rest of the last term's last chunk.
     let max_len = range.byte_len().saturating_add(plan.skipped_len).saturating_add(MAX_CHUNK_RAW_LEN.into());
     if plan.raw_len() > max_len {
-        return Err("it has more than was asked for");
+        return Err("it has more than requested");
     }
     Ok(plan)
 }
@@ -153,7 +155,7 @@ pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Re
     let part = part
         .map(|(_, part)| *part)
         .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
-    let part = part.ok_or("no URL is for the chunks of a term")?;
+    let part = part.ok_or("no URL covers the chunks of a term")?;
     Ok(Term { part, chunks, raw_len: term.unpacked_length })
 }
 
@@ -165,7 +167,7 @@ pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Ve
     let mut parts = Vec::new();
     let mut places = Places::new();
     for (hash, entries) in xorbs {
-        let xorb: XorbHash = hash.parse().map_err(|_| "a URL is for no xorb")?;
+        let xorb: XorbHash = hash.parse().map_err(|_| "a URL names no xorb")?;
         for entry in entries {
             for range in &entry.ranges {
                 let chunks = chunks(&range.chunks).ok_or("a URL has impossible chunks")?;

@@ -1,8 +1,9 @@
-//! What proves a part of a file: summaries of what surrounds it (spec 5.9, 1.9).
+//! Proof of a part of a file: summaries of the chunks around it (spec 5.9, 1.9).
 //!
-//! The server answers with a window that holds the part, and with the parts of the file's merkle tree before and behind
-//! it. Joined with the hashes of the window's chunks they have to give the file's hash; then the chunks are the right ones,
-//! and in the right place. The answer is meant for those who edit a file, but a reader who changes nothing may ask too.
+//! The server responds with a window that holds the part, and with the parts of the file's merkle
+//! tree before and after it. Joined with the hashes of the window's chunks they must give the
+//! file's hash; then the chunks are the right ones, and in the right place. The route is meant for
+//! editing a file; a reader uses it without changing anything.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::client::wire::{NodeJson, SubtreeJson, SurroundingsJson};
 use crate::format::merkle::subtree::{JoinError, Subtree, SubtreeNode};
 use crate::format::{ByteRange, FileHash};
 
-/// Bytes of an answer, at most: it has a hash for every term of the file.
+/// Maximum bytes of a response: it has a hash for every term of the file.
 const MAX_ANSWER_LEN: usize = 64 << 20;
 
 /// What there is around a part of a file, as the server says it.
@@ -29,7 +30,8 @@ pub(super) struct Surroundings {
     after: Option<Subtree>,
 }
 
-/// Asks what surrounds these bytes of a file, as often as it takes; `None` where the server has no such answers.
+/// Requests the summaries around these bytes of a file, with retries; `None` if the server does not
+/// have this route.
 pub(super) async fn surroundings(
     server: &Server,
     file: FileHash,
@@ -61,7 +63,7 @@ async fn ask(server: &Server, file: FileHash, bytes: ByteRange) -> Result<Surrou
 
 fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Surroundings, &'static str> {
     let ([window], [before, after]) = (&json.windows[..], &json.hash_ranges[..]) else {
-        return Err("it surrounds one part with other than two summaries");
+        return Err("it does not surround one part with two summaries");
     };
     let [start, end] = window.dirty_byte_range;
     let window = ByteRange::new(start, end)
@@ -82,7 +84,7 @@ fn subtree(json: Option<&SubtreeJson>) -> Result<Option<Subtree>, &'static str> 
     };
     let nodes = json.nodes.iter().map(node).collect::<Result<Vec<_>, &'static str>>()?;
     let subtree = Subtree::from_parts(&nodes, &json.levels, json.at_start, json.at_end);
-    subtree.map(Some).map_err(|_| "a summary is none")
+    subtree.map(Some).map_err(|_| "a summary is malformed")
 }
 
 impl Surroundings {

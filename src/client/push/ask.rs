@@ -17,10 +17,11 @@ use crate::format::shard::{DedupShard, parse_dedup_answer};
 /// Questions that are under way at once.
 const QUESTION_COUNT: usize = 8;
 
-/// Bytes of an answer, at most: 80 xorbs of 8192 chunks, which is more than a zorb server ever lists.
+/// Maximum bytes of a response: 80 xorbs of 8192 chunks, more than a zorb server lists.
 const MAX_ANSWER_LEN: usize = 32 << 20;
 
-/// The chunks of a block that the server may be asked for: those that it responds to with a shard, if it has them.
+/// The chunks of a block that the server may be asked for: those that it responds to with a shard,
+/// if it has them.
 pub(super) fn questions(block: &Block) -> Vec<ChunkHash> {
     let eligible = block.events.iter().filter_map(|event| match event {
         Event::Chunk { hash, is_first, .. } if *is_first || hash.is_dedup_eligible() => Some(*hash),
@@ -31,8 +32,9 @@ pub(super) fn questions(block: &Block) -> Vec<ChunkHash> {
 
 /// Adds what the server tells about these chunks to what is known.
 ///
-/// One response lists a whole xorb, with up to 8192 chunks. Of thousands of small files that are known it has most at once, so
-/// whether a chunk is still unknown is checked before each request, and few are in flight while the responses have something.
+/// One response lists a whole xorb, with up to 8192 chunks. Of thousands of small files that are
+/// known it has most at once, so whether a chunk is still unknown is checked before each request,
+/// and few are in flight while the responses have something.
 pub(super) async fn ask(
     server: Server,
     questions: Vec<ChunkHash>,
@@ -61,8 +63,9 @@ pub(super) async fn ask(
     Ok(known)
 }
 
-/// What the server tells about one chunk. Whatever it refuses, or says that is no answer, is "not known": then the chunk
-/// is sent, which is always right. That it cannot be reached is another matter, since then nothing can be sent either.
+/// What the server knows about one chunk. A refusal or an invalid response counts as "not known":
+/// then the chunk is sent, which is always right. An unreachable server is an error, since nothing
+/// can be sent either.
 async fn find(
     server: &Server,
     chunk: ChunkHash,

@@ -16,10 +16,10 @@ const MIN_TERM_CHUNK_COUNT: u64 = 8;
 
 /// Forms xorbs of the chunks of files that are not known yet, and notes where all of them are.
 ///
-/// A known chunk is always used, however short the run is that it belongs to: what is sent is what a push costs, and a
-/// reader gets all runs of a xorb by one URL. Only a file of very many runs has to be careful, because its terms must fit
-/// into one shard: beyond [`FREE_TERM_COUNT`] a known chunk that begins a new run is stored once more as long as
-/// the file's runs are short.
+/// A known chunk is always used, however short the run is that it belongs to: what is sent is what
+/// a push costs, and a reader gets all runs of a xorb by one URL. Only a file of very many runs has
+/// to be careful, because its terms must fit into one shard: beyond [`FREE_TERM_COUNT`] a known
+/// chunk that begins a new run is stored once more as long as the file's runs are short.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     pub(super) known: Known,
@@ -97,7 +97,8 @@ impl Assembler {
         full
     }
 
-    /// Ends the current file; `None` where it could not be read: then it is as if it had not been given.
+    /// Ends the current file; `None` where it could not be read: then it is as if it had not been
+    /// given.
     pub(super) fn end_file(&mut self, sha256: Option<Sha256>) {
         let mut file = mem::take(&mut self.file);
         file.close_term();
@@ -219,7 +220,8 @@ impl Assembled {
             hash: self.hash,
             terms: self.terms.iter().map(term).collect(),
             range_hashes: Some(self.terms.iter().map(|term| term.range_hash).collect()),
-            // Clients disagree about the sha256 of the empty file: some say 64 zeros. There is nothing to prove by it.
+            // Clients disagree about the sha256 of the empty file: some say 64 zeros. There is
+            // nothing to prove by it.
             sha256: (self.hash != FileHash::EMPTY).then_some(self.sha256),
         }
     }

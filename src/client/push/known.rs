@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::format::shard::{CasInfo, DedupShard};
 use crate::format::{ChunkHash, HmacKey, XorbHash};
 
-/// Answers of the server that are kept. Each has a key of its own, so a chunk is hashed once for every one of them.
+/// Responses of the server that are cached. Each has its own key, so a chunk is hashed once for
+/// each.
 const MAX_ANSWER_COUNT: usize = 64;
 
 /// Chunks in all of them, at most: some 60 bytes each.
@@ -33,7 +34,7 @@ pub(super) struct Known {
     asked: HashSet<ChunkHash>,
 }
 
-/// One answer of the server: chunks by their blinded hashes.
+/// One response of the server: chunks by their blinded hashes.
 #[derive(Debug)]
 struct Answer {
     key: HmacKey,
@@ -73,7 +74,8 @@ impl Known {
         }
     }
 
-    /// Adds what the server has told, unless it has told the same before: requests in flight at once may be for one xorb.
+    /// Adds what the server has told, unless it has told the same before: requests in flight at
+    /// once may be for one xorb.
     pub(super) fn insert_answer(&mut self, told: &DedupShard) {
         let xorbs: HashSet<XorbHash> = told.xorbs.iter().map(|xorb| xorb.hash).collect();
         if self.answers.iter().any(|answer| xorbs.is_subset(&answer.xorbs)) {
@@ -101,7 +103,7 @@ impl Known {
         }
         let found = self.answers.iter().find_map(|answer| answer.chunks.get(&answer.key.blind(hash)).copied());
         if let Some(place) = found {
-            // Now it is known in clear, whatever becomes of the answer.
+            // Now its hash is known unblinded, even if the response is evicted.
             self.chunks.insert(*hash, place);
         }
         found
@@ -114,6 +116,6 @@ impl Known {
 
     fn number(&mut self, hash: Option<XorbHash>) -> u32 {
         self.xorbs.push(hash);
-        u32::try_from(self.xorbs.len() - 1).expect("four billion xorbs do not fit into memory")
+        u32::try_from(self.xorbs.len() - 1).expect("fewer than 2^32 xorbs fit into memory")
     }
 }

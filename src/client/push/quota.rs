@@ -1,7 +1,9 @@
-//! Whether what is pushed fits into the quotas of its repository, found out before anything of it is sent.
+//! Whether what is pushed fits into the quotas of its repository, found out before anything of it
+//! is sent.
 //!
-//! The server decides when the files are registered, which is after all bytes were sent. Its quotas and what is used of them
-//! are known before. What is found here is certain: files that the server has are not counted.
+//! The server decides when the files are registered, which is after all bytes were sent. Its quotas
+//! and what is used of them are known before. What is found here is certain: files that the server
+//! has are not counted.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -32,12 +34,13 @@ struct Left {
     logical_len: Option<u64>,
 }
 
-/// Refuses files for which there is no quota. Costs one or two requests; where the files may not all fit, they are hashed,
-/// and the server is asked which of them it has.
+/// Refuses files for which there is no quota. Costs one or two requests; where the files may not
+/// all fit, they are hashed, and the server is asked which of them it has.
 ///
 /// # Errors
 ///
-/// There is not enough left, or the server cannot be reached. That it does not tell what is left is none.
+/// There is not enough left, or the server cannot be reached. That it does not tell what is left is
+/// none.
 pub(super) async fn admit(
     server: &Server,
     push: &Push,
@@ -96,7 +99,8 @@ impl Left {
 
 /// What is left of every quota that applies; nothing where the server does not tell.
 async fn left(server: &Server, watch: &Arc<dyn Watch>) -> Result<Vec<Left>, RequestError> {
-    // What a token for all repositories registers is counted as `*`. Other tokens may not ask for that, only for their own.
+    // What a token for all repositories registers is counted as `*`. Other tokens may not ask for
+    // that, only for their own.
     let page = match server.usage(Some("*"), None, watch).await {
         Err(RequestError::Refused { refusal, .. }) if refusal.status == 403 => server.usage(None, None, watch).await,
         page => page,

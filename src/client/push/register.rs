@@ -78,7 +78,8 @@ pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn Push
     }
 }
 
-/// The newer route, because it shows signs of life however long the server takes; the older one where there is no other.
+/// The newer route, because it sends events however long the server takes; the older one if the
+/// server lacks it.
 async fn register_once(server: &Server, shard: Bytes) -> Result<(), RequestError> {
     match post(server, "v2/shards", shard.clone()).await {
         Ok(response) => last_event(server, response).await,
@@ -114,8 +115,8 @@ async fn last_event(server: &Server, mut response: Response) -> Result<(), Reque
                 }
                 line.push(byte);
             } else if !line.is_empty() {
-                let event: ShardEventJson =
-                    serde_json::from_slice(&line).map_err(|_| server.strange("a line of its events is no event"))?;
+                let event: ShardEventJson = serde_json::from_slice(&line)
+                    .map_err(|_| server.strange("a line of its events is not an event"))?;
                 line.clear();
                 match event {
                     ShardEventJson::Result {} => return Ok(()),

@@ -1,8 +1,9 @@
 //! What a push has sent and not registered yet, so that the next one need not send it again.
 //!
-//! One file per xorb that the server has acknowledged: a shard that lists its chunks, named by its hash. It proves
-//! itself (the chunks aggregate to the name), so a torn, stale or foreign file is noticed and dropped. That the server
-//! still has the xorb is believed until it says otherwise. Everything here blocks.
+//! One file per xorb that the server has acknowledged: a shard that lists its chunks, named by its
+//! hash. It proves itself (the chunks aggregate to the name), so a torn, stale or foreign file is
+//! noticed and dropped. That the server still has the xorb is believed until it says otherwise.
+//! Everything here blocks.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -16,26 +17,27 @@ use crate::format::{ChunkHash, XorbHash};
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::{TempFile, create_folder};
 
-/// How long an entry is of use: so long the server keeps what nobody has registered (spec 7.5).
+/// Lifetime of an entry: the server retains unregistered xorbs for this long (spec 7.5).
 const LIFE: Duration = Duration::from_secs(21 * 24 * 3600);
 
-/// Entries that are read, the latest ones: a quarter of a TiB of data, 60 bytes of memory for each of its chunks.
+/// Entries that are read, the latest ones: a quarter of a TiB of data, 60 bytes of memory for each
+/// of its chunks.
 const MAX_ENTRY_COUNT: usize = 4096;
 
 /// Bytes of an entry, at most: 8192 chunks.
 const MAX_ENTRY_LEN: u64 = 1 << 20;
 
-/// Bytes of the readable part of a folder's name.
+/// Bytes of the readable part of a directory's name.
 const MAX_NAME_LEN: usize = 100;
 
-/// The folder of one server.
+/// The directory of one server.
 #[derive(Clone, Debug)]
 pub struct ResumeCache {
     folder: PathBuf,
 }
 
 impl ResumeCache {
-    /// The cache of a server, in a folder that servers share. Nothing is made yet.
+    /// The cache of a server, in a directory that servers share. Creates nothing yet.
     #[must_use]
     pub fn new(base: &Path, server: &ServerUrl) -> Self {
         let url = server.to_string();
@@ -47,7 +49,7 @@ impl ResumeCache {
         Self { folder: base.join(format!("{readable}-{hash}")) }
     }
 
-    /// The xorbs that were sent, the latest first; drops what is of no use.
+    /// The xorbs that were sent, the latest first; drops unusable entries.
     pub(super) fn load(&self) -> Vec<CasInfo> {
         let now = SystemClock.now().as_millis();
         let mut entries: Vec<(u64, DirEntry)> = Vec::new();
@@ -94,7 +96,8 @@ impl ResumeCache {
 
 const EXTENSION: &str = "shard";
 
-/// Removes a file of the cache. It need not be durable: one that comes back is only looked at once more.
+/// Removes a file of the cache. It need not be durable: one that comes back is only looked at once
+/// more.
 fn discard(path: &Path) {
     let _ = fs::remove_file(path);
 }

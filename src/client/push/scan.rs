@@ -15,7 +15,8 @@ use crate::format::shard::Sha256;
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 1 << 20;
 
-/// Bytes of chunks in one block, about: what is in memory between the disk and the xorb that is being filled, twice.
+/// Bytes of chunks in one block, about: what is in memory between the disk and the xorb that is
+/// being filled, twice.
 const BLOCK_LEN: usize = 8 << 20;
 
 /// Ends of files in one block, at most, so that small ones get on too.
@@ -47,7 +48,8 @@ pub(super) enum Event {
         /// Whether the file begins with it.
         is_first: bool,
     },
-    /// The current file ends, and the next one begins. What was told of one that failed is void.
+    /// The current file ends, and the next one begins. The pieces of a file that failed are
+    /// invalid.
     End(Result<Sha256, ScanError>),
 }
 
@@ -117,7 +119,7 @@ impl OpenFile {
         let file = File::open(path)?;
         let before = file.metadata()?;
         if !before.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         Ok(Self {
             file,
@@ -159,10 +161,10 @@ impl OpenFile {
         self.is_begun = true;
     }
 
-    /// The end of the file, provided that it is the file that it was at the beginning.
+    /// Ends the file, if it did not change since the beginning.
     ///
-    /// What was read is consistent in itself whatever happened: its hashes are those of these very bytes. But it may be
-    /// half of one state of the file and half of another one, which nobody has asked to keep.
+    /// The bytes that were read are consistent in themselves: the hashes are theirs. But they may
+    /// mix two states of the file, which is not what the user asked to store.
     fn finish(self) -> Result<Sha256, ScanError> {
         let after = self.file.metadata().map_err(ScanError::Read)?;
         let state = |metadata: &Metadata| (metadata.len(), metadata.mtime(), metadata.mtime_nsec());

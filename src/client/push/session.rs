@@ -23,9 +23,9 @@ use crate::runtime::blocking::{Pool, Running};
 /// What an attempt relies on beside what it sends itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sources {
-    /// What interrupted pushes have noted, rather than only this one.
+    /// Use the resume state of interrupted pushes, not only of this one.
     earlier: bool,
-    /// What this push has noted in an attempt before.
+    /// Resume state of an earlier attempt of this push.
     own: bool,
     /// What the server says.
     server: bool,
@@ -52,8 +52,8 @@ pub(super) struct Totals {
 struct Session<'a> {
     server: &'a Server,
     push: &'a Push,
-    /// For what this task waits for. Never that of `sending`: who waits in a queue and is not polled keeps its turn, and
-    /// then nobody behind it gets on.
+    /// The pool that this task waits for. Never that of `sending`: a waiter that is queued and not
+    /// polled holds its permit and blocks the queue behind it.
     disk: Pool,
     compressing: &'a Pool,
     watch: &'a Arc<dyn PushWatch>,
@@ -167,7 +167,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Begins to send a xorb, when there is room for it.
+    /// Starts sending a xorb, as soon as the limit allows it.
     async fn send(&mut self, xorb: RawXorb) -> Result<(), PushError> {
         if !mem::replace(&mut self.is_admitted, true) {
             admit(self.server, self.push, &self.disk, self.watch).await?;

@@ -1,13 +1,14 @@
 //! Partial aggregates: what is known of a file's merkle tree from a run of its chunks (spec 1.9).
 //!
-//! A client that edits a file in the middle needs the new file hash without the hashes of all chunks. It gets a summary
-//! of the runs that stay as they are, and joins them with what it has hashed itself. A summary of any run is a few
-//! hundred nodes at most.
+//! A client that edits a file in the middle needs the new file hash without the hashes of all
+//! chunks. It gets a summary of the runs that stay as they are, and joins them with what it has
+//! hashed itself. A summary of any run is a few hundred nodes at most.
 //!
-//! A node can be given a parent only where the bounds of its group do not depend on chunks outside the run. That is so
-//! next to three natural cuts in a row at fitting distances: whatever comes before, the grouping meets the middle one.
-//! What lies outside of the first and the last of such *stable points* stays as it is, on the left and on the right of
-//! its level, and the level above belongs between the two:
+//! A node can be given a parent only where the bounds of its group do not depend on chunks outside
+//! the run. That is so next to three natural cuts in a row at fitting distances: whatever comes
+//! before, the grouping meets the middle one. What lies outside of the first and the last of such
+//! *stable points* stays as it is, on the left and on the right of its level, and the level above
+//! belongs between the two:
 //!
 //! ```text
 //! level 2:            [ left ]
@@ -15,8 +16,9 @@
 //! level 0: [left]                    [right]
 //! ```
 //!
-//! The summary of a run does not depend on how it was put together. (That of the reference implementation does, and one
-//! that was joined from runs of which none starts the file may even be wrong there; clients join from the start.)
+//! The summary of a run does not depend on how it was put together. (That of the reference
+//! implementation does, and one that was joined from runs of which none starts the file may even be
+//! wrong there; clients join from the start.)
 
 mod parts;
 #[cfg(test)]
@@ -68,8 +70,8 @@ pub enum JoinError {
 
 /// The nodes of one level that have no parent.
 ///
-/// Where there is a level above, its nodes are between the two sides. On a side where the run neither starts nor ends
-/// the file, the nodes of that side then end, or begin, at a stable point.
+/// Where there is a level above, its nodes are between the two sides. On a side where the run
+/// neither starts nor ends the file, the nodes of that side then end, or begin, at a stable point.
 #[derive(Clone, Debug, Default)]
 struct Rest {
     left: Vec<Node>,
@@ -87,7 +89,8 @@ pub struct SubtreeBuilder {
 impl Subtree {
     /// The summary of these chunks, `(hash, raw length in bytes)`; `None` for none of them.
     ///
-    /// `at_start`: the first one is the first of the file. `at_end`: the last one is the last of the file.
+    /// `at_start`: the first one is the first of the file. `at_end`: the last one is the last of
+    /// the file.
     #[must_use]
     pub fn of<'a>(
         chunks: impl IntoIterator<Item = (&'a ChunkHash, u64)>,
@@ -136,13 +139,15 @@ impl Subtree {
         }
     }
 
-    /// Adds a level with these nodes on the left and on the right; returns the parents of those in the middle.
+    /// Adds a level with these nodes on the left and on the right; returns the parents of those in
+    /// the middle.
     fn push_level(&mut self, (left, middle, right): (&[Node], &[Node], &[Node])) -> Vec<Node> {
         self.rests.push(Rest { left: left.to_vec(), right: right.to_vec() });
         parents(middle)
     }
 
-    /// Adds a level that has the nodes of two neighbours, and `carry` between them, which is new on this level.
+    /// Adds a level that has the nodes of two neighbours, and `carry` between them, which is new on
+    /// this level.
     fn join_level(&mut self, a: Side<'_>, b: Side<'_>, carry: &[Node]) -> Vec<Node> {
         let (at_start, at_end) = (self.at_start, self.at_end);
         match (a.has_above, b.has_above) {
@@ -190,7 +195,8 @@ impl Subtree {
         self.rests.iter().map(|rest| (rest.left.len(), rest.right.len()))
     }
 
-    /// All nodes: those on the left from the chunks upwards, then those on the right from the top downwards.
+    /// All nodes: those on the left from the chunks upwards, then those on the right from the top
+    /// downwards.
     pub fn nodes(&self) -> impl Iterator<Item = SubtreeNode> + '_ {
         let left = self.rests.iter().flat_map(|rest| &rest.left);
         let right = self.rests.iter().rev().flat_map(|rest| &rest.right);
@@ -209,7 +215,7 @@ impl Subtree {
         let mut nodes = self.nodes();
         let root = if self.at_start && self.at_end { nodes.next()? } else { return None };
         if nodes.next().is_some() {
-            // Only where the summary of somebody else is false.
+            // Only if a received summary is false.
             return None;
         }
         Some(FileHash::from_bytes(*blake3::keyed_hash(&FILE_SALT, &root.hash.0).as_bytes()))
@@ -217,7 +223,8 @@ impl Subtree {
 }
 
 impl SubtreeBuilder {
-    /// A builder that has seen no chunk. `at_start`: the first one to come is the first of the file.
+    /// A builder that has seen no chunk. `at_start`: the first one to come is the first of the
+    /// file.
     #[must_use]
     pub const fn new(at_start: bool) -> Self {
         Self { at_start, done: None, pending: Vec::new() }
@@ -231,7 +238,8 @@ impl SubtreeBuilder {
         }
     }
 
-    /// The summary of the chunks given, `None` for none of them. `at_end`: the last one is the last of the file.
+    /// The summary of the chunks given, `None` for none of them. `at_end`: the last one is the last
+    /// of the file.
     #[must_use]
     pub fn finish(mut self, at_end: bool) -> Option<Subtree> {
         if at_end && self.pending.is_empty() {
@@ -284,7 +292,8 @@ fn first_stable_point(nodes: &[Node]) -> Option<usize> {
     cut_positions(nodes).find_map(|position| cuts.push(position))
 }
 
-/// The number of nodes before the last stable point. `after_stable`: so is the place before the first node.
+/// The number of nodes before the last stable point. `after_stable`: so is the place before the
+/// first node.
 fn last_stable_point(nodes: &[Node], after_stable: bool) -> Option<usize> {
     let mut cuts = Cuts { last: after_stable.then_some((0, true)) };
     cut_positions(nodes).filter_map(|position| cuts.push(position)).last()
@@ -306,8 +315,9 @@ struct Cuts {
 impl Cuts {
     /// Takes the next cut; returns the last one where that is now known to be a stable point.
     ///
-    /// A group that contains the first of three such cuts, in whatever place, has its third to ninth node at the second.
-    /// The third one is not needed for that; the rule is that of the reference.
+    /// A group that contains the first of three such cuts, in whatever place, has its third to
+    /// ninth node at the second. The third one is not needed for that; the rule is that of the
+    /// reference.
     fn push(&mut self, position: usize) -> Option<usize> {
         let before = self.last;
         let fits = before.is_some_and(|(last, _)| (3..8).contains(&position.saturating_sub(last)));

@@ -26,7 +26,7 @@ pub struct CasInfo {
 /// One chunk of a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasChunk {
-    /// The chunk's hash; in a deduplication answer blinded with the key of the answer.
+    /// The chunk's hash; in a deduplication response blinded with its key.
     pub hash: ChunkHash,
     /// Where the chunk begins in the raw contents of the xorb: the end of the one before.
     pub raw_offset: u32,
@@ -37,7 +37,8 @@ pub struct CasChunk {
 }
 
 impl CasInfo {
-    /// Whether a xorb can be like this at all; the offset is that of its block. Parsers and writers agree on it.
+    /// Whether a xorb can be like this at all; the offset is that of its block. Parsers and writers
+    /// agree on it.
     fn check(&self, offset: u64) -> Result<(), ParseError> {
         if u64::from(self.raw_len) > MAX_XORB_RAW_LEN {
             return Err(Kind::XorbTooLarge { raw_len: self.raw_len }.at(offset));
@@ -70,8 +71,8 @@ const fn check_count(count: u32) -> Result<(), Kind> {
     }
 }
 
-/// What becomes of a xorb that is listed a second time. Clients list each once; what comes again costs the memory and the
-/// proof of up to 8192 chunks and tells nothing.
+/// Treatment of a duplicate xorb entry. Clients list each xorb once; a duplicate costs the memory
+/// and the proof of up to 8192 chunks without new information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubled {
     /// The shard is refused.
@@ -94,7 +95,8 @@ pub(super) fn parse_section(reader: &mut Reader<'_>, doubled: Doubled) -> Result
         let _flags = header.u32()?;
         let chunk_count = header.u32()?;
         let raw_len = header.u32()?;
-        // The length on disk: always 0 from today's clients, and never true from others (spec 9, row 15).
+        // The length on disk: always 0 from today's clients, and never true from others (spec 9,
+        // row 15).
         let _serialized_len = header.u32()?;
         check_count(chunk_count).map_err(|kind| kind.at(start))?;
         let is_new = seen.insert(hash);
@@ -125,7 +127,8 @@ fn parse_chunks(reader: &mut Reader<'_>, count: u32) -> Result<Vec<CasChunk>, Pa
     Ok(chunks)
 }
 
-/// Writes the xorb section with its bookend, chunk hashes blinded with `key`. What the parser would refuse is an error.
+/// Writes the xorb section with its bookend, chunk hashes blinded with `key`. What the parser would
+/// refuse is an error.
 pub(super) fn write_section(out: &mut Vec<u8>, xorbs: &[CasInfo], key: &HmacKey) -> Result<(), ParseError> {
     let mut seen = HashSet::new();
     for xorb in xorbs {

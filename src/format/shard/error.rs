@@ -2,7 +2,9 @@
 
 use thiserror::Error;
 
-use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
+use crate::format::limits::{
+    MAX_CHUNK_RAW_LEN, MAX_SHARD_FILE_COUNT, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN,
+};
 use crate::format::reader::{OutOfBytes, TrailingBytes};
 
 /// Where bytes stop being a shard, and why.
@@ -39,7 +41,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Its name in metrics and answers; does not change between versions.
+    /// Its name in metrics and responses; stable between versions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +57,7 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Kind {
     /// The bytes end within a record, or before all the records that one announces.
-    #[error("{wanted} bytes wanted, {left} are left")]
+    #[error("{wanted} bytes expected, {left} left")]
     Truncated {
         /// Bytes that were announced.
         wanted: u64,
@@ -63,10 +65,10 @@ pub enum Kind {
         left: u64,
     },
     /// The first 32 bytes are not those of a shard.
-    #[error("this is no shard: the tag differs")]
+    #[error("not a shard: wrong tag")]
     Tag,
     /// The header's version is not 2.
-    #[error("shard version {found} is not supported, only 2 is")]
+    #[error("shard version {found} is not supported, only 2")]
     Version {
         /// The version that is there.
         found: u64,
@@ -80,6 +82,9 @@ pub enum Kind {
     /// No footer is announced where only a shard with one is of use.
     #[error("the shard has no footer")]
     FooterAbsent,
+    /// It has more files than a shard may have.
+    #[error("a shard has at most {MAX_SHARD_FILE_COUNT} files")]
+    TooManyFiles,
     /// No footer was announced, yet bytes follow.
     #[error("{count} bytes after the end")]
     TrailingBytes {
@@ -87,18 +92,18 @@ pub enum Kind {
         count: u64,
     },
     /// The last 200 bytes are not a footer of version 1.
-    #[error("footer version {found} is not supported, only 1 is")]
+    #[error("footer version {found} is not supported, only 1")]
     FooterVersion {
         /// The version that is there.
         found: u64,
     },
     /// The footer says that it stands elsewhere, so what is here is not the whole shard.
-    #[error("the footer says that it begins at byte {found}")]
+    #[error("the footer states that it begins at byte {found}")]
     FooterOffset {
         /// The offset that it states.
         found: u64,
     },
-    /// A flag of a file that is unknown: it may announce records whose length nobody here knows.
+    /// An unknown flag of a file: it may announce records of unknown length.
     #[error("unknown file flags {found:#010x}")]
     FileFlags {
         /// All flags of the file.
@@ -130,7 +135,7 @@ pub enum Kind {
     #[error("a file without terms has the hash of the empty file, not another one")]
     TermsAbsent,
     /// A xorb is listed a second time.
-    #[error("a xorb stands in the shard twice")]
+    #[error("duplicate xorb in the shard")]
     DuplicateXorb,
     /// A xorb has no chunk.
     #[error("a xorb without chunks")]
@@ -148,7 +153,7 @@ pub enum Kind {
         raw_len: u32,
     },
     /// A xorb's raw length is not the sum of those of its chunks.
-    #[error("a xorb of {stated} bytes whose chunks have {actual}")]
+    #[error("a xorb of {stated} bytes whose chunks sum to {actual}")]
     XorbLen {
         /// Raw bytes that it states.
         stated: u32,
@@ -172,7 +177,8 @@ pub enum Kind {
     /// Only when writing: a hash that marks the end of a section is no hash of anything.
     #[error("a hash of all ones would end the section")]
     BookendHash,
-    /// Only when writing: a file has another number of range hashes than of terms, or more than a header can state.
+    /// Only when writing: a file has another number of range hashes than of terms, or more than a
+    /// header can state.
     #[error("{terms} terms with {range_hashes} range hashes")]
     RangeHashCount {
         /// Terms of the file.
@@ -181,7 +187,7 @@ pub enum Kind {
         range_hashes: usize,
     },
     /// Only when writing: the same file twice.
-    #[error("a file stands in the shard twice")]
+    #[error("duplicate file in the shard")]
     DuplicateFile,
 }
 
@@ -192,12 +198,12 @@ impl Kind {
         match self {
             Self::Truncated { .. } => Class::Truncated,
             Self::Version { .. } | Self::FooterVersion { .. } | Self::FileFlags { .. } => Class::Unsupported,
-            Self::XorbChunkCount { .. } | Self::XorbTooLarge { .. } => Class::Limit,
+            Self::XorbChunkCount { .. } | Self::XorbTooLarge { .. } | Self::TooManyFiles => Class::Limit,
             _ => Class::Malformed,
         }
     }
 
-    /// Its name in metrics and answers; does not change between versions.
+    /// Its name in metrics and responses; stable between versions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -206,6 +212,7 @@ impl Kind {
             Self::Version { .. } => "shard_version",
             Self::FooterLen { .. } => "shard_footer_len",
             Self::FooterAbsent => "shard_footer_absent",
+            Self::TooManyFiles => "shard_too_many_files",
             Self::TrailingBytes { .. } => "shard_trailing_bytes",
             Self::FooterVersion { .. } => "shard_footer_version",
             Self::FooterOffset { .. } => "shard_footer_offset",

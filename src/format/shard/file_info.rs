@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use super::error::{Kind, ParseError};
 use super::{BOOKEND, RECORD_LEN, Sha256};
-use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT};
+use crate::format::limits::{
+    MAX_CHUNK_RAW_LEN, MAX_SHARD_FILE_COUNT, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT,
+};
 use crate::format::reader::Reader;
 use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash};
 
@@ -21,7 +23,8 @@ pub struct FileInfo {
     pub hash: FileHash,
     /// Its contents, in order. None for the empty file.
     pub terms: Vec<Term>,
-    /// Proof, term by term, that the client knows the chunks. Present for all files of a shard or for none.
+    /// Proof, term by term, that the client knows the chunks. Present for all files of a shard or
+    /// for none.
     pub range_hashes: Option<Vec<RangeHash>>,
     /// The sha256 that the client claims, if it does.
     pub sha256: Option<Sha256>,
@@ -61,7 +64,7 @@ impl Term {
     }
 }
 
-/// Reads the file section up to and with its bookend. A hash that comes again is read like any, and then dropped.
+/// Reads the file section up to and including its bookend. Duplicate files are read and dropped.
 pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, ParseError> {
     let mut files: Vec<FileInfo> = Vec::new();
     let mut seen = HashSet::new();
@@ -73,6 +76,9 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
         let hash = header.array()?;
         if hash == BOOKEND {
             return Ok(files);
+        }
+        if files.len() == MAX_SHARD_FILE_COUNT {
+            return Err(Kind::TooManyFiles.at(start));
         }
         let flags = header.u32()?;
         let term_count = header.u32()?;
@@ -94,7 +100,8 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
     }
 }
 
-/// Whether a file can have that many terms. What has none and is not empty would only cost memory: it is proven by nothing.
+/// Whether a file can have that many terms. What has none and is not empty would only cost memory:
+/// it is proven by nothing.
 fn check_count(hash: FileHash, term_count: u32) -> Result<(), Kind> {
     if term_count == 0 && hash != FileHash::EMPTY { Err(Kind::TermsAbsent) } else { Ok(()) }
 }

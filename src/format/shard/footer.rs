@@ -8,7 +8,8 @@ use crate::format::reader::Reader;
 /// The one version there is.
 const VERSION: u64 = 1;
 
-/// Bytes of the offsets between the version and the key: two sections, and three lookup tables with their counts.
+/// Bytes of the offsets between the version and the key: two sections, and three lookup tables with
+/// their counts.
 const OFFSETS_LEN: u64 = 64;
 
 /// Bytes between the times and the footer's own offset: reserved ones, and three sums.
@@ -16,7 +17,7 @@ const STATISTICS_LEN: u64 = 72;
 
 const _: () = assert!(8 + OFFSETS_LEN + 32 + 16 + STATISTICS_LEN + 8 == FOOTER_LEN, "spec 4.7 states these places");
 
-/// What a deduplication answer says about itself.
+/// Footer fields of a deduplication response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) xorb_info_offset: u64,
@@ -37,8 +38,9 @@ pub(super) struct Told {
 
 /// Reads the footer behind the lookup tables, which are skipped.
 ///
-/// None of its offsets is used. Two fields are looked at all the same, because they tell whether the shard is whole: the
-/// version, and the footer's own offset. A shard that was cut off within its lookup tables has neither in its place.
+/// None of its offsets is used. Two fields are looked at all the same, because they tell whether
+/// the shard is whole: the version, and the footer's own offset. A shard that was cut off within
+/// its lookup tables has neither in its place.
 pub(super) fn parse(mut reader: Reader<'_>) -> Result<Told, ParseError> {
     let Some(tables_len) = reader.left().checked_sub(FOOTER_LEN) else {
         return Err(Kind::Truncated { wanted: FOOTER_LEN, left: reader.left() }.at(reader.offset()));
@@ -64,9 +66,9 @@ pub(super) fn parse(mut reader: Reader<'_>) -> Result<Told, ParseError> {
 
 /// Writes a footer without lookup tables.
 ///
-/// The three table offsets must be that of the footer, although the documents call these bytes a zero buffer: a client
-/// scans the xorb section up to the first of them, and one that finds 0 there subtracts, wraps, and dies of the
-/// allocation (spec 4.9).
+/// The three table offsets must be that of the footer, although the documents call these bytes a
+/// zero buffer: a client scans the xorb section up to the first of them, and one that finds 0 there
+/// subtracts, wraps, and dies of the allocation (spec 4.9).
 pub(super) fn write(out: &mut Vec<u8>, footer: &Footer) {
     let mut number = |value: u64| out.extend_from_slice(&value.to_le_bytes());
     number(VERSION);

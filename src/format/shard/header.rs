@@ -19,7 +19,8 @@ pub(super) enum FooterMode {
     Present,
 }
 
-/// Reads the header. The reference client does not look at the version; the documents demand it (spec 9, row 17).
+/// Reads the header. The reference client does not look at the version; the documents demand it
+/// (spec 9, row 17).
 pub(super) fn parse(reader: &mut Reader<'_>) -> Result<FooterMode, ParseError> {
     let start = reader.offset();
     let mut header = reader.sub(RECORD_LEN)?;

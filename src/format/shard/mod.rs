@@ -9,13 +9,14 @@
 //! └────────────────┴──────────────────────┴─────────┴──────────────────────┴─────────┴───────────────────────────┘
 //! ```
 //!
-//! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and believes nothing that it
-//! reads after that. [`write_upload`] makes what clients send, [`write_dedup_answer`] what they get when they ask for
-//! a chunk, and [`parse_dedup_answer`] reads that.
+//! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and
+//! believes nothing that it reads after that. [`write_upload`] makes what clients send,
+//! [`write_dedup_answer`] what they get when they ask for a chunk, and [`parse_dedup_answer`] reads
+//! that.
 //!
-//! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can be told from others
-//! agree. It is not *true*: whether its xorbs exist, have these chunks, and yield these files is decided against the
-//! index, never within one shard (spec 4.8, 7.3).
+//! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can
+//! be told from others agree. It is not *true*: whether its xorbs exist, have these chunks, and
+//! yield these files is decided against the index, never within one shard (spec 4.8, 7.3).
 
 mod cas_info;
 mod error;
@@ -46,8 +47,8 @@ const BOOKEND: [u8; 32] = [0xff; 32];
 
 /// A shard as it is uploaded: files, and xorbs that its client has sent before.
 ///
-/// Either list may be empty: a file that is wholly deduplicated names xorbs of others, and a session that is split into
-/// several shards may have one that only lists xorbs.
+/// Either list may be empty: a file that is wholly deduplicated names xorbs of others, and a
+/// session that is split into several shards may have one that only lists xorbs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shard {
     /// The files, in the order of the shard, each hash once.

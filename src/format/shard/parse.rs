@@ -1,4 +1,4 @@
-//! Reading shards: those that a client uploads, and those that answer a client's question for a chunk.
+//! Reading shards: uploads of clients, and responses to deduplication queries.
 
 use super::cas_info::Doubled;
 use super::error::{Kind, ParseError};
@@ -9,23 +9,25 @@ use crate::format::reader::Reader;
 
 /// Reads a shard from the first byte to the last.
 ///
-/// The one budget for all of it is the length of `bytes`: what a record announces is taken from that before anything is
-/// allocated for it (spec 4.10), and the values returned are a small multiple of it.
+/// The one budget for all of it is the length of `bytes`: what a record announces is taken from
+/// that before anything is allocated for it (spec 4.10), and the values returned are a small
+/// multiple of it.
 ///
-/// Where the header announces a footer, everything behind the second section is skipped and not judged: lookup tables and
-/// a footer, or nothing at all, as from hf_xet 1.1.6 to 1.1.10 and 1.2.0 (spec 4.8). Flags and reserved fields that have no
-/// meaning are ignored, but for unknown flags of a file: those could announce records.
+/// Where the header announces a footer, everything behind the second section is skipped and not
+/// judged: lookup tables and a footer, or nothing at all, as from hf_xet 1.1.6 to 1.1.10 and 1.2.0
+/// (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown flags of
+/// a file: those could announce records.
 ///
 /// # Errors
 ///
-/// The bytes are not a well-formed shard of version 2, or there are fewer of them than it has, or more and no footer is
-/// announced.
+/// The bytes are not a well-formed shard of version 2, or there are fewer of them than it has, or
+/// more and no footer is announced.
 pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
     parse_with(bytes, Doubled::Refused)
 }
 
-/// The same for a shard that was taken before: one that lists a xorb twice was taken once, and counts as if it listed it
-/// once.
+/// The same for a shard that was taken before: one that lists a xorb twice was taken once, and
+/// counts as if it listed it once.
 ///
 /// # Errors
 ///
@@ -46,7 +48,8 @@ fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
     Ok(Shard { files, xorbs })
 }
 
-/// What a client is told that asked for a chunk: the other end of [`DedupAnswer`](super::DedupAnswer).
+/// What a client is told that asked for a chunk: the other end of
+/// [`DedupAnswer`](super::DedupAnswer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupShard {
     /// Xorbs with all their chunks. Their chunk hashes are blinded with `key`.
@@ -59,15 +62,16 @@ pub struct DedupShard {
     pub key_expires_unix_secs: u64,
 }
 
-/// Reads the shard that answers a question for a chunk, from the first byte to the last (spec 4.9).
+/// Reads the shard of a deduplication response, from the first byte to the last (spec 4.9).
 ///
-/// Like [`parse`] it takes its one budget from the length of `bytes`. Files in it are read and dropped: there should be
-/// none, but the reference server answers with the shard as it was uploaded. What the xorbs are is only claimed; a
-/// client that relies on what is false makes a shard that no server takes.
+/// Like [`parse`] it takes its only budget from the length of `bytes`. Files in it are read and
+/// dropped: there should be none, but the reference server responds with the shard as it was
+/// uploaded. The described xorbs are only claims; a client that relies on a false one makes a shard
+/// that the server rejects.
 ///
 /// # Errors
 ///
-/// The bytes are not a well-formed shard of version 2 with a footer, or there are fewer or more of them than it has.
+/// The bytes are not a well-formed shard of version 2 with a footer, or more bytes follow.
 pub fn parse_dedup_answer(bytes: &[u8]) -> Result<DedupShard, ParseError> {
     let mut reader = Reader::new(bytes);
     if header::parse(&mut reader)? == FooterMode::Absent {

@@ -7,8 +7,9 @@ use crate::format::ParseHashError;
 
 /// An ordinary sha256, as git-lfs and hubs know it. Its text form is ordinary hex.
 ///
-/// In a shard it does **not** stand as these 32 bytes: clients put the *hex* through their parser of hash strings, so
-/// that every group of eight bytes is reversed there (spec 4.2). Only this module knows.
+/// In a shard it does **not** stand as these 32 bytes: clients put the *hex* through their parser
+/// of hash strings, so that every group of eight bytes is reversed there (spec 4.2). Only this
+/// module knows.
 ///
 /// ```
 /// use zorb::format::shard::Sha256;
@@ -70,7 +71,8 @@ impl FromStr for Sha256 {
 
     /// Reads 64 hex digits of either case; anything else is refused.
     fn from_str(text: &str) -> Result<Self, ParseHashError> {
-        // The digits of a hash string are those of the digest, only their place among the bytes differs.
+        // The digits of a hash string are those of the digest, only their place among the bytes
+        // differs.
         crate::format::XorbHash::from_str(text).map(|hash| Self::from_swapped(*hash.as_bytes()))
     }
 }

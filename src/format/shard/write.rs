@@ -1,4 +1,4 @@
-//! Writing shards: those that a client uploads, and those that answer a client's question for a chunk.
+//! Writing shards: uploads of clients, and responses to deduplication queries.
 
 use super::error::WriteError;
 use super::footer::{self, Footer};
@@ -12,7 +12,8 @@ use crate::format::HmacKey;
 ///
 /// # Errors
 ///
-/// The value is one that `parse` could not have returned; the error says which record it would refuse or drop.
+/// The value is one that `parse` could not have returned; the error says which record it would
+/// refuse or drop.
 pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
     let mut out = Vec::with_capacity(upload_len(shard));
     header::write(&mut out, FooterMode::Absent);
@@ -21,7 +22,8 @@ pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
     Ok(out)
 }
 
-/// Bytes of the shard as it is uploaded: a buffer that grows to it would take up to three times as many meanwhile.
+/// Bytes of the shard as it is uploaded: a buffer that grows to it would take up to three times as
+/// many meanwhile.
 fn upload_len(shard: &Shard) -> usize {
     let records_of = |file: &FileInfo| {
         let range_hashes = file.range_hashes.as_ref().map_or(0, Vec::len);
@@ -41,20 +43,21 @@ fn upload_len(shard: &Shard) -> usize {
 /// What a client gets that asked for a chunk (spec 4.9).
 #[derive(Clone, Copy, Debug)]
 pub struct DedupAnswer<'a> {
-    /// The xorb with the chunk, and others if that helps. Chunk hashes are given in clear here.
+    /// The xorb with the chunk, and optionally others. Chunk hashes are unblinded here.
     ///
-    /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: whoever chooses the xorbs must not
-    /// add such a one unless it holds the chunk that was asked for (spec 6.2, rule 9).
+    /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: such a xorb may
+    /// only be listed if it holds the queried chunk (spec 6.2, rule 9).
     pub xorbs: &'a [CasInfo],
-    /// Blinds the chunk hashes. A fresh one for every answer, or for every short while.
+    /// Blinds the chunk hashes. Use a fresh key for each response, or for a short time.
     pub key: HmacKey,
     /// When this was made, in seconds since 1970.
     pub created_unix_secs: u64,
-    /// Until when clients may use it, in seconds since 1970. They throw away what is past, so 0 is of no use.
+    /// Expiry in seconds since 1970. Clients discard expired shards, so 0 is invalid.
     pub key_expires_unix_secs: u64,
 }
 
-/// The shard that answers a client: xorbs only, chunk hashes blinded, with the footer without which clients fail.
+/// Writes the shard of a deduplication response: only xorbs, chunk hashes blinded, with the footer
+/// that clients require.
 ///
 /// # Errors
 ///

@@ -5,7 +5,8 @@ use crate::format::chunker::{Chunker, chunks};
 use crate::format::gear_table::GEAR_TABLE;
 use crate::format::{ChunkHash, RangeHash, merkle};
 
-/// Where the cuts fall when the data arrives in pieces of this length; the end of the data is the last one.
+/// Where the cuts fall when the data arrives in pieces of this length; the end of the data is the
+/// last one.
 fn ends(data: &[u8], piece_len: usize) -> Vec<usize> {
     let mut chunker = Chunker::new();
     let mut ends = Vec::new();
@@ -115,7 +116,8 @@ fn skipping_ahead_changes_no_cut() {
     }
 }
 
-/// 64 bytes after which the hash has no bit of the mask, found by trial as the reference's tests have them.
+/// 64 bytes after which the hash has no bit of the mask, found by trial as the reference's tests
+/// have them.
 fn trigger() -> Vec<u8> {
     let mut noise = Noise::new(5);
     loop {

@@ -3,7 +3,8 @@ use crate::format::bg4;
 use crate::format::chunk::ChunkHeader;
 use crate::format::compression::{DecodeError, Decoder, Encoder, Policy, Scheme};
 
-/// Lengths around everything that could matter: quads, the smallest LZ4 input, the two block sizes, the limit.
+/// Lengths around everything that could matter: quads, the smallest LZ4 input, the two block sizes,
+/// the limit.
 pub(super) const LENS: [usize; 19] =
     [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 63, 64, 65, 1_000, 65_535, 65_536, 65_537, 131_071, 131_072];
 

@@ -26,7 +26,8 @@ fn infos(raw_len: usize) -> Vec<FrameInfo> {
     infos
 }
 
-/// A frame of these bytes, written in pieces and flushed after each, so that a frame has several small blocks.
+/// A frame of these bytes, written in pieces and flushed after each, so that a frame has several
+/// small blocks.
 fn frame(info: &FrameInfo, raw: &[u8], piece_len: usize) -> Vec<u8> {
     let mut encoder = FrameEncoder::with_frame_info(info.clone(), Vec::new());
     for piece in raw.chunks(piece_len) {
@@ -194,7 +195,8 @@ fn blocks_that_are_not_taken() {
     let long = FrameErrorKind::BlockTooLong { len: 65_537, limit: 65_536 };
     check(&stored(&[1; 65_537]), 65_537, 7, long);
     check(&compressed(&[1; 65_537]), 65_537, 7, long);
-    // An offset of 0, an offset before the start, literals that are not there, a block that ends with a match.
+    // An offset of 0, an offset before the start, literals that are not there, a block that ends
+    // with a match.
     for data in [[0x10, b'a', 0, 0, 0].as_slice(), &[0x10, b'a', 2, 0, 0], &[0xF0, 9, b'a'], &[0x14, b'a', 1, 0]] {
         check(&compressed(data), 100, 7, FrameErrorKind::CorruptBlock);
     }
@@ -202,7 +204,8 @@ fn blocks_that_are_not_taken() {
 
 #[test]
 fn matches_reach_into_the_block_before_only_where_blocks_are_linked() {
-    // No literal, a match of 4 bytes from 3 back, then one literal, as the last bytes of a block must be.
+    // No literal, a match of 4 bytes from 3 back, then one literal, as the last bytes of a block
+    // must be.
     let second = compressed(&[0x00, 3, 0, 0x10, b'!']);
     let blocks = [stored(b"abc"), second, END.to_vec()].concat();
     assert_eq!(decode_to(&raw_frame(&[0x40, 0x40], &blocks), 8).unwrap(), b"abcabca!");
@@ -258,7 +261,8 @@ fn what_is_accepted_of_corrupted_frames_is_what_clients_decode() {
                 _ => frame.insert(index, noise.next() as u8),
             }
         }
-        // Most corruptions change the length that comes out, so the decoder is asked for what clients would get.
+        // Most corruptions change the length that comes out, so the decoder is asked for what
+        // clients would get.
         let clients = decode_as_clients(&frame);
         let raw_len = clients.as_ref().map_or(len, |(raw, _)| raw.len().clamp(1, 131_072));
         if let Ok(decoded) = decode_to(&frame, raw_len) {

@@ -225,7 +225,8 @@ fn random_changes_of_random_files_get_the_windows_of_the_rules_and_gaps_that_yie
     }
 }
 
-/// What the client does: gaps and windows joined in order are the file, and the segments kept are those outside.
+/// What the client does: gaps and windows joined in order are the file, and the segments kept are
+/// those outside.
 fn check_whole(file: &File, answer: &ChunkWindows) {
     let mut start = 0;
     let places: Vec<(u64, u64, Chunk)> = file

@@ -16,7 +16,7 @@ use crate::format::limits::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
     /// The chunk does not fit any more; it goes into the next xorb.
-    #[error("the xorb is full: it would go beyond {limit}")]
+    #[error("the xorb is full: it would exceed {limit}")]
     Full {
         /// The limit that the chunk would go beyond.
         limit: BuildLimit,

@@ -1,4 +1,4 @@
-//! Why bytes are not a xorb: a place and a kind, nothing formatted until somebody prints it.
+//! Why bytes are not a xorb: an offset and a kind, formatted only when displayed.
 
 use std::fmt;
 
@@ -11,11 +11,12 @@ use crate::format::limits::{CHUNK_HEADER_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW
 
 /// Why a body is not a xorb that we take, and where.
 ///
-/// Printed it reads `chunk 17 at byte 1204312: compressed length 300000 exceeds the limit of 262144`.
+/// Printed it reads `chunk 17 at byte 1204312: compressed length 300000 exceeds the limit of
+/// 262144`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbError {
-    /// Byte of the body that is to blame: the field that is wrong, the header of the chunk that is too much, the LZ4
-    /// block that does not decode, or, where the body is incomplete, its end.
+    /// Byte of the body that is to blame: the field that is wrong, the header of the chunk that is
+    /// too much, the LZ4 block that does not decode, or, where the body is incomplete, its end.
     pub offset: u64,
     /// Index of the chunk that it concerns, if it concerns one.
     pub chunk: Option<u32>,
@@ -77,7 +78,8 @@ pub enum XorbErrorKind {
     Footer(FooterError),
 }
 
-/// What the sender of a body can do about an error; each class has one code in the answers of the server.
+/// What the sender of a body can do about an error; each class has one code in responses of the
+/// server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XorbErrorClass {
     /// The bytes contradict the format or themselves.
@@ -136,7 +138,7 @@ impl XorbErrorKind {
 }
 
 impl XorbErrorClass {
-    /// The stable name of the class, which is also its code in the answers of the server.
+    /// The stable name of the class, which is also its code in responses of the server.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {

@@ -1,4 +1,5 @@
-//! The optional footer behind the chunks of a xorb (spec 3.5): written, and checked, field by field.
+//! The optional footer behind the chunks of a xorb (spec 3.5): written, and checked, field by
+//! field.
 //!
 //! ```text
 //! version 1, n chunks: 96 + 40 n bytes            version 0, n chunks: 64 + 36 n bytes
@@ -10,10 +11,11 @@
 //!   length of the above
 //! ```
 //!
-//! Every byte of a footer but the 16 follows from the chunks, so nothing of it is ever *read*: what it must be is
-//! written down when it begins, and the bytes that arrive are compared with that. A length or a count in a footer can
-//! not lie to us, and no more is kept of a footer than it takes for the chunks that were seen. (The 16 bytes are free:
-//! clients put a nonce there that tells apart uploads of the same xorb.)
+//! Every byte of a footer but the 16 follows from the chunks, so nothing of it is ever *read*: what
+//! it must be is written down when it begins, and the bytes that arrive are compared with that. A
+//! length or a count in a footer can not lie to us, and no more is kept of a footer than it takes
+//! for the chunks that were seen. (The 16 bytes are free: clients put a nonce there that tells
+//! apart uploads of the same xorb.)
 //!
 //! Current clients send no footer; old ones do. It is neither stored nor served.
 
@@ -37,13 +39,13 @@ const NONCE_LEN: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FooterError {
     /// A version that does not exist yet.
-    #[error("footer version {found} is not supported, only 0 and 1 are")]
+    #[error("footer version {found} is not supported, only 0 and 1")]
     Version {
         /// The version that is there.
         found: u8,
     },
     /// A section of a version that does not exist yet.
-    #[error("{field} of the footer is not {expected}, the only one that is supported")]
+    #[error("{field} of the footer is not {expected}, the only supported value")]
     SectionVersion {
         /// Which section's version.
         field: FooterField,
@@ -51,7 +53,7 @@ pub enum FooterError {
         expected: u8,
     },
     /// A field says something else than the chunks do.
-    #[error("{field} of the footer is not what the chunks give")]
+    #[error("{field} of the footer does not match the chunks")]
     Mismatch {
         /// The first such field.
         field: FooterField,
@@ -99,14 +101,14 @@ pub enum FooterField {
 impl fmt::Display for FooterField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ident => f.write_str("the mark"),
+            Self::Ident => f.write_str("the tag"),
             Self::Version => f.write_str("the version"),
             Self::XorbHash => f.write_str("the xorb hash"),
-            Self::HashesIdent => f.write_str("the mark of the hash section"),
+            Self::HashesIdent => f.write_str("the tag of the hash section"),
             Self::HashesVersion => f.write_str("the version of the hash section"),
             Self::ChunkCount => f.write_str("a chunk count"),
             Self::ChunkHash(index) => write!(f, "the hash of chunk {index}"),
-            Self::BoundariesIdent => f.write_str("the mark of the boundary section"),
+            Self::BoundariesIdent => f.write_str("the tag of the boundary section"),
             Self::BoundariesVersion => f.write_str("the version of the boundary section"),
             Self::SerializedEnd(index) => write!(f, "the serialized end of chunk {index}"),
             Self::RawEnd(index) => write!(f, "the raw end of chunk {index}"),

@@ -1,8 +1,8 @@
-//! Where the chunks of a xorb are: the part of a verified xorb that answers range requests.
+//! Where the chunks of a xorb are: the part of a verified xorb that range requests need.
 //!
-//! A layout holds, per chunk, the end of its record in the serialized xorb (header included) and the end of its raw
-//! bytes; the starts are the previous ends. Both columns grow strictly, begin above 0 and stay within the limits: a
-//! [`Layout`] that exists is one whose ranges can be served without further checks.
+//! A layout holds, per chunk, the end of its record in the serialized xorb (header included) and
+//! the end of its raw bytes; the starts are the previous ends. Both columns grow strictly, begin
+//! above 0 and stay within the limits: ranges of a [`Layout`] can be served without further checks.
 
 use thiserror::Error;
 
@@ -30,7 +30,7 @@ struct ChunkEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// There is no chunk, or the packed form ends within one.
-    #[error("a packed layout of {len} bytes holds no whole number of chunks above 0")]
+    #[error("a packed layout of {len} bytes is not a whole positive number of chunks")]
     PackedLen {
         /// Bytes that there are.
         len: usize,
@@ -132,7 +132,8 @@ impl Layout {
         ChunkRange::new(0, self.chunk_count()).expect("a layout has at least one chunk")
     }
 
-    /// Bytes of these chunks' records in the serialized xorb; `None` where the range goes past the last chunk.
+    /// Bytes of these chunks' records in the serialized xorb; `None` where the range goes past the
+    /// last chunk.
     #[must_use]
     pub fn serialized_range(&self, chunks: ChunkRange) -> Option<ByteRange> {
         let (before, last) = self.bounds(chunks)?;
@@ -162,7 +163,8 @@ impl Layout {
         places(ChunkEnd::default(), &self.ends, 0)
     }
 
-    /// These chunks, in order; `None` where the range goes past the last chunk. The chunks before them cost nothing.
+    /// These chunks, in order; `None` where the range goes past the last chunk. The chunks before
+    /// them cost nothing.
     pub fn chunks_in(&self, chunks: ChunkRange) -> Option<impl Iterator<Item = ChunkPlace> + '_> {
         let (before, _) = self.bounds(chunks)?;
         let ends = self.ends.get(usize::try_from(chunks.start()).ok()?..usize::try_from(chunks.end()).ok()?)?;
@@ -201,8 +203,9 @@ impl Layout {
         Ok(Self { ends })
     }
 
-    /// Raw lengths of the chunks in a part of the packed form: from the chunk `first` on, behind the entry of the chunk
-    /// before it, if there is one. A part that ends earlier has fewer chunks, or none.
+    /// Raw lengths of the chunks in a part of the packed form: from the chunk `first` on, behind
+    /// the entry of the chunk before it, if there is one. A part that ends earlier has fewer
+    /// chunks, or none.
     ///
     /// # Errors
     ///
@@ -236,7 +239,8 @@ impl Layout {
     }
 }
 
-/// The places of chunks with these ends, of which the first begins at `before` and has the index `first`.
+/// The places of chunks with these ends, of which the first begins at `before` and has the index
+/// `first`.
 fn places(before: ChunkEnd, ends: &[ChunkEnd], first: u32) -> impl Iterator<Item = ChunkPlace> + '_ {
     let starts = std::iter::once(before).chain(ends.iter().copied());
     starts.zip(ends).zip(first..).filter_map(|((start, end), index)| {

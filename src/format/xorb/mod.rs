@@ -11,16 +11,18 @@ mod build;
 mod error;
 mod footer;
 mod layout;
-mod loose;
 mod split;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 mod verify;
 
 pub use build::{BuildError, BuildLimit, BuiltXorb, XorbBuilder};
 pub use error::{XorbError, XorbErrorClass, XorbErrorKind};
 pub use footer::{FooterError, FooterField, write_v1};
 pub use layout::{ChunkPlace, Layout, LayoutBuilder, LayoutError};
-pub use loose::{LOOSE_ENTRY_LEN, Loose, LooseChunk, LooseError, Loosener, Tightener, Tightening, parse_loose_table};
 pub use split::{FooterStart, Frame, Splitter};
+pub use unpacked::{
+    Repacker, Tightening, UNPACKED_ENTRY_LEN, Unpacked, UnpackedChunk, UnpackedError, Unpacker, parse_unpacked_table,
+};
 pub use verify::{VerifiedChunk, VerifiedXorb, Verifier, verify};

@@ -1,10 +1,10 @@
 //! Cuts the body of a xorb into frames, each a chunk header with its payload, as the bytes arrive.
 //!
-//! The splitter is pushed pieces of any size, as a socket or a file gives them. A frame that lies inside one piece is
-//! handed out without a copy; one that straddles pieces is put together in a buffer, which is all that the splitter
-//! ever holds: at most one frame, [256 KiB](MAX_CHUNK_PAYLOAD_LEN) and 8 bytes. Headers are judged, and the limits of
-//! a xorb enforced, before a payload is awaited. Payloads are not looked at: that is
-//! [`Verifier`](super::Verifier).
+//! The splitter is pushed pieces of any size, as a socket or a file gives them. A frame that lies
+//! inside one piece is handed out without a copy; one that straddles pieces is put together in a
+//! buffer, which is all that the splitter ever holds: at most one frame, [256
+//! KiB](MAX_CHUNK_PAYLOAD_LEN) and 8 bytes. Headers are judged, and the limits of a xorb enforced,
+//! before a payload is awaited. Payloads are not looked at: that is [`Verifier`](super::Verifier).
 
 use std::fmt;
 
@@ -105,8 +105,9 @@ impl Splitter {
         }
     }
 
-    /// The same for the body of an upload: a payload that is longer than its chunk is refused. Every writer stores such a
-    /// chunk uncompressed, and one that did not would have everybody pay for it who refers to the xorb later.
+    /// The same for the body of an upload: a payload that is longer than its chunk is refused.
+    /// Every writer stores such a chunk uncompressed, and one that did not would have everybody pay
+    /// for it who refers to the xorb later.
     #[must_use]
     pub const fn for_upload(max_len: u64) -> Self {
         let mut splitter = Self::new(max_len);
@@ -114,14 +115,15 @@ impl Splitter {
         splitter
     }
 
-    /// The next frame of the body; `input` is moved past what was taken of it.
+    /// The next frame of the body; `input` is moved past the consumed bytes.
     ///
-    /// `None` when all of `input` was taken and no frame ends in it, or when the chunks are over: then
-    /// [`Splitter::footer`] says so, and `input` is left at the ninth byte of the footer, behind its version.
+    /// `None` when all of `input` was consumed and no frame ends in it, or after the last chunk:
+    /// then [`Splitter::footer`] says so, and `input` is left at the ninth byte of the footer,
+    /// after its version.
     ///
     /// # Errors
     ///
-    /// A header is not taken, or the frame goes beyond a limit. The splitter is of no use afterwards.
+    /// A header is invalid, or the frame exceeds a limit. The splitter is unusable afterwards.
     pub fn next_frame<'a, 'p: 'a>(&'a mut self, input: &mut &'p [u8]) -> Result<Option<Frame<'a>>, XorbError> {
         let cut = self.advance(input)?;
         Ok(cut.map(|cut| self.frame(cut)))
@@ -137,8 +139,9 @@ impl Splitter {
     ///
     /// # Errors
     ///
-    /// The body ends within a frame, or has none. An empty body counts as incomplete, since every xorb begins with
-    /// nothing: a sender that broke off before the first byte is told the same as one that broke off after it.
+    /// The body ends within a frame, or has none. An empty body counts as incomplete, since every
+    /// xorb begins with nothing: a sender that broke off before the first byte is told the same as
+    /// one that broke off after it.
     pub fn finish(self) -> Result<(), XorbError> {
         if self.footer.is_some() {
             return Ok(());
@@ -152,7 +155,8 @@ impl Splitter {
             return Err(XorbError { offset, chunk: None, kind: XorbErrorKind::Empty });
         }
         let have = u32::try_from(have).unwrap_or(u32::MAX);
-        // The header was judged when its last byte came; one that cannot be read now is not complete.
+        // The header was judged when its last byte came; one that cannot be read now is not
+        // complete.
         let header = self.buffer.first_chunk().and_then(|bytes| ChunkHeader::parse(bytes).ok());
         let kind = match header {
             None => XorbErrorKind::HeaderIncomplete { have },
@@ -224,7 +228,8 @@ impl Splitter {
         *input = rest;
     }
 
-    /// Says what the bytes at the place of the next header are, and whether what they announce is within the limits.
+    /// Says what the bytes at the place of the next header are, and whether what they announce is
+    /// within the limits.
     fn judge(&self, bytes: &[u8; HEADER_LEN]) -> Result<Head, XorbError> {
         let Self { offset, index, .. } = *self;
         if let [ident @ .., version] = bytes

@@ -1,11 +1,12 @@
-//! From the body of a xorb to a verified xorb: every chunk decompressed, hashed and counted as it arrives.
+//! From the body of a xorb to a verified xorb: every chunk is decompressed, hashed and counted as
+//! it arrives.
 //!
-//! [`Verifier`] is pushed pieces of any size and hands out frames that are proven, so that they can be written while
-//! the rest is still on the way; [`verify`] is the same code for a body that arrives in one piece. It holds at most
-//! one frame, one raw chunk and its grouped form, 41 bytes per chunk, and a footer's expected bytes at the end: below
-//! 1.3 MiB for any body.
+//! [`Verifier`] takes pieces of any size and returns verified frames, so that they can be written
+//! while the rest is still in transit; [`verify`] is the same code for a complete body. It holds at
+//! most one frame, one raw chunk and its grouped form, 41 bytes per chunk, and a footer's expected
+//! bytes at the end: below 1.3 MiB for any body.
 //!
-//! What is not proven here is that the xorb is the one that somebody asked for: compare [`VerifiedXorb::hash`].
+//! It does not check that the xorb is the expected one: compare [`VerifiedXorb::hash`].
 
 use std::fmt;
 
@@ -20,8 +21,8 @@ use crate::format::merkle::Aggregator;
 
 /// A xorb whose bytes were verified, without the bytes.
 ///
-/// Holding one means: the chunks are within the limits and decompress to what their headers declare, the hashes are
-/// those of the raw bytes, and a footer, if there was one, agreed.
+/// Holding one means: the chunks are within the limits and decompress to what their headers
+/// declare, the hashes are those of the raw bytes, and a footer, if there was one, agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedXorb {
     hash: XorbHash,
@@ -62,7 +63,8 @@ impl VerifiedXorb {
     }
 }
 
-/// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash is.
+/// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash
+/// is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifiedChunk<'a> {
     /// Its frame, header and payload, and where that was.
@@ -133,19 +135,20 @@ impl Verifier {
         Self { max_len, splitter, decoder: Decoder::new(), seen: Seen::default(), footer: None, failed: None }
     }
 
-    /// The next frame, header and payload, verified; `piece` is moved past what was taken of it.
+    /// The next frame, header and payload, verified; `piece` is moved past the consumed bytes.
     ///
-    /// `None` when the piece is used up. The frames one after the other are the xorb as it is to be stored: the bytes
-    /// of a footer are checked and swallowed.
+    /// `None` when the piece is used up. The frames in order are the xorb as it is stored: the
+    /// bytes of a footer are checked and dropped.
     ///
     /// # Errors
     ///
-    /// The bytes are not those of a xorb, or go beyond a limit; the same error is returned from then on.
+    /// The bytes are not those of a xorb, or exceed a limit; the same error is returned from then
+    /// on.
     pub fn next_frame<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<&'a [u8]>, XorbError> {
         Ok(self.next_chunk(piece)?.map(|chunk| chunk.frame.bytes))
     }
 
-    /// The same for whoever wants the chunk's raw bytes and hash too.
+    /// The same, with the chunk's raw bytes and hash.
     ///
     /// # Errors
     ///
@@ -176,8 +179,8 @@ impl Verifier {
         }
     }
 
-    /// Lets go of the memory that decompression took. It comes back with the next compressed frame; a verifier that
-    /// waits for its next piece need not hold it.
+    /// Lets go of the memory that decompression took. It comes back with the next compressed frame;
+    /// a verifier that waits for its next piece need not hold it.
     pub fn release_scratch(&mut self) {
         self.decoder = Decoder::new();
     }

@@ -1,6 +1,8 @@
-//! Refusals by address: so many have a line of their own in a minute, and the others are summed up in one.
+//! Refusals by address: so many have a line of their own in a minute, and the others are summed up
+//! in one.
 //!
-//! A refusal costs its client nothing, so a line for each would let any client fill the disk and hide what matters.
+//! A refusal costs its client nothing, so a line for each would let any client fill the disk and
+//! hide what matters.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +14,8 @@ use tokio::time::Instant;
 use crate::http::tenant::network;
 use crate::runtime::clock::Timestamp;
 
-/// Refusals of one address that have lines of their own within [`PERIOD`]: enough to see what a client tries, and 24 KB.
+/// Refusals of one address that have lines of their own within [`PERIOD`]: enough to see what a
+/// client tries, and 24 KB.
 const LINE_COUNT: u32 = 60;
 
 /// For how long refusals are counted before their sum is written.

@@ -6,7 +6,7 @@ use crate::format::{ChunkHash, FileHash};
 use crate::index::{Claim, ClaimState, FileRecord, Index, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State};
 use crate::runtime::clock::Timestamp;
 
-suite! {
+suite_in_steps! {
     file_records_have_terms_repositories_and_what_is_known_of_the_sha256
     file_records_come_in_pages_in_ascending_order_each_once
     a_restored_file_is_one_like_any_other

@@ -6,7 +6,7 @@ use crate::format::ByteRange;
 use crate::format::shard::Sha256;
 use crate::index::{Claim, ClaimState, KnownSha256, NewFile, Reader, Registered};
 
-suite! {
+suite_in_steps! {
     a_file_is_not_known_with_another_sha256
     unverified_claims_of_two_repositories_may_contradict_each_other
     a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified

@@ -11,7 +11,7 @@ use crate::index::{
 };
 use crate::runtime::clock::Timestamp;
 
-suite! {
+suite_in_steps! {
     an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted_and_not_to_be_had_again
     a_xorb_that_a_file_refers_to_is_not_condemned_and_not_deleted
     a_xorb_that_was_touched_in_time_or_promised_is_not_condemned

@@ -13,7 +13,7 @@ use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash};
 use crate::index::{FileSwitch, NewXorb, Reader, RunSwitch, Staging, Switched, Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
 
-suite! {
+suite_in_steps! {
     all_terms_are_listed_in_pages_by_row_and_by_file
     files_of_a_xorb_are_listed_in_pages_and_without_removed_ones
     a_switched_file_has_its_new_terms_and_references_and_all_else_as_before

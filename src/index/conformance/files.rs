@@ -11,7 +11,7 @@ use crate::index::{
 };
 use crate::runtime::clock::Timestamp;
 
-suite! {
+suite_in_steps! {
     a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else
     a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees
     a_registration_with_a_missing_xorb_changes_nothing_at_all

@@ -4,7 +4,7 @@ use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, XorbEntry};
 
-suite! {
+suite_in_steps! {
     files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them
     a_list_shows_a_sha256_and_the_true_one_after_a_false_claim
     xorbs_are_listed_when_readers_may_see_them

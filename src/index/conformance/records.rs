@@ -5,7 +5,7 @@ use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::ChunkHash;
 use crate::index::{Claim, ClaimState, NewFile, NewXorb, Registered, Ticket};
 
-suite! {
+suite_in_steps! {
     owned_xorbs_are_those_of_the_domain_that_can_be_seen
     readers_of_a_file_come_with_whether_they_said_what_is_known_now
     claimed_files_are_those_of_the_repository_and_its_sha256

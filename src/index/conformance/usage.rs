@@ -13,17 +13,19 @@ use crate::index::{
     Usage,
 };
 
-suite! {
+suite_in_steps! {
     a_repository_has_its_files_and_each_of_their_xorbs_once_whoever_else_has_them
     a_registration_that_tells_nothing_new_costs_nothing_even_beyond_the_limit
     each_limit_is_reached_and_not_exceeded_and_a_refusal_changes_nothing
     what_is_exceeded_already_refuses_only_what_adds_to_it
     the_limit_of_an_owner_is_for_all_of_its_repositories_together
-    of_two_registrations_at_the_limit_one_wins
     a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept
     records_of_scattered_files_are_charged_and_given_back
     usages_are_listed_in_pages_by_name
     the_largest_usages_are_the_first_and_as_many_as_asked_for
+    ;
+    // In steps both may be refused: each counts from its first step on.
+    of_two_registrations_at_the_limit_one_wins
 }
 
 /// The first ones are of the same length, the others are not.
@@ -35,7 +37,7 @@ fn len(xorbs: &[u8]) -> u64 {
     xorbs.iter().map(|byte| sized(*byte).layout.serialized_len()).sum()
 }
 
-async fn usage(db: &Db, repo: &str) -> Usage {
+pub(super) async fn usage(db: &Db, repo: &str) -> Usage {
     db.repo_usage(repo.to_owned()).await.unwrap()
 }
 

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
 use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 
-use super::connect::pool_options;
+use super::connect::{LongestWrite, pool_options};
 use super::files::{execute, file_hash, release};
 use super::terms::insert_terms;
 use super::{READER_COUNT, SqliteIndex, get, map, millis};
@@ -43,13 +43,13 @@ impl SqliteIndex {
         let pool = pool_options(READER_COUNT);
         let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
         migrate::check(op, &readers).await?;
-        Ok(Self { writer: readers.clone(), readers })
+        Ok(Self::of(readers.clone(), readers, LongestWrite::default()))
     }
 
     pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
         const SQL: &str = "SELECT id, hash, raw_len, since, sha256, sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
-             WHERE hash > ? AND removed_at IS NULL ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
         let op = "list files";
         let failed = |error| map(op, error);
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
@@ -140,7 +140,9 @@ async fn repos_of(
     connection: &mut SqliteConnection,
     ids: &[i64],
 ) -> Result<Vec<(i64, String)>, IndexError> {
-    let mut query = QueryBuilder::<Sqlite>::new("SELECT file_id, repo FROM file_repos WHERE file_id IN (");
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT file_id, repo FROM file_repos WHERE registration NOT IN hidden AND file_id IN (",
+    );
     let mut list = query.separated(", ");
     for id in ids {
         list.push_bind(*id);

@@ -5,13 +5,15 @@ use std::ops::Range;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, SqliteConnection};
+use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
-use super::files::{execute, file_hash, release, repo_of};
+use super::files::{BATCH_COUNT, execute, file_hash, release, repo_of};
+use super::named::id_list;
 use super::{SqliteIndex, get, map};
 use crate::format::FileHash;
-use crate::format::shard::Sha256;
+use crate::format::shard::{Sha256, Term};
 use crate::index::error::{Inconsistent, IndexError};
+use crate::index::files::parse_terms;
 use crate::index::{Claim, ClaimIndex, ClaimState, KnownSha256, Reader};
 
 /// The states of a claim in `files.sha256_state`.
@@ -32,13 +34,16 @@ pub(super) enum Made {
 
 impl SqliteIndex {
     pub(super) async fn read_sha256(&self, sha256: Sha256, reader: Reader) -> Result<Option<KnownSha256>, IndexError> {
-        const SQL: &str = "SELECT hash, sha256_state FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) AND \
+        const SQL: &str = "SELECT hash, sha256_state FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) \
+             AND files.registration NOT IN hidden AND \
              (?2 IS NULL AND sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = id AND repo = coalesce(?2, '*') AND (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL))) \
+             WHERE file_id = id AND repo = coalesce(?2, '*') AND registration NOT IN hidden AND \
+             (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden))) \
              ORDER BY sha256_state DESC, id LIMIT 1";
         // The repository's own, which contradicts that of another one.
         const OWN: &str = "SELECT hash, sha256_state FROM file_repos JOIN files ON id = file_id \
-             WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 ORDER BY id LIMIT 1";
+             WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 \
+             AND claim_registration NOT IN hidden ORDER BY id LIMIT 1";
         let op = "find a file by its sha256";
         let mut found = None;
         for sql in [SQL, OWN] {
@@ -60,7 +65,7 @@ impl SqliteIndex {
         limit: u32,
     ) -> Result<Vec<Claim>, IndexError> {
         // From the start where there is none to be behind, or not any more: nothing must be left out.
-        const SQL: &str = "SELECT hash, sha256 FROM files WHERE sha256_state = 1 AND \
+        const SQL: &str = "SELECT hash, sha256 FROM files WHERE sha256_state = 1 AND registration NOT IN hidden AND \
              id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND raw_len >= ?3 AND raw_len < ?4 \
              ORDER BY id LIMIT ?2";
         let op = "list unverified claims";
@@ -101,6 +106,7 @@ impl ClaimIndex for SqliteIndex {
         // No name is empty, so that every one comes after that.
         const SQL: &str = "SELECT repo FROM file_repos CROSS JOIN files ON id = file_id \
              WHERE has_claimed = 1 AND repo > ?1 AND sha256_state = 1 AND raw_len >= ?2 AND raw_len < ?3 \
+             AND files.registration NOT IN hidden \
              ORDER BY repo LIMIT 1";
         let op = "find a repository with unverified claims";
         async move {
@@ -121,7 +127,8 @@ impl ClaimIndex for SqliteIndex {
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
         const SQL: &str = "SELECT hash, coalesce(claim, sha256) FROM file_repos CROSS JOIN files ON id = file_id \
              WHERE has_claimed = 1 AND repo = ?5 AND file_id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND \
-             sha256_state = 1 AND raw_len >= ?3 AND raw_len < ?4 ORDER BY file_id LIMIT ?2";
+             sha256_state = 1 AND raw_len >= ?3 AND raw_len < ?4 AND files.registration NOT IN hidden \
+             ORDER BY file_id LIMIT ?2";
         let op = "list unverified claims of a repository";
         async move {
             let query = sqlx::query(SQL).bind(after.map(|file| file.as_bytes().to_vec())).bind(limit);
@@ -135,6 +142,76 @@ impl ClaimIndex for SqliteIndex {
         }
         .boxed()
     }
+
+    fn single_terms(
+        &self,
+        files: Vec<FileHash>,
+        max_len: u64,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, Term)>, IndexError>> {
+        let op = "read the terms of small files";
+        async move {
+            let mut found = Vec::with_capacity(files.len());
+            for batch in files.chunks(BATCH_COUNT) {
+                let mut query = QueryBuilder::<Sqlite>::new(
+                    "SELECT hash, raw_len, terms FROM files JOIN file_terms ON file_id = id AND start = 0 \
+                     WHERE registration NOT IN hidden AND raw_len <= ",
+                );
+                query.push_bind(sql_len(max_len)).push(" AND hash IN (");
+                let mut list = query.separated(", ");
+                for file in batch {
+                    list.push_bind(file.as_bytes().to_vec());
+                }
+                query.push(")");
+                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+                for row in &rows {
+                    let file = file_hash(op, get(op, row, 0)?)?;
+                    let raw_len: i64 = get(op, row, 1)?;
+                    // As long as the file: there is no further run.
+                    if let Some([term]) = parse_terms(get(op, row, 2)?).as_deref()
+                        && i64::from(term.raw_len) == raw_len
+                    {
+                        found.push((file, *term));
+                    }
+                }
+            }
+            Ok(found)
+        }
+        .boxed()
+    }
+
+    fn settle_true_claims(&self, claims: Vec<Claim>) -> BoxFuture<'_, Result<u64, IndexError>> {
+        let op = "settle claims";
+        async move {
+            let mut settled_count = 0;
+            for batch in claims.chunks(BATCH_COUNT) {
+                let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+                let settled = settle_true(op, &mut connection, batch).await;
+                release(connection, settled.is_ok()).await;
+                settled_count += settled?;
+            }
+            Ok(settled_count)
+        }
+        .boxed()
+    }
+}
+
+/// What the files have takes the place of all that was claimed of them.
+async fn settle_true(op: &'static str, connection: &mut SqliteConnection, claims: &[Claim]) -> Result<u64, IndexError> {
+    const SETTLE: &str = "UPDATE files SET sha256 = settled.column2, sha256_state = 2 FROM (";
+    const FORGET: &str = "UPDATE file_repos SET has_claimed = 0, claim = NULL \
+         WHERE file_id IN (SELECT value FROM json_each(?)) AND has_claimed = 1";
+    let failed = |error| map(op, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut query = QueryBuilder::<Sqlite>::new(SETTLE);
+    query.push_values(claims, |mut row, claim| {
+        row.push_bind(claim.file.as_bytes().to_vec()).push_bind(claim.sha256.as_digest().to_vec());
+    });
+    query.push(") AS settled WHERE files.hash = settled.column1 AND sha256_state = 1 RETURNING id");
+    let rows = query.build().fetch_all(&mut *transaction).await.map_err(failed)?;
+    let ids = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
+    execute(op, &mut transaction, FORGET, |query| query.bind(id_list(&ids))).await?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(ids.len() as u64)
 }
 
 /// What the file has takes the place of all that was claimed of it.

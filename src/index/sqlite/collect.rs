@@ -25,7 +25,7 @@ const UNREFERENCED: &str = " AND NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb
 
 impl Collect for SqliteIndex {
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>> {
-        let op = "list what keeps xorbs";
+        let op = "list the references of xorbs";
         async move {
             // Every blob comes after the empty one.
             let mut query = QueryBuilder::<Sqlite>::new(SELECT_LIFE);
@@ -38,7 +38,7 @@ impl Collect for SqliteIndex {
     }
 
     fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>> {
-        let op = "find what keeps a xorb";
+        let op = "find the references of a xorb";
         async move {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT_LIFE);
             query.push("WHERE hash = ").push_bind(hash.as_bytes().to_vec());
@@ -142,7 +142,7 @@ impl Collect for SqliteIndex {
                 .bind(millis(now))
                 .execute(&self.writer)
                 .await
-                .map_err(|error| map("note a collection of garbage", error))?;
+                .map_err(|error| map("record a GC run", error))?;
             Ok(())
         }
         .boxed()

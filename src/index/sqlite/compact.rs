@@ -166,7 +166,7 @@ fn parse_row(op: &'static str, row: &SqliteRow) -> Result<Option<TermRow>, Index
     Ok(Some(TermRow { row: id.cast_unsigned(), file: file_hash(op, file)?, terms }))
 }
 
-fn chunk_hash(op: &'static str, bytes: &[u8]) -> Result<ChunkHash, IndexError> {
+pub(super) fn chunk_hash(op: &'static str, bytes: &[u8]) -> Result<ChunkHash, IndexError> {
     let bytes = bytes.try_into().map_err(|_| {
         let (key, reason) = ("a row".to_owned(), format!("{} bytes, not 32", bytes.len()));
         IndexError::inconsistent(op, Inconsistent { table: "dedup_chunks", column: "chunk_hash", key, reason })

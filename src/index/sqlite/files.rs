@@ -1,22 +1,17 @@
 //! Files in SQLite. Statements run inside the transaction of the verb that they belong to.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
-use super::claims::{Made, make_claim};
-use super::named::{Named, Unfit};
-use super::store::take_record;
-use super::terms::insert_terms;
-use super::usage::Meter;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::MAX_DEDUP_CHUNK_COUNT;
 use crate::index::rows;
-use crate::index::{Claim, DedupHit, NewFile, Reader, Registered, Registration, XorbContents, XorbPart, record_len};
+use crate::index::{DedupHit, Reader, XorbContents, XorbPart};
 use crate::runtime::clock::Timestamp;
 
 /// Xorbs in one statement, of three parameters at most: far below SQLite's limit on parameters (32 766 since 3.32).
@@ -63,18 +58,6 @@ impl SqliteIndex {
             }
         }
         Ok(parts)
-    }
-
-    pub(super) async fn register_files(
-        &self,
-        registration: &Registration,
-        record: Option<u64>,
-    ) -> Result<Registered, IndexError> {
-        let op = "register files";
-        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let registered = register(op, &mut connection, registration, record).await;
-        release(connection, registered.is_ok()).await;
-        registered
     }
 
     pub(super) async fn lease_dedup(
@@ -127,34 +110,8 @@ const FIND_NEIGHBOURS: &str = "WITH near (id) AS ( \
 /// [`publish_xorb`](crate::index::Index::publish_xorb) of this index for what sqlx would do with it.
 pub(super) async fn release(connection: PoolConnection<Sqlite>, is_sound: bool) {
     if !is_sound && let Err(error) = connection.close().await {
-        tracing::warn!(%error, "a connection to the index was not closed well");
+        tracing::warn!(%error, "cannot close a connection to the index");
     }
-}
-
-async fn register(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-    record: Option<u64>,
-) -> Result<Registered, IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let outcome = write_registration(op, &mut transaction, registration).await?;
-    match outcome {
-        Registered::New | Registered::Added => {
-            take_record(op, &mut transaction, record).await?;
-            transaction.commit().await.map_err(failed)?;
-        }
-        // Its record is withdrawn.
-        Registered::Known => transaction.commit().await.map_err(failed)?,
-        Registered::MissingXorb(_)
-        | Registered::DamagedXorb(_)
-        | Registered::OtherSha256 { .. }
-        | Registered::OverQuota(_) => {
-            transaction.rollback().await.map_err(failed)?;
-        }
-    }
-    Ok(outcome)
 }
 
 async fn lease(
@@ -220,115 +177,7 @@ async fn neighbours(
     Ok(found)
 }
 
-async fn write_registration(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-) -> Result<Registered, IndexError> {
-    let named = match Named::find(op, connection, &registration.xorbs).await? {
-        Ok(named) => named,
-        Err(Unfit::Unknown(xorb)) => return Ok(Registered::MissingXorb(xorb)),
-        Err(Unfit::Damaged(xorb)) => return Ok(Registered::DamagedXorb(xorb)),
-    };
-    let ids = named.ids();
-    let meter = Meter::read(op, connection, registration).await?;
-    let mut outcome = Registered::Known;
-    for file in &registration.files {
-        match write_file(op, connection, registration, file, ids).await? {
-            Registered::Known => {}
-            Registered::Added if outcome == Registered::New => {}
-            told @ (Registered::New | Registered::Added) => outcome = told,
-            refused => return Ok(refused),
-        }
-    }
-    if let Some(meter) = &meter
-        && outcome != Registered::Known
-        && let Some(excess) = meter.excess(op, connection).await?
-    {
-        return Ok(Registered::OverQuota(excess));
-    }
-    for (chunk, xorb) in &registration.dedup {
-        let Some(id) = ids.get(xorb) else { return Ok(Registered::MissingXorb(*xorb)) };
-        let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) VALUES (?, ?)";
-        execute(op, connection, sql, |query| query.bind(chunk.as_bytes().to_vec()).bind(*id)).await?;
-    }
-    named.keep(op, connection, registration.now).await?;
-    Ok(outcome)
-}
-
-/// Registers one file. What readers see of a file that is known does not change: its terms stay.
-async fn write_file(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-    file: &NewFile,
-    ids: &HashMap<XorbHash, i64>,
-) -> Result<Registered, IndexError> {
-    let known = sqlx::query("SELECT id FROM files WHERE hash = ?")
-        .bind(file.hash.as_bytes().as_slice())
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(|error| map(op, error))?;
-    let id = match known {
-        Some(row) => get(op, &row, 0)?,
-        None => match insert_file(op, connection, registration, file, ids).await? {
-            Ok(id) => id,
-            Err(missing) => return Ok(Registered::MissingXorb(missing)),
-        },
-    };
-    // Not OR IGNORE: what is ignored would be ignored in the triggers as well, which count this.
-    let sql =
-        "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?) ON CONFLICT (file_id, repo) DO NOTHING";
-    let (repo, record_len) = (registration.repo.as_str(), record_len(file.terms.len()).cast_signed());
-    let added = execute(op, connection, sql, |query| query.bind(id).bind(repo.to_owned()).bind(record_len)).await?;
-    let made = match file.sha256 {
-        None => Made::Known,
-        Some(sha256) => make_claim(op, connection, id, repo, Claim { file: file.hash, sha256 }).await?,
-    };
-    Ok(match (added, made) {
-        (_, Made::Other(unverified)) => Registered::OtherSha256 { file: file.hash, unverified },
-        (1.., Made::Known | Made::New) => Registered::New,
-        (0, Made::Known) => Registered::Known,
-        (0, Made::New) => {
-            // A further record of it.
-            let sql = "UPDATE file_repos SET record_len = record_len + ? WHERE file_id = ? AND repo = ?";
-            execute(op, connection, sql, |query| query.bind(record_len).bind(id).bind(repo.to_owned())).await?;
-            Registered::Added
-        }
-    })
-}
-
-/// Enters a file that is not known, with its terms and what it refers to; the id, or the xorb that is missing.
-async fn insert_file(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-    file: &NewFile,
-    ids: &HashMap<XorbHash, i64>,
-) -> Result<Result<i64, XorbHash>, IndexError> {
-    const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ? FROM json_each(?)";
-    let row = sqlx::query("INSERT INTO files (hash, raw_len, since) VALUES (?, ?, ?) RETURNING id")
-        .bind(file.hash.as_bytes().as_slice())
-        .bind(file.raw_len.cast_signed())
-        .bind(millis(registration.now))
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(|error| map(op, error))?;
-    let id: i64 = get(op, &row, 0)?;
-    insert_terms(op, connection, id, &file.terms).await?;
-    // Each xorb once, however many terms name it; all in one statement, which costs as much as one or two of them.
-    let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
-    let mut named = Vec::with_capacity(xorbs.len());
-    for xorb in xorbs {
-        let Some(xorb_id) = ids.get(&xorb) else { return Ok(Err(xorb)) };
-        named.push(xorb_id.to_string());
-    }
-    let named = format!("[{}]", named.join(","));
-    execute(op, connection, REFER, |query| query.bind(id).bind(named)).await?;
-    Ok(Ok(id))
-}
-
-type SqliteQuery = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
+pub(super) type SqliteQuery = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
 
 pub(super) async fn execute(
     op: &'static str,

@@ -31,7 +31,7 @@ impl SqliteIndex {
     }
 
     pub(super) async fn note_spent(&self, grant: SpentGrant) -> Result<(), IndexError> {
-        insert_spent(&self.writer, grant).await.map_err(|error| map("note a spent grant", error))
+        insert_spent(&self.writer, grant).await.map_err(|error| map("record a spent grant", error))
     }
 
     pub(super) async fn read_spent(&self, nonce: [u8; 16]) -> Result<bool, IndexError> {
@@ -48,7 +48,7 @@ impl SqliteIndex {
             .bind(millis(before))
             .execute(&self.writer)
             .await
-            .map_err(|error| map("forget spent grants", error))?;
+            .map_err(|error| map("delete expired spent grants", error))?;
         Ok(deleted.rows_affected())
     }
 }

@@ -100,12 +100,12 @@ impl HealthIndex for SqliteIndex {
         const SQL: &str = "UPDATE xorbs SET verified_at = ?, damaged_at = NULL \
              WHERE hash = ? AND state IN (1, 2) AND ticket = ? AND crc64 = ?";
         // What was sound before is as it was for everybody.
-        self.set_health("mark a xorb as sound", SQL, seen, now, seen.damaged_at.is_some()).boxed()
+        self.set_health("mark a xorb as valid", SQL, seen, now, seen.damaged_at.is_some()).boxed()
     }
 
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
         async move {
-            let op = "describe a healed xorb";
+            let op = "describe a repaired xorb";
             let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
             let healed = heal(&mut connection, op, xorb, ticket, now).await;
             release(connection, healed.is_ok()).await;

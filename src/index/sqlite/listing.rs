@@ -20,13 +20,16 @@ impl SqliteIndex {
         // Both walk along an index that has nothing else and is in the order of the hashes: `hash` of all files, or that of
         // the repository's. Every blob comes after the empty one.
         const ALL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 ELSE (SELECT coalesce(claim, sha256) \
-             FROM file_repos WHERE file_id = id AND repo = '*' AND has_claimed = 1) END, since \
-             FROM files WHERE hash > ?1 AND removed_at IS NULL ORDER BY hash LIMIT ?3";
+             FROM file_repos WHERE file_id = id AND repo = '*' AND has_claimed = 1 AND claim_registration NOT IN hidden) END, \
+             since FROM files WHERE hash > ?1 AND removed_at IS NULL AND registration NOT IN hidden \
+             ORDER BY hash LIMIT ?3";
         const OF_REPO: &str = "SELECT files.hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 \
              ELSE (SELECT coalesce(claim, sha256) FROM file_repos WHERE file_repos.file_id = id AND repo = ?2 \
-             AND has_claimed = 1) END, since \
+             AND has_claimed = 1 AND claim_registration NOT IN hidden) END, since \
              FROM repo_files AS listed CROSS JOIN files ON files.id = file_id \
-             WHERE repo_id = (SELECT id FROM repos WHERE name = ?2) AND listed.hash > ?1 ORDER BY listed.hash LIMIT ?3";
+             WHERE repo_id = (SELECT id FROM repos WHERE name = ?2) AND listed.hash > ?1 \
+             AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = files.id AND repo = ?2 AND registration IN hidden) \
+             ORDER BY listed.hash LIMIT ?3";
         let op = "list files";
         let repo = repo_of(&reader);
         let rows = sqlx::query(if repo.is_some() { OF_REPO } else { ALL })

@@ -38,7 +38,7 @@ impl SqliteIndex {
     pub async fn fold_log(&self) -> Result<(), IndexError> {
         // Of another process that folds it at this moment it says so, which is no error.
         let folded = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_all(&self.writer).await;
-        folded.map(drop).map_err(|error| map("fold the log", error))
+        folded.map(drop).map_err(|error| map("checkpoint the WAL", error))
     }
 }
 

@@ -4,10 +4,12 @@
 //! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
 
 mod archive;
+mod bulk;
 mod claims;
 mod collect;
 mod compact;
 mod connect;
+mod discard;
 mod failure;
 mod files;
 mod grants;
@@ -15,9 +17,11 @@ mod health;
 mod listing;
 mod log;
 mod named;
+mod open;
 mod owners;
 mod publish;
 mod records;
+mod register;
 mod remove;
 mod repair;
 mod replace;
@@ -30,16 +34,13 @@ mod usage;
 pub(crate) mod weakened;
 
 use std::ops::Range;
-use std::path::Path;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqlitePool};
 
-use self::connect::{pool_options, sync_parent};
-use self::failure::can_write;
+use self::connect::LongestWrite;
 pub(super) use self::failure::map;
 pub use self::replace::Replacement;
 use super::error::IndexError;
@@ -47,7 +48,7 @@ use super::rows::{self, state_to_sql};
 use super::{
     ChunkColumns, Claim, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, KnownSha256, NewXorb, Reader,
     Registered, Registration, RestoredFile, SpentGrant, Staging, Ticket, Totals, XorbContents, XorbEntry, XorbPart,
-    XorbRow, XorbState, migrate,
+    XorbRow, XorbState,
 };
 use crate::format::shard::Sha256;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
@@ -61,56 +62,10 @@ const READER_COUNT: u32 = 4;
 pub struct SqliteIndex {
     writer: SqlitePool,
     readers: SqlitePool,
-}
-
-impl SqliteIndex {
-    /// Opens the file, creating it where needed, and brings its schema up to date.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened, is no index, or is one of a newer program.
-    pub async fn open(path: &Path) -> Result<Self, IndexError> {
-        Self::open_with(path, SqliteSynchronous::Full).await
-    }
-
-    /// The same without any promise of durability before [`Replacement::publish`]: for a database that is worth nothing
-    /// until it is whole.
-    ///
-    /// # Errors
-    ///
-    /// See [`SqliteIndex::open`].
-    pub async fn open_unsynced(path: &Path) -> Result<Self, IndexError> {
-        Self::open_with(path, SqliteSynchronous::Off).await
-    }
-
-    async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .pragma("wal_autocheckpoint", log::MAX_PAGE_COUNT)
-            // Of macOS, where a plain fsync leaves bytes in the cache of the disk. Others do not know them.
-            .pragma("fullfsync", "ON")
-            .pragma("checkpoint_fullfsync", "ON")
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(synchronous)
-            .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(5));
-        let op = "open the database";
-        let writer =
-            pool_options(1).before_acquire(|connection, _| Box::pin(async move { Ok(can_write(connection).await) }));
-        let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
-        migrate::run(&writer).await?;
-        sync_parent(path)?;
-        let readers = pool_options(READER_COUNT);
-        let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
-        Ok(Self { writer, readers })
-    }
-
-    /// Closes every connection; the log is folded into the file by the last one.
-    pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
-    }
+    longest_write: LongestWrite,
+    /// Whether every registration is written in steps, also a short one.
+    #[cfg(test)]
+    registers_in_steps: bool,
 }
 
 impl Index for SqliteIndex {
@@ -189,7 +144,7 @@ impl Index for SqliteIndex {
                 // What came next on this connection would be nested in a transaction that nobody ever commits, and
                 // be lost although it was acknowledged. A new connection is in no transaction.
                 if let Err(error) = connection.close().await {
-                    tracing::warn!(%error, "a connection to the index was not closed well");
+                    tracing::warn!(%error, "cannot close a connection to the index");
                 }
             }
             published
@@ -316,6 +271,10 @@ impl Index for SqliteIndex {
         registration: &'a Registration,
         record: Option<u64>,
     ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        #[cfg(test)]
+        if self.registers_in_steps {
+            return self.register_in_steps(registration, record).boxed();
+        }
         self.register_files(registration, record).boxed()
     }
 

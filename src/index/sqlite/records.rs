@@ -45,7 +45,9 @@ impl Recorded for SqliteIndex {
             let mut claimed = Vec::new();
             for batch in files.chunks(BATCH_COUNT) {
                 let mut query = QueryBuilder::<Sqlite>::new(
-                    "SELECT hash, has_claimed = 1 OR sha256_state = 2 FROM files JOIN file_repos ON file_id = id WHERE repo = ",
+                    "SELECT hash, has_claimed = 1 AND claim_registration NOT IN hidden OR sha256_state = 2 \
+                     FROM files JOIN file_repos ON file_id = id \
+                     WHERE file_repos.registration NOT IN hidden AND repo = ",
                 );
                 query.push_bind(repo.clone()).push(" AND hash IN (");
                 let mut list = query.separated(", ");
@@ -64,8 +66,9 @@ impl Recorded for SqliteIndex {
     }
 
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
-        const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL FROM file_repos JOIN files ON file_id = id WHERE hash = ? ORDER BY repo";
-        let op = "find out who has a file";
+        const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden \
+             FROM file_repos JOIN files ON file_id = id WHERE hash = ? AND file_repos.registration NOT IN hidden ORDER BY repo";
+        let op = "find the repositories of a file";
         async move {
             let rows = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_all(&self.readers).await;
             let rows = rows.map_err(|error| map(op, error))?;
@@ -75,7 +78,7 @@ impl Recorded for SqliteIndex {
     }
 
     fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>> {
-        const SQL: &str = "SELECT sha256 FROM files WHERE hash = ? AND sha256_state = 1";
+        const SQL: &str = "SELECT sha256 FROM files WHERE hash = ? AND sha256_state = 1 AND registration NOT IN hidden";
         let op = "find a claim";
         async move {
             let row = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_optional(&self.readers).await;

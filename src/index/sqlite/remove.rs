@@ -1,9 +1,12 @@
 //! Files go, in SQLite. A large file has hundreds of thousands of references, so that only its name goes at once, and
 //! what its repositories were charged for its xorbs with the references to them.
 
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection, SqliteConnection};
 
 use super::claims::hand_over_claim;
+use super::discard;
 use super::files::{execute, release};
 use super::named::id_list;
 use super::store::take_record;
@@ -12,6 +15,9 @@ use crate::format::FileHash;
 use crate::index::collect::RemovedClaims;
 use crate::index::error::IndexError;
 use crate::runtime::clock::Timestamp;
+
+/// After so long a transaction takes no further file.
+const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Runs of terms of one step: some MiB whose pages have to be freed one by one.
 const STEP_RUN_COUNT: usize = 64;
@@ -31,6 +37,10 @@ const SMALL_CHARGE_COUNT: i64 = if cfg!(test) { 3 } else { 1024 };
 /// Claims of one step, when there are no references left. Two in unit tests, as above.
 const STEP_UNCLAIM_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
 
+/// The file is found by nothing any more: not by its hash, not by its sha256, not by a claim.
+pub(super) const DETACH: &str = "UPDATE files SET hash = randomblob(32), sha256 = NULL, sha256_state = 0, \
+     removed_at = ? WHERE id = ? AND removed_at IS NULL";
+
 const FIND_REMOVED: &str = "SELECT id, removed_at FROM files WHERE removed_at IS NOT NULL LIMIT 1";
 
 impl SqliteIndex {
@@ -49,16 +59,34 @@ impl SqliteIndex {
     }
 
     pub(super) async fn delete_removed(&self, now: Timestamp) -> Result<bool, IndexError> {
-        let op = "clear up a removed file";
-        // Most of the time there is none, and that needs no writer.
-        let row = sqlx::query(FIND_REMOVED).fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
-        if row.is_none() {
+        let op = "clean up a removed file";
+        // Most of the time there is nothing, and that needs no writer.
+        if self.clear_over(now).await? {
+            return Ok(true);
+        }
+        if !self.has_row(op, FIND_REMOVED).await? {
             return Ok(false);
         }
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
         let swept = sweep(op, &mut connection, now).await;
         release(connection, swept.is_ok()).await;
         swept
+    }
+
+    pub(super) async fn clear_over(&self, now: Timestamp) -> Result<bool, IndexError> {
+        let op = "clean up after a registration";
+        if !self.has_row(op, discard::FIND_OVER).await? {
+            return Ok(false);
+        }
+        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+        let cleared = discard::step(op, &mut connection, now).await;
+        release(connection, cleared.is_ok()).await;
+        cleared
+    }
+
+    async fn has_row(&self, op: &'static str, sql: &'static str) -> Result<bool, IndexError> {
+        let row = sqlx::query(sql).fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
+        Ok(row.is_some())
     }
 }
 
@@ -69,14 +97,12 @@ async fn remove(
     now: Timestamp,
     record: Option<u64>,
 ) -> Result<RemovedClaims, IndexError> {
-    const CLAIMS: &str = "SELECT repo, has_claimed FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
+    const CLAIMS: &str = "SELECT repo, has_claimed FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2) \
+         AND registration NOT IN hidden";
     const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
-    // The file is found by nothing any more: not by its hash, not by its sha256, not by a claim.
-    const DETACH: &str = "UPDATE files SET hash = randomblob(32), sha256 = NULL, sha256_state = 0, removed_at = ? \
-         WHERE id = ?";
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let found = sqlx::query("SELECT id FROM files WHERE hash = ?")
+    let found = sqlx::query("SELECT id FROM files WHERE hash = ? AND registration NOT IN hidden")
         .bind(file.as_bytes().as_slice())
         .fetch_optional(&mut *transaction)
         .await
@@ -120,7 +146,7 @@ async fn is_unclaimed_without(
 }
 
 /// Whether a file has so many references, for so many repositories, that these get back what it cost them in steps.
-async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
+pub(super) async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM xorb_files WHERE file_id = ?1 LIMIT 1 \
          OFFSET ?2 / max(1, (SELECT count(*) FROM file_repos WHERE file_id = ?1)))";
     let row = sqlx::query(SQL)
@@ -132,36 +158,50 @@ async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) 
     get(op, &row, 0)
 }
 
-/// One step at a removed file: as many steps as it takes are one where the file is small.
+/// One transaction: several small files, or a part of a large one. Whether there was any.
 async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timestamp) -> Result<bool, IndexError> {
+    let failed = |error| map(op, error);
+    let began = Instant::now();
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut has_swept = false;
+    while sweep_one(op, &mut transaction, now).await? {
+        has_swept = true;
+        if began.elapsed() >= STEP_TIME || cfg!(test) {
+            break;
+        }
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(has_swept)
+}
+
+/// Sweeps a small file, or a part of a large one; whether there was one.
+async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Timestamp) -> Result<bool, IndexError> {
     const TERMS: &str = "DELETE FROM file_terms WHERE rowid IN \
          (SELECT rowid FROM file_terms WHERE file_id = ? LIMIT ?)";
     const REFERENCES: &str = "DELETE FROM xorb_files WHERE file_id = ?1 AND xorb_id IN \
          (SELECT xorb_id FROM xorb_files WHERE file_id = ?1 LIMIT ?2) RETURNING xorb_id";
     const STEP: &str = "SELECT max(1, ?2 * ?3 / (?3 - 1 + max(1, count(*)))) FROM file_repos WHERE file_id = ?1";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     // Looked for once more: ids are given to new files again, and another process may have been faster.
-    let found = sqlx::query(FIND_REMOVED).fetch_optional(&mut *transaction).await.map_err(failed)?;
+    let found = sqlx::query(FIND_REMOVED).fetch_optional(&mut *connection).await.map_err(failed)?;
     let Some(row) = found else { return Ok(false) };
     let (id, removed_at): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
     // The file kept its xorbs until it was removed at least, also where the clock has gone back since.
     let now = now.max(Timestamp::from_millis(removed_at.cast_unsigned()));
     // Terms first: what has references and no terms is kept, what has terms and no references would be collected.
     let limit = i64::try_from(STEP_RUN_COUNT).unwrap_or(i64::MAX);
-    let runs = execute(op, &mut transaction, TERMS, |query| query.bind(id).bind(limit)).await?;
+    let runs = execute(op, connection, TERMS, |query| query.bind(id).bind(limit)).await?;
     if runs < STEP_RUN_COUNT as u64 {
         let step = sqlx::query(STEP).bind(id).bind(STEP_REFERENCE_COUNT).bind(STEP_CLAIM_COUNT);
-        let limit: i64 = get(op, &step.fetch_one(&mut *transaction).await.map_err(failed)?, 0)?;
-        let rows = sqlx::query(REFERENCES).bind(id).bind(limit).fetch_all(&mut *transaction).await.map_err(failed)?;
+        let limit: i64 = get(op, &step.fetch_one(&mut *connection).await.map_err(failed)?, 0)?;
+        let rows = sqlx::query(REFERENCES).bind(id).bind(limit).fetch_all(&mut *connection).await.map_err(failed)?;
         let xorbs = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
-        touch_unreferenced(op, &mut transaction, &xorbs, now).await?;
+        touch_unreferenced(op, connection, &xorbs, now).await?;
         let is_last = i64::try_from(xorbs.len()).unwrap_or(i64::MAX) < limit;
-        if is_last && unclaim_some(op, &mut transaction, id).await? {
-            execute(op, &mut transaction, "DELETE FROM files WHERE id = ?", |query| query.bind(id)).await?;
+        if is_last && unclaim_some(op, connection, id).await? {
+            execute(op, connection, "DELETE FROM files WHERE id = ?", |query| query.bind(id)).await?;
         }
     }
-    transaction.commit().await.map_err(failed)?;
     Ok(true)
 }
 

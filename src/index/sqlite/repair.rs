@@ -109,7 +109,7 @@ impl RepairIndex for SqliteIndex {
     fn mend_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>> {
         const SQL: &str = "UPDATE totals SET xorb_count = xorb_count + ?, serialized_len = serialized_len + ?, \
              raw_len = raw_len + ? RETURNING xorb_count, serialized_len, raw_len";
-        let op = "mend the totals";
+        let op = "repair the totals";
         async move {
             // All rows, though there is one: a statement that is left after its first row may not be committed.
             let rows = sqlx::query(SQL)
@@ -149,7 +149,7 @@ impl SqliteIndex {
     async fn read_faults(&self, after: Option<FileHash>) -> Result<FaultPage, IndexError> {
         const SQL: &str = "SELECT id, hash, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
-             WHERE hash > ? AND removed_at IS NULL ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
         let op = "compare files with their references";
         let failed = |error| map(op, error);
         let mut connection = self.readers.acquire().await.map_err(failed)?;

@@ -63,7 +63,7 @@ impl Replacement {
         let new = self.beside(".new");
         for suffix in ["-wal", "-shm"] {
             if with_suffix(&new, suffix).exists() {
-                return Err(failed(op, io::Error::other("its log was not folded into it")));
+                return Err(failed(op, io::Error::other("its WAL was not checkpointed")));
             }
         }
         sync_file(&new).map_err(|error| failed(op, error))?;
@@ -78,7 +78,7 @@ impl Replacement {
     ///
     /// A file cannot be renamed; the next call goes on.
     pub fn finish(&self) -> Result<bool, IndexError> {
-        let op = "finish the publication of a database";
+        let op = "finish publishing a database";
         let rebuilt = self.find_rebuilt().map_err(|error| failed(op, error))?;
         let Some(rebuilt) = rebuilt else { return Ok(false) };
         self.put_in_place(&rebuilt).map_err(|error| failed(op, error))?;

@@ -25,7 +25,7 @@ impl SqliteIndex {
     }
 
     pub(super) async fn read_store_mark(&self) -> Result<StoreMark, IndexError> {
-        let op = "read which store the index belongs to";
+        let op = "read the store id of the index";
         let failed = |error| map(op, error);
         // One connection and one moment: a record is either among those taken or behind them.
         let mut connection = self.readers.acquire().await.map_err(failed)?;
@@ -42,7 +42,7 @@ impl SqliteIndex {
     }
 
     pub(super) async fn write_store_mark(&self, id: StoreId, last_record: Option<u64>) -> Result<(), IndexError> {
-        let op = "write which store the index belongs to";
+        let op = "write the store id of the index";
         let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
         let written = write(op, &mut connection, id, last_record).await;
         release(connection, written.is_ok()).await;
@@ -55,7 +55,7 @@ impl SqliteIndex {
         let seqs: Vec<String> = seqs.iter().map(u64::to_string).collect();
         let query = sqlx::query(SQL).bind(format!("[{}]", seqs.join(",")));
         let written = query.execute(&self.writer).await;
-        written.map(drop).map_err(|error| map("write which records were left", error))
+        written.map(drop).map_err(|error| map("write the left-out records", error))
     }
 }
 

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use tokio::task::coop::consume_budget;
 
-use super::files::execute;
+use super::bulk::insert_rows;
 use super::{SqliteIndex, get, map};
 use crate::format::shard::Term;
 use crate::format::{ByteRange, FileHash};
@@ -26,8 +26,8 @@ impl SqliteIndex {
         const SQL: &str = "SELECT raw_len, start, terms FROM files LEFT JOIN file_terms ON file_id = id \
              AND start >= coalesce((SELECT max(start) FROM file_terms WHERE file_id = id AND start <= ?3), 0) \
              AND start < ?4 \
-             WHERE hash = ?1 AND \
-             (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2)) \
+             WHERE hash = ?1 AND files.registration NOT IN hidden AND (?2 IS NULL OR EXISTS \
+             (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2 AND registration NOT IN hidden)) \
              ORDER BY start";
         let op = "find a file";
         let inside = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
@@ -56,6 +56,36 @@ impl SqliteIndex {
     }
 }
 
+/// A row of terms.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TermRun<'t> {
+    file_id: i64,
+    /// Byte of the file where the first of them begins.
+    start: u64,
+    terms: &'t [Term],
+}
+
+/// The rows of a file, in order.
+pub(super) fn runs(file_id: i64, terms: &[Term]) -> impl Iterator<Item = TermRun<'_>> {
+    terms.chunks(RUN_COUNT).scan(0_u64, move |next, terms| {
+        let start = *next;
+        *next = terms.iter().fold(start, |start, term| start.saturating_add(term.raw_len.into()));
+        Some(TermRun { file_id, start, terms })
+    })
+}
+
+/// Enters rows that are not there yet.
+pub(super) async fn insert_runs(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    runs: &[TermRun<'_>],
+) -> Result<(), IndexError> {
+    insert_rows(op, connection, ("INSERT INTO file_terms (file_id, start, terms) ", ""), runs, |columns, run| {
+        columns.push_bind(run.file_id).push_bind(run.start.cast_signed()).push_bind(pack_terms(run.terms));
+    })
+    .await
+}
+
 /// Enters the terms of a file that has none yet.
 pub(super) async fn insert_terms(
     op: &'static str,
@@ -63,13 +93,6 @@ pub(super) async fn insert_terms(
     file_id: i64,
     terms: &[Term],
 ) -> Result<(), IndexError> {
-    let mut start: u64 = 0;
-    for run in terms.chunks(RUN_COUNT) {
-        execute(op, connection, "INSERT INTO file_terms (file_id, start, terms) VALUES (?, ?, ?)", |query| {
-            query.bind(file_id).bind(start.cast_signed()).bind(pack_terms(run))
-        })
-        .await?;
-        start = run.iter().fold(start, |start, term| start.saturating_add(term.raw_len.into()));
-    }
-    Ok(())
+    let runs: Vec<TermRun<'_>> = runs(file_id, terms).collect();
+    insert_runs(op, connection, &runs).await
 }

@@ -1,16 +1,22 @@
 //! Usage in SQLite. The triggers of migrations 9, 12 and 14 keep it; here it is read, and compared with limits.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Executor, Row, Sqlite, SqliteConnection};
 
 use super::{SqliteIndex, get, map};
-use crate::index::Registration;
 use crate::index::error::IndexError;
 use crate::index::usage::{Excess, Limits, Measure, RepoUsage, Usage};
+use crate::index::{Begun, Registration};
 
 impl Measure for SqliteIndex {
+    fn longest_write(&self) -> Duration {
+        self.longest_write.get()
+    }
+
     fn repo_usage(&self, repo: String) -> BoxFuture<'_, Result<Usage, IndexError>> {
         async move { of_repo("read the usage of a repository", &self.readers, &repo).await }.boxed()
     }
@@ -72,6 +78,13 @@ impl<'r> Meter<'r> {
         Ok(Some(Self { registration, repo, owner }))
     }
 
+    /// What there was when a registration in steps began; `None` where nothing is limited.
+    pub(super) fn since(registration: &'r Registration, begun: Begun) -> Option<Self> {
+        let allowance = &registration.allowance;
+        let is_limited = !allowance.repo.is_none() || allowance.owner.is_some();
+        is_limited.then_some(Self { registration, repo: begun.repo, owner: begun.owner })
+    }
+
     /// Compares with what there is now.
     pub(super) async fn excess(
         &self,
@@ -87,7 +100,7 @@ impl<'r> Meter<'r> {
 }
 
 /// What the repository of a registration has, and its owner where that is limited.
-async fn usages(
+pub(super) async fn usages(
     op: &'static str,
     connection: &mut SqliteConnection,
     registration: &Registration,

@@ -9,7 +9,7 @@ use crate::format::shard::Term;
 use crate::index::error::IndexError;
 use crate::index::files::pack_terms;
 use crate::index::rows;
-use crate::index::{Ticket, XorbState};
+use crate::index::{Cursor, RegisterIndex, Registered, Registration, Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
 
 /// Which checks of a step in the life of a xorb are made.
@@ -21,23 +21,56 @@ pub(crate) struct Checks {
 }
 
 impl SqliteIndex {
+    /// The same index, which writes every registration in steps.
+    pub(crate) fn in_steps(mut self) -> Self {
+        self.registers_in_steps = true;
+        self
+    }
+
+    pub(super) async fn register_in_steps(
+        &self,
+        registration: &Registration,
+        record: Option<u64>,
+    ) -> Result<Registered, IndexError> {
+        let begun = self.begin_registration(registration).await?;
+        let (mut outcome, mut next) = (Registered::Known, Some(Cursor::start(registration)));
+        while let Some(from) = next {
+            let entered = self.enter_files(begun, registration, from).await?;
+            next = entered.next;
+            match entered.outcome {
+                Registered::Known => {}
+                Registered::Added if outcome == Registered::New => {}
+                told => outcome = told,
+            }
+        }
+        if matches!(outcome, Registered::New | Registered::Added) {
+            self.publish_registration(begun, record).await?;
+        }
+        if matches!(outcome, Registered::New | Registered::Added | Registered::Known) {
+            self.enter_dedup(registration, 0, usize::MAX).await?;
+        }
+        self.abandon_registrations(Some(begun.id)).await?;
+        while self.clear_registration(registration.now).await? {}
+        Ok(outcome)
+    }
+
     /// Runs a statement, whatever it is: `?1` is a hash, `?2` a number.
     pub(crate) async fn spoil_at(&self, sql: &'static str, hash: &[u8], number: i64) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(hash.to_vec()).bind(number).execute(&self.writer).await;
-        result.map(|result| result.rows_affected()).map_err(|error| map("spoil the index", error))
+        result.map(|result| result.rows_affected()).map_err(|error| map("corrupt the index", error))
     }
 
     /// The same with a second hash.
     pub(crate) async fn spoil_pair(&self, sql: &'static str, one: &[u8], other: &[u8]) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(one.to_vec()).bind(other.to_vec()).execute(&self.writer).await;
-        result.map(|result| result.rows_affected()).map_err(|error| map("spoil the index", error))
+        result.map(|result| result.rows_affected()).map_err(|error| map("corrupt the index", error))
     }
 
     /// Makes a run of terms what it was, whatever it is now.
     pub(crate) async fn force_terms(&self, row: u64, terms: &[Term]) -> Result<(), IndexError> {
         let query = sqlx::query("UPDATE file_terms SET terms = ? WHERE rowid = ?");
         let result = query.bind(pack_terms(terms)).bind(row.cast_signed()).execute(&self.writer).await;
-        result.map(drop).map_err(|error| map("spoil the index", error))
+        result.map(drop).map_err(|error| map("corrupt the index", error))
     }
 
     /// Takes a row away from whoever has it, in whatever state, as if this upload had just staged it.

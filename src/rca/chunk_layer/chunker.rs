@@ -46,13 +46,13 @@ pub(crate) struct Patch {
 impl<S: Storage> Chunker<S> {
     /// Opens a chunk file, empty ones included, by its headers. Writes nothing yet.
     ///
-    /// It cuts garbage by what the format itself says. A chunk that runs past the end of the file
+    /// It ignores garbage as the format defines it. A chunk that runs past the end of the file
     /// is refused: whether it is damage or a crash of another writer, only the owner of the
     /// metadata can tell.
     ///
     /// # Errors
-    /// [`Error::BadOptions`] if `layout` has no room for its own metadata, [`Error::BadChunkSize`],
-    /// [`Error::TruncatedChunk`], [`Error::Io`].
+    /// [`Error::BadOptions`] if `layout` is too small for its own metadata,
+    /// [`Error::BadChunkSize`], [`Error::TruncatedChunk`], [`Error::Io`].
     pub fn open(mut storage: S, layout: Layout) -> Result<Self, Error> {
         if layout.first_field().limit().is_some_and(|limit| limit < layout.first_field().header_len_u64()) {
             return Err(Error::BadOptions("the first size field is too narrow for a header"));
@@ -80,7 +80,7 @@ impl<S: Storage> Chunker<S> {
     /// layout's length, [`Error::Io`].
     pub fn append(&mut self, payload: &[u8], metadata: &[u8]) -> Result<(), Error> {
         if metadata.len() != self.layout.metadata_len {
-            return Err(Error::BadOptions("the metadata has not the length of the layout"));
+            return Err(Error::BadOptions("the metadata length differs from the layout's"));
         }
         let before = self.tail.as_ref().map_or_else(|| vec![0; metadata.len()], |tail| tail.metadata.clone());
         let mut append = self.begin(before)?;
@@ -98,8 +98,8 @@ impl<S: Storage> Chunker<S> {
         self.storage
     }
 
-    /// Mends a torn header and cuts off garbage, so that readers of the storage find the committed state and nothing
-    /// else.
+    /// Repairs a torn header and truncates garbage, so that readers of the storage find exactly the
+    /// committed state.
     pub(crate) fn mend(&mut self) -> Result<(), Error> {
         drop(self.begin(Vec::new())?);
         self.poisoned = false;
@@ -122,7 +122,7 @@ impl<S: Storage> Chunker<S> {
         }
         self.poisoned = true;
         for patch in std::mem::take(&mut self.patches) {
-            // One by one, since only their order makes every state between them one to mend again.
+            // One by one: only in this order every intermediate state can be repaired again.
             self.write_at(patch.offset, &patch.bytes)?;
             self.sync()?;
         }

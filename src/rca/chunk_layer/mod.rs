@@ -42,7 +42,8 @@ impl Layout {
     /// That of an archive: 16 bits and a digest.
     pub const ARCHIVE: Layout = Layout { first_bits: 16, metadata_len: DIGEST_LEN };
 
-    /// A layout whose first size field has `first_bits` bits and whose metadata `metadata_len` bytes.
+    /// A layout whose first size field has `first_bits` bits and whose metadata `metadata_len`
+    /// bytes.
     ///
     /// # Errors
     /// [`Error::BadOptions`] for 0 bits and beyond [`MAX_FIELD_BITS`] or [`MAX_METADATA_LEN`].

@@ -18,7 +18,7 @@ pub(crate) trait Payload {
     fn offset(&self) -> u64;
 }
 
-/// Reads byte ranges of a file, one after the other, as if they were one.
+/// Reads byte ranges of a file sequentially, as if they were one.
 #[derive(Debug)]
 pub(crate) struct SpanReader<'a, S: ?Sized> {
     source: BufReader<&'a mut S>,
@@ -35,7 +35,7 @@ impl<'a, S: Read + Seek + ?Sized> SpanReader<'a, S> {
         SpanReader::with_buffer(source, spans, STEP_LEN)
     }
 
-    /// A reader that reads so many bytes at once: few for whoever skips most of them.
+    /// A reader with this buffer size: a small one for a caller that skips most bytes.
     pub(crate) fn with_buffer(source: &'a mut S, spans: &[Range<u64>], buffer_len: usize) -> Self {
         let left: Vec<_> = spans.iter().filter(|span| !span.is_empty()).rev().cloned().collect();
         let pos = spans.first().map_or(0, |span| span.start);

@@ -52,7 +52,7 @@ impl<R: Read> Unchunker<R> {
         Unchunker::with_buffer(source, layout, STEP_LEN)
     }
 
-    /// One that reads so many bytes at once: few for whoever skips most of them.
+    /// One with this buffer size: a small one for a caller that skips most bytes.
     pub(crate) fn with_buffer(source: R, layout: Layout, buffer_len: usize) -> Self {
         Unchunker {
             source: BufReader::with_capacity(buffer_len, source),
@@ -64,9 +64,8 @@ impl<R: Read> Unchunker<R> {
 
     /// Reads payload into `buf`: at least one byte, or 0 at the end (or if `buf` is empty).
     ///
-    /// # Errors
-    /// [`Error::BadChunkSize`], [`Error::TruncatedChunk`] and [`Error::Io`]. After the first two
-    /// the same error comes again.
+    /// # Errors [`Error::BadChunkSize`], [`Error::TruncatedChunk`] and [`Error::Io`]. After the
+    /// first two the same error is returned again.
     pub fn read_payload(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         let want = u64::try_from(buf.len()).unwrap_or(u64::MAX);
         let bytes = self.fill(want)?;
@@ -175,7 +174,8 @@ impl<R: Read + Seek> Unchunker<R> {
 
     /// Moves on by `len` bytes of payload without reading them; `false` if there are fewer.
     ///
-    /// A seek goes past the end of a file as well, so what lies there is for the caller to find out.
+    /// A seek goes past the end of a file as well, so what lies there is for the caller to find
+    /// out.
     pub(crate) fn skip(&mut self, mut len: u64) -> Result<bool, Error> {
         while len > 0 {
             self.advance()?;

@@ -38,7 +38,7 @@ pub(super) struct Core<R> {
     verified: u64,
     open: Option<OpenBlob>,
     scratch: Vec<u8>,
-    /// The part of `scratch` that holds content of the open blob nobody has taken.
+    /// The part of `scratch` with unread content of the open blob.
     ready: Range<usize>,
 }
 
@@ -297,8 +297,8 @@ impl<R: Read> Core<R> {
 }
 
 impl<R: Read + Seek> Core<R> {
-    /// Goes on to the beginning of the next session; only between blobs. Reads nothing but varints and reset blocks,
-    /// and believes them. `false` at the end.
+    /// Goes on to the beginning of the next session; only between blobs. Reads nothing but varints
+    /// and reset blocks, and believes them. `false` at the end.
     pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
         loop {
             let mut after = SessionHash::after_reset(self.rule);

@@ -88,14 +88,14 @@ pub struct End {
     pub dialect: Dialect,
 }
 
-/// Reads an archive from its first byte on, from anything that reads, pipes included.
+/// Reads an archive from its first byte on, from any reader, pipes included.
 ///
-/// Blobs are streamed *before* the hash that covers them can be checked, because it comes after
-/// them; hence [`UnverifiedBlob`] and the later [`Event::Verified`]. Whoever must not see wrong
-/// bytes keeps them aside until then, or uses [`Archive`](super::Archive) on a seekable source.
+/// Blobs are streamed *before* the hash that covers them can be checked, because it follows them;
+/// hence [`UnverifiedBlob`] and the later [`Event::Verified`]. A caller that must not see wrong
+/// bytes buffers them until then, or uses [`Archive`](super::Archive) on a seekable source.
 ///
-/// The first error ends the reading: [`Error::Stopped`] is all that comes after it.
-/// [`verified`](Reader::verified) and [`blobs`](Reader::blobs) still tell how far it was sound.
+/// The first error ends the reading: every later call returns [`Error::Stopped`].
+/// [`verified`](Reader::verified) and [`blobs`](Reader::blobs) still tell how far it was valid.
 #[derive(Debug)]
 pub struct Reader<R> {
     core: Core<R>,
@@ -215,8 +215,8 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Goes on to the beginning of the next session without reading this one; `false` at the end. Only right before
-    /// the first block of a session.
+    /// Goes on to the beginning of the next session without reading this one; `false` at the end.
+    /// Only right before the first block of a session.
     pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
         self.core.skip_session(file_len).inspect_err(|_| self.stage = Stage::Stopped)
     }

@@ -20,14 +20,16 @@ fn whatever_a_first_append_leaves_when_it_is_interrupted_is_not_foreign() {
     {
         let whole = append(Vec::new(), &[("name", content)], options).unwrap();
         for metadata in [&[0xef, 0x2a, 0x8b, 0x78, 0xdd, 0x80, 0xda, 0x9c], &whole[2..10], &[0; 8]] {
-            // Before the commit, with the length filled in or not, cut anywhere; and zeros where bytes have not come yet.
+            // Before the commit, with the length filled in or not, cut anywhere; and zeros where
+            // bytes have not come yet.
             let header = [&[0, 0], metadata].concat();
             let block = &whole[10..];
             let unfilled = [&[0; 6], &block[block.iter().position(|byte| *byte == 0x28).unwrap()..]].concat();
             for left in [[&header, block].concat(), [&header[..], &unfilled].concat()] {
                 for len in (0..left.len()).take(100).chain([left.len()]) {
                     assert_eq!(is_foreign(&left[..len]), Some(false), "{len} of {}", left.len());
-                    // The length of the file is there, and bytes are not: by sectors, so not between these.
+                    // The length of the file is there, and bytes are not: by sectors, so not
+                    // between these.
                     if len <= 10 || len > 30 {
                         let holes = [&left[..len], &vec![0; left.len() - len]].concat();
                         assert_eq!(is_foreign(&holes), Some(false), "{len} of {}, then zeros", left.len());

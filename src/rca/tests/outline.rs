@@ -78,7 +78,8 @@ fn a_session_with_a_changed_byte_is_found_and_not_verified() {
 fn an_archive_cut_anywhere_is_an_error_or_an_outline_of_what_is_there() {
     let (bytes, _) = archive(&[&[("a", b"some content")], &[("b", &noise(1, 3000))]]);
     for len in 0..bytes.len() {
-        // The one chunk says how long it is, so every cut is seen; only one into the header leaves nothing.
+        // The one chunk says how long it is, so every cut is seen; only one into the header leaves
+        // nothing.
         let outline = open(&bytes[..len]);
         if len < 10 {
             assert_eq!(outline.unwrap().blob_count(), 0, "{len}");

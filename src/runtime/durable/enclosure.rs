@@ -1,8 +1,8 @@
-//! Files under names that somebody else has chosen, in a folder that those names cannot lead out of.
+//! Files under untrusted names, in a directory that those names cannot lead out of.
 //!
-//! Every folder on the way is opened by itself, relative to the one before it, and never through a link: a link that
-//! is there beforehand, or put there while we work, stops that file and no other. Paths would be looked up anew by
-//! each call.
+//! Every directory on the path is opened by itself, relative to the previous one, and never through
+//! a link: a link that exists, or is created meanwhile, fails only that file. Whole paths would be
+//! resolved anew by each call.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -23,16 +23,16 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLO
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// A folder for files with foreign names.
+/// A directory for files with untrusted names.
 #[derive(Debug)]
 pub(crate) struct Enclosure {
     root: File,
-    /// The folder of the last file, below the root; names in it may not be durable yet.
+    /// The directory of the last file, below the root; names in it may not be durable yet.
     last: Option<(Vec<String>, File)>,
 }
 
 impl Enclosure {
-    /// The folder at `path`, which is made if it is not there.
+    /// The directory at `path`, created if missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
             create_folder(path)?;
@@ -40,12 +40,13 @@ impl Enclosure {
         Ok(Self { root: File::from(open(path, FOLDER, Mode::empty())?), last: None })
     }
 
-    /// The same folder, for another thread.
+    /// The same directory, for another thread.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { root: self.root.try_clone()?, last: None })
     }
 
-    /// A regular file that is there, for reading; never through a link, and nothing is made on the way.
+    /// A regular file that is there, for reading; never through a link, and nothing is made on the
+    /// way.
     pub(crate) fn open_file(&self, folders: &[&str], name: &str) -> io::Result<File> {
         let mut folder = self.root.try_clone()?;
         for name in folders {
@@ -57,12 +58,12 @@ impl Enclosure {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// The folder that `folders` lead to, each of which is made if it is not there.
+    /// The directory at the path `folders`, created if missing.
     pub(crate) fn folder(&mut self, folders: &[&str]) -> io::Result<File> {
         self.enter(folders)?.try_clone()
     }
 
-    /// A new file that nobody sees yet, in the folder that `folders` lead to, each of which is made if it is not there.
+    /// A new unpublished file in the directory at the path `folders`, created if missing.
     ///
     /// None of them may be empty, `.` or `..`, or have a `/` in it.
     pub(crate) fn create(&mut self, folders: &[&str]) -> io::Result<EnclosedFile<'_>> {
@@ -75,7 +76,8 @@ impl Enclosure {
 
     fn enter(&mut self, folders: &[&str]) -> io::Result<&File> {
         if self.last.as_ref().is_none_or(|(last, _)| last != folders) {
-            // Before the next one is begun: this way one sync is enough for all files of a folder in a row.
+            // Before the next one is begun: so one sync is enough for consecutive files of a
+            // directory.
             self.sync()?;
             let mut folder = self.root.try_clone()?;
             for name in folders {
@@ -94,7 +96,7 @@ impl Enclosure {
     }
 }
 
-/// Opens a folder in a folder, or makes it.
+/// Opens a directory in a directory; creates it if missing.
 fn enter(folder: &File, name: &str) -> io::Result<File> {
     debug_assert!(!name.contains('/') && !["", ".", ".."].contains(&name));
     let open = || openat(folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
@@ -111,7 +113,7 @@ fn enter(folder: &File, name: &str) -> io::Result<File> {
     };
     match found {
         Err(Errno::NOTDIR | Errno::LOOP) => {
-            Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{name} is there, and is a link or a file")))
+            Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{name} exists and is a link or a file")))
         }
         found => Ok(File::from(found?)),
     }
@@ -120,7 +122,7 @@ fn enter(folder: &File, name: &str) -> io::Result<File> {
 /// Not `fsync` of rustix, which leaves bytes in the cache of the disk on macOS.
 fn sync_folder(folder: &File) -> io::Result<()> {
     folder.sync_all()?;
-    trace("sync the folder");
+    trace("sync the directory");
     Ok(())
 }
 
@@ -144,7 +146,8 @@ impl EnclosedFile<'_> {
         self.file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Makes the bytes durable, then gives the file its name. The name is durable after [`Enclosure::sync`].
+    /// Makes the bytes durable, then gives the file its name. The name is durable after
+    /// [`Enclosure::sync`].
     ///
     /// Something else of that name is replaced, itself and not what it leads to, or is an error.
     pub(crate) fn publish(mut self, name: &str, replace: bool) -> io::Result<()> {
@@ -173,7 +176,8 @@ impl Drop for EnclosedFile<'_> {
 fn rename_to_free_name(folder: impl AsFd, from: &str, to: &str) -> io::Result<()> {
     let folder = folder.as_fd();
     match renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
-        // File systems that cannot do it in one step: the moment between the two is lost to whoever is faster.
+        // File systems that cannot do it atomically: another process can create the name between
+        // the two steps.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match statat(folder, to, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(renameat(folder, from, folder, to)?),
             Err(error) => Err(error.into()),

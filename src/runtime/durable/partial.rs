@@ -1,4 +1,5 @@
-//! Files that are received in several runs of a program: under a name that says what they are to become.
+//! Files that are received in several runs of a program: under a name that says what they are to
+//! become.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
@@ -14,9 +15,10 @@ use super::parent;
 /// Times that a file is opened anew because another process has published it at that moment.
 const MAX_OPEN_COUNT: u32 = 8;
 
-/// The beginning of a file, and notes on it, both of which the next run finds. One process at a time has them.
+/// The beginning of a file and its metadata, for the next run to continue. One process at a time
+/// holds them.
 ///
-/// Neither is durable before it is published: whoever goes on with them has to verify them.
+/// Neither is durable before it is published: the next run has to verify them.
 #[derive(Debug)]
 pub(crate) struct PartialFile {
     folder: File,
@@ -27,14 +29,14 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// The one in the folder of `path`, which is where it is to be published. `None` where another process has it, or where
-    /// something of that name is not a file of ours.
+    /// The partial file in the directory of `path`, where it will be published. `None` if another
+    /// process holds it, or if its name belongs to another kind of file.
     pub(crate) fn open_beside(path: &Path, id: &str) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::open_in(File::from(open(parent(path)?, flags, Mode::empty())?), id, 0o666)
     }
 
-    /// The same in this folder. `mode` is for a new file, as far as the umask lets it be.
+    /// The same in this directory. `mode` is for a new file, subject to the umask.
     pub(crate) fn open_in(folder: File, id: &str, mode: u32) -> io::Result<Option<Self>> {
         let name = format!(".zorb-{id}.part");
         for _ in 0..MAX_OPEN_COUNT {
@@ -64,7 +66,8 @@ impl PartialFile {
         (&mut self.data, &mut self.notes)
     }
 
-    /// Makes the data durable, then gives it this name in its folder, and drops the notes. Replaces what had the name.
+    /// Makes the data durable, then renames it within its directory, and deletes the metadata.
+    /// Replaces an existing file of that name.
     pub(crate) fn publish(mut self, name: &OsStr) -> io::Result<()> {
         self.data.sync_all()?;
         renameat(&self.folder, &self.name, &self.folder, name)?;
@@ -98,8 +101,8 @@ fn notes_name(name: &str) -> String {
     format!("{name}.chunks")
 }
 
-/// Opens or makes a file; `None` where the name is that of something else, or of a file that others can write to by another
-/// name.
+/// Opens or makes a file; `None` where the name is that of something else, or of a file that others
+/// can write to by another name.
 fn open_own(folder: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::from_raw_mode(mode | 0o600)) {

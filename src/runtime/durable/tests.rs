@@ -32,7 +32,7 @@ fn a_file_is_synced_before_it_gets_its_name_and_its_folder_after_that() {
         file.write(b"bytes").unwrap();
         file.publish(&path).unwrap();
     });
-    assert_eq!(steps, ["sync the file", "rename", "sync the folder"]);
+    assert_eq!(steps, ["sync the file", "rename", "sync the directory"]);
     assert_eq!(std::fs::read(path).unwrap(), b"bytes");
 }
 
@@ -76,8 +76,8 @@ fn what_was_written_in_part_past_the_page_cache_or_not_at_all_is_whole_and_what_
 fn the_parent_of_a_folder_is_synced_also_when_the_folder_was_there_already() {
     let folder = folder();
     let path = folder.path().join("a/b/c");
-    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the folder"; 3]);
-    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the folder"]);
+    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the directory"; 3]);
+    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the directory"]);
     assert!(path.is_dir());
 }
 
@@ -86,7 +86,7 @@ fn many_folders_are_made_durable_with_one_sync_also_when_they_were_there_already
     let folder = folder();
     let names = || ["a", "b"].map(str::to_owned).into_iter();
     for _ in 0..2 {
-        assert_eq!(steps(|| create_folders_in(folder.path(), names()).unwrap()), ["sync the folder"]);
+        assert_eq!(steps(|| create_folders_in(folder.path(), names()).unwrap()), ["sync the directory"]);
     }
     assert!(folder.path().join("b").is_dir());
 }
@@ -96,7 +96,7 @@ fn a_removed_file_is_gone_durably_and_one_that_was_not_there_is_no_error() {
     let folder = folder();
     let path = folder.path().join("file");
     std::fs::File::create(&path).unwrap();
-    assert_eq!(steps(|| assert!(remove(&path).unwrap())), ["sync the folder"]);
+    assert_eq!(steps(|| assert!(remove(&path).unwrap())), ["sync the directory"]);
     assert_eq!(steps(|| assert!(!remove(&path).unwrap())), [""; 0]);
 }
 
@@ -156,7 +156,7 @@ fn a_folder_appears_whole_in_place_of_an_empty_one_or_of_nothing() {
 fn a_file_that_is_opened_has_a_durable_name_when_it_is_new_and_keeps_its_bytes_when_it_is_not() {
     let folder = folder();
     let path = folder.path().join("file");
-    assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), ["sync the folder"]);
+    assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), ["sync the directory"]);
     std::io::Write::write_all(&mut open_or_create(&path).unwrap(), b"bytes").unwrap();
     assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), [""; 0]);
     assert_eq!(std::fs::read(&path).unwrap(), b"bytes");
@@ -178,7 +178,7 @@ fn files_of_one_folder_in_a_row_are_synced_one_by_one_and_their_names_together()
         enclosure.sync().unwrap();
     });
     let file = ["sync the file", "rename"];
-    let made = ["sync the folder"; 2];
+    let made = ["sync the directory"; 2];
     assert_eq!(steps, [&made[..], &file, &file, &made[..1], &file, &made[..1]].concat());
     assert_eq!(std::fs::read(folder.path().join("a/b/2")).unwrap(), b"bytes");
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// There was no turn in time, or too many wait already.
+/// No permit in time, or too many requests wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("no turn in time")]
+#[error("no permit in time")]
 pub struct Busy {
     /// Whether the one who asked has more than its share: fewer requests of its own would help.
     pub is_above_share: bool,
@@ -19,8 +19,8 @@ pub struct Limits {
     pub capacity: u32,
     /// Units that one tenant may have at once, unless it asks for more in one go and has none.
     pub per_tenant: u32,
-    /// Requests of one tenant that may wait at once to begin; with 0 whoever finds no room is refused at once. Of those that have
-    /// begun there are as many as connections at most.
+    /// Maximum waiting new requests of one tenant; with 0 a request is refused at once if no permit
+    /// is free. Running requests are bounded by the number of connections.
     pub waiting_count: usize,
     /// How long one may wait.
     pub patience: Duration,

@@ -2,12 +2,12 @@
 
 use std::future::Future;
 
-/// Whoever shares: a number that is the same for the same one. What it is made of is the business of those above.
+/// A tenant: a number that is the same for the same tenant. The layers above derive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(u64);
 
 impl Tenant {
-    /// The server itself, and what it does for nobody in particular.
+    /// The server itself, and work without a tenant.
     pub const SERVER: Self = Self(0);
 
     /// The tenant with this number.
@@ -22,7 +22,7 @@ impl Tenant {
         self.0
     }
 
-    /// For whom what runs now is done, as [`Tenant::doing`] said; the server where nobody did.
+    /// The tenant of the current task, as set by [`Tenant::doing`]; the server if not set.
     #[must_use]
     pub fn current() -> Self {
         CURRENT.try_with(|tenant| *tenant).unwrap_or(Self::SERVER)

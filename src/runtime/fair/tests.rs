@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, advance, sleep, sleep_until};
 
-use super::{Busy, FairGate, Limits, PASSING, Tenant, Turn};
+use super::{Busy, FairGate, Limits, PASSING, Permit, Tenant};
 
 const FLOOD: Tenant = Tenant::new(1);
 const OTHER: Tenant = Tenant::new(2);
@@ -17,29 +17,30 @@ fn gate(capacity: u32, per_tenant: u32) -> FairGate {
     FairGate::new(Limits { capacity, per_tenant, waiting_count: 3, patience: Duration::from_secs(30) })
 }
 
-/// A turn that is there at once.
-fn now(gate: &FairGate, tenant: Tenant, weight: u32) -> Turn {
+/// A permit that is there at once.
+fn now(gate: &FairGate, tenant: Tenant, weight: u32) -> Permit {
     gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap()
 }
 
 #[test]
 fn alone_a_tenant_gets_everything_at_once() {
     let gate = gate(4, 4);
-    let turns: Vec<_> = (0..4).map(|_| now(&gate, FLOOD, 1)).collect();
+    let permits: Vec<_> = (0..4).map(|_| now(&gate, FLOOD, 1)).collect();
     assert_eq!(gate.load(), (4, 0));
-    drop(turns);
+    drop(permits);
     assert_eq!(gate.load(), (0, 0));
-    assert!(gate.shared.state().lines.is_empty(), "who has gone is forgotten");
+    assert!(gate.shared.state().queues.is_empty(), "who has gone is forgotten");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
     let gate = gate(1, 1);
-    // Of a stranger: who has all that one may have is passed over, and its line would begin behind the next one.
+    // Of a stranger: who has all that one may have is passed over, and its line would begin behind
+    // the next one.
     let held = now(&gate, Tenant::new(4), 1);
     let mut waiting: Vec<_> = [(FLOOD, 'a'), (FLOOD, 'b'), (FLOOD, 'c'), (THIRD, 'x'), (THIRD, 'y'), (OTHER, 'm')]
         .into_iter()
-        .map(|(tenant, name)| (name, Box::pin(gate.go_on(tenant, 1))))
+        .map(|(tenant, name)| (name, Box::pin(gate.acquire_next(tenant, 1))))
         .collect();
     for (_, waiting) in &mut waiting {
         assert!(waiting.now_or_never().is_none());
@@ -52,10 +53,10 @@ async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_a
             .iter_mut()
             .enumerate()
             .find_map(|(index, (name, waiting))| Some((index, *name, waiting.now_or_never()?)));
-        let (index, name, turn) = served.expect("somebody is served");
+        let (index, name, permit) = served.expect("somebody is served");
         order.push(name);
         drop(waiting.swap_remove(index));
-        drop(turn);
+        drop(permit);
     }
     assert_eq!(order, "axmbyc");
     assert_eq!(gate.load(), (0, 0));
@@ -88,7 +89,7 @@ async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_stil
     let mut other = Box::pin(gate.enter(OTHER, 1));
     assert!((&mut other).now_or_never().is_none());
     // Who has begun may wait however many do.
-    assert!(gate.go_on(FLOOD, 1).now_or_never().is_none());
+    assert!(gate.acquire_next(FLOOD, 1).now_or_never().is_none());
     drop(held);
     drop(waiting);
     assert!(other.await.is_ok());
@@ -104,9 +105,9 @@ fn where_nobody_may_wait_who_finds_no_room_is_refused_at_once_and_forgotten() {
     assert_eq!(refused(OTHER, 3), Busy { is_above_share: false });
     let rest = now(&gate, OTHER, 2);
     assert_eq!(refused(THIRD, 1), Busy { is_above_share: false });
-    assert_eq!(gate.shared.state().lines.len(), 2, "who was refused is not there any more");
+    assert_eq!(gate.shared.state().queues.len(), 2, "who was refused is not there any more");
     drop((most, rest));
-    assert!(gate.shared.state().lines.is_empty());
+    assert!(gate.shared.state().queues.is_empty());
     assert_eq!(now(&gate, THIRD, 9).weight, 8, "what is larger than the gate is all of it");
 }
 
@@ -138,7 +139,7 @@ async fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothin
     assert!((&mut gone).now_or_never().is_none() && (&mut served).now_or_never().is_none());
     drop(gone);
     drop(held);
-    // The turn is on its way to who never looks at it.
+    // The permit is on its way to who never looks at it.
     assert_eq!(gate.load(), (1, 0));
     drop(served);
     assert_eq!(gate.load(), (0, 0));
@@ -172,13 +173,14 @@ async fn a_large_request_is_not_starved_by_small_ones() {
     let mut small = Box::pin(gate.enter(FLOOD, 1));
     assert!((&mut small).now_or_never().is_none(), "there is room, but somebody waits for it");
     drop(held);
-    let large = (&mut large).now_or_never().expect("its turn").unwrap();
+    let large = (&mut large).now_or_never().expect("its permit").unwrap();
     assert!((&mut small).now_or_never().is_none());
     drop(large);
     assert!((&mut small).now_or_never().is_some());
 }
 
-/// Every way in which requests come, are served, give up and end: nothing is lost, nothing is given out twice.
+/// Every way in which requests come, are served, give up and end: nothing is lost, nothing is given
+/// out twice.
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_the_units_add_up() {
     use rand::rngs::StdRng;
@@ -186,13 +188,14 @@ async fn whatever_happens_the_units_add_up() {
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
         let limits = Limits { capacity: 5, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
-        // At a pace of nothing everybody is due at once; at another one somebody may wait although there is room.
+        // At a pace of nothing everybody is due at once; at another one somebody may wait although
+        // there is room.
         let gate = match seed % 3 {
             0 => FairGate::new(limits),
-            1 => FairGate::leaving_room(limits, Duration::ZERO),
-            _ => FairGate::leaving_room(limits, Duration::from_millis(10)),
+            1 => FairGate::pacing(limits, Duration::ZERO),
+            _ => FairGate::pacing(limits, Duration::from_millis(10)),
         };
-        let (mut waiting, mut held) = (Vec::new(), Vec::<(u32, Turn)>::new());
+        let (mut waiting, mut held) = (Vec::new(), Vec::<(u32, Permit)>::new());
         for _ in 0..300 {
             match rng.random_range(0..4) {
                 0 | 1 => {
@@ -201,7 +204,7 @@ async fn whatever_happens_the_units_add_up() {
                     let asked = async move {
                         match way {
                             0 => Ok(gate.wait(tenant, weight).await),
-                            1 => gate.go_on(tenant, weight).await,
+                            1 => gate.acquire_next(tenant, weight).await,
                             _ => gate.enter(tenant, weight).await,
                         }
                     };
@@ -217,9 +220,9 @@ async fn whatever_happens_the_units_add_up() {
                 let mut index = 0;
                 while index < waiting.len() {
                     match (&mut waiting[index].1).now_or_never() {
-                        Some(Ok(turn)) => {
+                        Some(Ok(permit)) => {
                             let (weight, _) = waiting.swap_remove(index);
-                            held.push((weight, turn));
+                            held.push((weight, permit));
                         }
                         // Too many wait already.
                         Some(Err(_)) => drop(waiting.swap_remove(index)),
@@ -243,7 +246,7 @@ async fn whatever_happens_the_units_add_up() {
         }
         assert_eq!(waiting.len(), 0, "seed {seed}: somebody waits for good");
         assert_eq!(gate.load(), (0, 0), "seed {seed}");
-        assert!(gate.shared.state().lines.is_empty() && gate.shared.state().ring.is_empty(), "seed {seed}");
+        assert!(gate.shared.state().queues.is_empty() && gate.shared.state().order.is_empty(), "seed {seed}");
     }
 }
 
@@ -251,7 +254,7 @@ async fn whatever_happens_the_units_add_up() {
 async fn those_who_have_begun_take_no_place_from_those_who_come() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
-    let mut begun: Vec<_> = (0..5).map(|_| Box::pin(gate.go_on(FLOOD, 1))).collect();
+    let mut begun: Vec<_> = (0..5).map(|_| Box::pin(gate.acquire_next(FLOOD, 1))).collect();
     for begun in &mut begun {
         assert!(begun.now_or_never().is_none());
     }
@@ -284,7 +287,7 @@ async fn in_a_line_those_who_come_and_those_who_have_begun_are_served_in_turn() 
     for (coming, begun, expected) in [(1, 5, "ebbbbb"), (5, 1, "ebeeee"), (3, 3, "ebebeb"), (0, 2, "bb"), (2, 0, "ee")]
     {
         let held = now(&gate, OTHER, 1);
-        let mut waiting: Vec<_> = (0..begun).map(|_| ('b', gate.go_on(FLOOD, 1).boxed())).collect();
+        let mut waiting: Vec<_> = (0..begun).map(|_| ('b', gate.acquire_next(FLOOD, 1).boxed())).collect();
         waiting.extend((0..coming).map(|_| ('e', gate.enter(FLOOD, 1).boxed())));
         for (_, waiting) in &mut waiting {
             assert!(waiting.now_or_never().is_none());
@@ -293,7 +296,7 @@ async fn in_a_line_those_who_come_and_those_who_have_begun_are_served_in_turn() 
         let mut order = String::new();
         while !waiting.is_empty() {
             let served = waiting.iter_mut().map(|(_, waiting)| waiting.now_or_never()).collect::<Vec<_>>();
-            let place = served.iter().position(Option::is_some).expect("the turn is somebody's");
+            let place = served.iter().position(Option::is_some).expect("the permit is somebody's");
             order.push(waiting.remove(place).0);
         }
         assert_eq!(order, expected);
@@ -301,15 +304,15 @@ async fn in_a_line_those_who_come_and_those_who_have_begun_are_served_in_turn() 
     }
 }
 
-/// Turns of a millisecond that so many clients of a tenant get in a fifth of a second, while another one asks at these
-/// milliseconds.
+/// Turns of a millisecond that so many clients of a tenant get in a fifth of a second, while
+/// another one asks at these milliseconds.
 async fn served(gate: &FairGate, client_count: usize, asks: &[u64]) -> usize {
     let served = AtomicUsize::new(0);
     let client = || async {
         loop {
-            let turn = gate.wait(FLOOD, 1).await;
+            let permit = gate.wait(FLOOD, 1).await;
             sleep(Duration::from_millis(1)).await;
-            drop(turn);
+            drop(permit);
             served.fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -343,7 +346,7 @@ async fn a_crowd_gets_its_turns_at_a_pace_while_others_are_there_and_all_of_them
         // They are fewer than would be a crowd.
         (6, &often, 760..=800),
     ] {
-        let roomy = FairGate::leaving_room(limits, Duration::from_millis(2));
+        let roomy = FairGate::pacing(limits, Duration::from_millis(2));
         let count = served(&roomy, client_count, asks).await;
         assert!(expected.contains(&count), "{client_count} clients, {asks:?}: {count}");
         let plain = served(&FairGate::new(limits), client_count, asks).await;
@@ -357,9 +360,9 @@ async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
     let served = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let client = async |place: usize| {
         loop {
-            let turn = gate.wait(tenants[place], 1).await;
+            let permit = gate.wait(tenants[place], 1).await;
             sleep(Duration::from_millis(1)).await;
-            drop(turn);
+            drop(permit);
             served[place].fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -372,12 +375,12 @@ async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
 #[tokio::test(start_paused = true)]
 async fn two_crowds_are_both_served_at_their_pace_and_the_server_is_nobody_else() {
     let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
-    let gate = FairGate::leaving_room(limits, Duration::from_millis(8));
-    // Each gets four turns in 8 ms of the thirty-two that there are.
+    let gate = FairGate::pacing(limits, Duration::from_millis(8));
+    // Each gets four permits in 8 ms of the thirty-two that there are.
     let [one, other] = served_both(&gate, [FLOOD, OTHER]).await;
     assert!((95..=110).contains(&one) && (95..=110).contains(&other), "{one} and {other}");
     sleep(Duration::from_secs(1)).await;
     let [server, third] = served_both(&gate, [Tenant::SERVER, THIRD]).await;
     assert!((95..=110).contains(&server) && (660..=710).contains(&third), "{server} and {third}");
-    assert!(gate.shared.state().lines.is_empty() && gate.shared.state().ring.is_empty());
+    assert!(gate.shared.state().queues.is_empty() && gate.shared.state().order.is_empty());
 }

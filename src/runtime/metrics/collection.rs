@@ -10,7 +10,7 @@ pub struct CollectionMetrics {
     /// Collections begun.
     pub runs: Counter,
     /// Collections that did nothing because something was not understood.
-    pub doubts: Counter,
+    pub aborted: Counter,
     /// Xorbs condemned.
     pub condemned: Counter,
     /// Xorbs deleted.
@@ -33,8 +33,12 @@ pub struct CollectionMetrics {
 
 impl CollectionMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register("gc_runs", "Collections of garbage begun", self.runs.clone());
-        registry.register("gc_doubts", "Collections that did nothing, out of doubt", self.doubts.clone());
+        registry.register("gc_runs", "Garbage collections started", self.runs.clone());
+        registry.register(
+            "gc_aborted",
+            "Garbage collections aborted because of an inconsistency",
+            self.aborted.clone(),
+        );
         registry.register("gc_condemned_xorbs", "Xorbs condemned", self.condemned.clone());
         registry.register("gc_deleted_xorbs", "Xorbs deleted", self.deleted.clone());
         let help = "Serialized bytes of deleted xorbs";
@@ -42,15 +46,15 @@ impl CollectionMetrics {
         registry.register("gc_failures", "Xorbs that could not be condemned or deleted", self.failed.clone());
         registry.register(
             "gc_compacted_xorbs",
-            "Xorbs rewritten, which no file needs any more",
+            "Xorbs rewritten by compaction and no longer referenced",
             self.compacted.clone(),
         );
-        let help = "Serialized bytes of the xorbs that compaction has made";
+        let help = "Serialized bytes of xorbs written by compaction";
         registry.register_with_unit("gc_compaction_written", help, Unit::Bytes, self.compacted_bytes.clone());
         registry.register("gc_switched_files", "Files switched to new xorbs", self.switched_files.clone());
-        let help = "Xorbs and files that compaction could not do";
+        let help = "Xorbs and files that compaction failed on";
         registry.register("gc_compaction_failures", help, self.compaction_failed.clone());
-        let help = "When a collection last did all that it had planned, since 1970";
+        let help = "Unix time of the last complete garbage collection";
         registry.register_with_unit("gc_last_success_timestamp", help, Unit::Seconds, self.last_success.clone());
     }
 }

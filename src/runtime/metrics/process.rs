@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::runtime::clock::Timestamp;
 
-/// Metrics of the process, as of the last scrape.
+/// Metrics of the process, at the last scrape.
 #[derive(Debug, Default)]
 pub struct ProcessMetrics {
     cpu_seconds: Counter<f64, AtomicU64>,
@@ -42,15 +42,16 @@ impl ProcessMetrics {
         self.cpu_seconds.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
-    /// Registers those that every program has. The registry has no prefix: they have the same name everywhere.
+    /// Registers those that every program has. The registry has no prefix: they have the same name
+    /// everywhere.
     pub(super) fn register(&self, bare: &mut Registry) {
-        let help = "Time of CPUs spent on this process";
+        let help = "CPU time of this process";
         bare.register_with_unit("process_cpu", help, Unit::Seconds, self.cpu_seconds.clone());
         let help = "Resident memory of this process";
         bare.register_with_unit("process_resident_memory", help, Unit::Bytes, self.resident_bytes.clone());
-        bare.register("process_open_fds", "File descriptors that are open", self.open_fds.clone());
-        bare.register("process_max_fds", "File descriptors that may be open", self.max_fds.clone());
-        let help = "When this process started, since 1970";
+        bare.register("process_open_fds", "Open file descriptors", self.open_fds.clone());
+        bare.register("process_max_fds", "Limit of open file descriptors", self.max_fds.clone());
+        let help = "Unix time of the start of this process";
         bare.register_with_unit("process_start_time", help, Unit::Seconds, self.start_time.clone());
     }
 

@@ -1,5 +1,5 @@
-//! What the largest repositories have. A label for each repository of a large store would be too many for Prometheus: how
-//! many there are is bounded by the one who sets them.
+//! What the largest repositories have. A label for each repository of a large store would be too
+//! many for Prometheus: how many there are is bounded by the one who sets them.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,7 +23,7 @@ pub struct RepoSample {
     pub physical_bytes: u64,
 }
 
-/// What the largest repositories have, as of the last scrape. All samples change at once.
+/// Usage of the largest repositories, at the last scrape. All samples change at once.
 #[derive(Clone, Debug, Default)]
 pub struct RepoMetrics {
     latest: Arc<RwLock<Vec<RepoSample>>>,

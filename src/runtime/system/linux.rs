@@ -10,10 +10,11 @@ use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::{ReadWriteFlags, preadv2};
 use socket2::SockRef;
 
-/// Reads what is in memory of the bytes at this place of a file, and waits for no disk. Returns how many bytes were read; less than
-/// asked for says nothing about the rest.
+/// Reads what is in memory of the bytes at this place of a file, and waits for no disk. Returns how
+/// many bytes were read; less than asked for says nothing about the rest.
 pub(crate) fn read_cached(file: &File, bytes: &mut [u8], at: u64) -> usize {
-    // Any error, not being supported included, is left to the read that may wait: it fails again, or not.
+    // Any error, not being supported included, is left to the read that may wait: it fails again,
+    // or not.
     preadv2(file, &mut [IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
 
@@ -35,7 +36,8 @@ pub(crate) fn begin_writeback(file: &File, bytes: &Range<u64>) {
     let _ = fadvise(file, bytes.start, len, Advice::DontNeed);
 }
 
-/// Bounds the bytes that the kernel takes for a client that takes nothing, beside what is on its way.
+/// Bounds the bytes that the kernel takes for a client that takes nothing, beside what is on its
+/// way.
 ///
 /// # Errors
 ///

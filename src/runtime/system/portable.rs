@@ -24,7 +24,8 @@ pub(crate) fn set_direct(_: &File, is_direct: bool) -> io::Result<()> {
 /// Does nothing: the sync writes all of it.
 pub(crate) const fn begin_writeback(_: &File, _: &Range<u64>) {}
 
-/// Bounds the bytes that the kernel takes for a client, those on their way included: a long fast line is slower by that.
+/// Bounds the bytes that the kernel takes for a client, those on their way included: a long fast
+/// line is slower by that.
 ///
 /// # Errors
 ///

@@ -50,8 +50,8 @@ fn portable_socket_takes_a_bounded_number_of_bytes() {
     while let Ok(len) = server.write(&[0; 4096]) {
         taken_len += len;
     }
-    // Linux doubles the length for what it keeps beside the bytes; what the other end took before its buffer was small is
-    // up to 128 KiB.
+    // Linux doubles the length for what it keeps beside the bytes; what the other end took before
+    // its buffer was small is up to 128 KiB.
     assert!((1..=3 * MAX_LEN as usize).contains(&taken_len), "{taken_len}");
 }
 

@@ -46,8 +46,8 @@ fn level_names() -> String {
 }
 
 impl LogFilter {
-    /// The filter with this text: levels and `target=level`, separated by commas. Without a level of their own, other
-    /// targets are off.
+    /// The filter with this text: levels and `target=level`, separated by commas. Without a level
+    /// of their own, other targets are off.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl LogFilter {
         Ok(Self { level: level.unwrap_or(LevelFilter::OFF), targets })
     }
 
-    /// The filter as the subscriber takes it. SQL statements are in the log only where the filter names their target: at
-    /// debug they would be most of it.
+    /// The filter as the subscriber takes it. SQL statements are in the log only where the filter
+    /// names their target: at debug they would be most of it.
     pub(super) fn to_targets(&self) -> Targets {
         let is_sql_named = self.targets.iter().any(|(target, _)| target == SQL_TARGET);
         let sql = (!is_sql_named && self.level > LevelFilter::INFO).then(|| (SQL_TARGET.to_owned(), LevelFilter::INFO));

@@ -24,7 +24,7 @@ pub struct TokenId {
 
 /// A text is not the id of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("it is not the id of a token, which has {} hex digits; `zorb token inspect` shows it", 2 * LEN)]
+#[error("not a token id, which has {} hex digits; `zorb token inspect` shows it", 2 * LEN)]
 pub struct TokenIdError;
 
 impl TokenId {

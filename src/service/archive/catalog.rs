@@ -93,7 +93,7 @@ impl Entries {
                 Some((FileHash::from_bytes(*hash), RecordDigest(digest.try_into().ok()?)))
             }));
             let keys = head.keys.map(|keys| u128::from_str_radix(&keys, 16)).transpose();
-            let keys = keys.map_err(|_| records.malformed("the digest of its keys is no number"))?;
+            let keys = keys.map_err(|_| records.malformed("the digest of its keys is not a number"))?;
             entries.keys = keys.map(|keys| RecordDigest(keys.to_be_bytes())).or(entries.keys);
         }
         Ok(entries)

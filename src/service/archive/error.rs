@@ -10,28 +10,28 @@ use crate::service::StoreError;
 #[derive(Debug, Error)]
 pub enum ArchiveError {
     /// It is a file of another kind.
-    #[error("it is not a backup of zorb: {reason}")]
+    #[error("not a zorb backup: {reason}")]
     NotABackup {
         /// What gives that away.
         reason: &'static str,
     },
     /// It is of a version that this program does not know.
-    #[error("it is a backup of another version ({found}); use a newer zorb")]
+    #[error("it is a backup of another format version ({found}); use a newer zorb")]
     OtherVersion {
         /// The name of its first blob.
         found: String,
     },
     /// Someone else is writing to it.
-    #[error("something else is writing to it, perhaps another backup; wait until that is over")]
+    #[error("another process is writing to it, perhaps another backup; retry when it is done")]
     Locked,
     /// It is in a dialect of the archive format that zorb does not write.
     #[error("it is in the dialect of the format's README, which zorb backups never are")]
     Dialect,
     /// Its bytes are not what was written.
-    #[error("it is damaged")]
+    #[error("damaged")]
     Damaged(#[source] RcaError),
     /// Its bytes are what was written, but that makes no sense.
-    #[error("its blob {blob} makes no sense: {reason}")]
+    #[error("its blob {blob} is malformed: {reason}")]
     Malformed {
         /// Name of the blob.
         blob: String,
@@ -69,7 +69,7 @@ pub enum BackupError {
 #[derive(Debug, Error)]
 pub enum RestoreError {
     /// The archive is not sound up to its end.
-    #[error("the archive is not sound to its end; {xorb_count} xorbs and {file_count} files before that are")]
+    #[error("the archive is damaged; {xorb_count} xorbs and {file_count} files before the damage are valid")]
     Archive {
         /// Xorbs that were read and proven before.
         xorb_count: u64,
@@ -80,7 +80,7 @@ pub enum RestoreError {
         source: ArchiveError,
     },
     /// The chunks under the name of a xorb are those of another one.
-    #[error("the archive has other chunks under the name of xorb {named}: they are those of {actual}")]
+    #[error("the chunks of xorb {named} in the archive are those of {actual}")]
     OtherXorb {
         /// The name that they have.
         named: XorbHash,
@@ -96,7 +96,7 @@ pub enum RestoreError {
         term: usize,
     },
     /// A file's terms make another file.
-    #[error("the archive has other contents under the name of file {named}: they are those of {actual}")]
+    #[error("the contents of file {named} in the archive are those of {actual}")]
     OtherFile {
         /// The name that they have.
         named: FileHash,

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use super::Watch;
 use super::error::RestoreError;
-use super::read::{Item, LooseXorb, read_archive};
-use super::store::tighten;
+use super::read::{Item, UnpackedXorb, read_archive};
+use super::store::repack;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::XorbHash;
 use crate::format::xorb::Tightening;
@@ -20,7 +20,7 @@ use crate::service::StoreError;
 
 /// A store that lacks something. Nobody else may be using it: blobs are put into their place.
 #[derive(Debug)]
-pub struct Patient {
+pub struct RepairTarget {
     /// For its blobs.
     pub blobs: Arc<dyn BlobStore>,
     /// For everything else.
@@ -31,7 +31,7 @@ pub struct Patient {
     pub pool: Pool,
 }
 
-impl Patient {
+impl RepairTarget {
     /// Takes these xorbs from an archive; returns those that are sound afterwards. Each is proven by its own hash, so
     /// what was healed is right even where the archive is damaged behind it.
     ///
@@ -76,9 +76,9 @@ impl Patient {
     }
 
     /// Puts a xorb into its place: in that of a damaged one, or where there is none. Returns whether it is sound then.
-    async fn take(&self, xorb: LooseXorb) -> Result<bool, RestoreError> {
+    async fn take(&self, xorb: UnpackedXorb) -> Result<bool, RestoreError> {
         let (named, blobs) = (xorb.hash, Arc::clone(&self.blobs));
-        let made = self.pool.run(move || tighten(&*blobs, &xorb, Tightening::Compressed)).await?;
+        let made = self.pool.run(move || repack(&*blobs, &xorb, Tightening::Compressed)).await?;
         let (actual, crc64, draft) = made;
         if actual.hash() != named {
             return Err(RestoreError::OtherXorb { named, actual: actual.hash() });

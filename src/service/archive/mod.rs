@@ -11,7 +11,7 @@
 //! record  := head length u32 LE, body length u64 LE, head (JSON), body
 //!
 //!            head                                                  body
-//! xorbs/     {"xorb", "chunks"}                                    its loose form: 4 bytes per chunk, contents
+//! xorbs/     {"xorb", "chunks"}                                    its unpacked form: 4 bytes per chunk, contents
 //! files/     {"file", "len", "since_ms", "sha256", "sha256_state", "repos"}
 //!                                                                  per term: xorb 32, start, end, raw length u32 LE
 //! keys/      {"keys"}                                              the key file
@@ -25,7 +25,7 @@
 //!   backup by itself, and restoring is one pass.
 //! - Nothing is ever replaced. Where a file has changed (another repository registered it, its sha256 was verified), its
 //!   record is written again, and the last one counts. What was deleted in the store stays in the archive.
-//! - Xorbs are kept in their loose form (`format::xorb`), because zstd then makes less of them, and small ones share a
+//! - Xorbs are kept in their unpacked form (`format::xorb`), because zstd then makes less of them, and small ones share a
 //!   blob, because a blob costs two syncs.
 //! - Whatever depends on the rest is not kept: which chunks may be asked for follows from their hashes.
 //!
@@ -57,7 +57,7 @@ use std::io::Cursor;
 
 pub use self::discard::NoBlobs;
 pub use self::error::{ArchiveError, BackupError, RestoreError};
-pub use self::heal::Patient;
+pub use self::heal::RepairTarget;
 pub use self::restore::{Restored, Target};
 pub use self::take::{BackedUp, Origin};
 pub use self::write::BackupArchive;
@@ -70,7 +70,7 @@ const SIGNATURE: &str = "zorb-backup/1";
 const SIGNATURE_PREFIX: &str = "zorb-backup/";
 
 /// The contents of the first blob, for whoever finds the file in ten years.
-const LETTER: &str = concat!(
+const MANIFEST: &str = concat!(
     r#"{"format":"zorb-backup/1","container":"RCA","made_by":"zorb "#,
     env!("CARGO_PKG_VERSION"),
     r#"","restore":"zorb restore ARCHIVE --data-dir DIR"}"#,
@@ -97,7 +97,7 @@ pub trait Watch: Debug + Send + Sync {
 /// None that happen: it is made in memory.
 pub fn empty_archive() -> Result<Vec<u8>, Error> {
     let mut writer = Writer::open(Cursor::new(Vec::new()))?;
-    writer.append(SIGNATURE, LETTER.as_bytes())?;
+    writer.append(SIGNATURE, MANIFEST.as_bytes())?;
     Ok(writer.into_storage().into_inner())
 }
 

@@ -6,7 +6,7 @@ use std::mem::take;
 use super::catalog::{Entries, RecordDigest};
 use super::record::{XorbHead, encode_file, frame};
 use crate::format::XorbHash;
-use crate::format::xorb::Loose;
+use crate::format::xorb::Unpacked;
 use crate::index::FileRecord;
 
 /// Records that are to become one blob, and what they add to the archive.
@@ -27,9 +27,9 @@ impl Page {
         self.len == 0
     }
 
-    pub(super) fn push_xorb(&mut self, hash: XorbHash, loose: Loose) {
-        let Loose { table, contents } = loose;
-        let chunks = u32::try_from(table.len() / crate::format::xorb::LOOSE_ENTRY_LEN).unwrap_or(u32::MAX);
+    pub(super) fn push_xorb(&mut self, hash: XorbHash, unpacked: Unpacked) {
+        let Unpacked { table, contents } = unpacked;
+        let chunks = u32::try_from(table.len() / crate::format::xorb::UNPACKED_ENTRY_LEN).unwrap_or(u32::MAX);
         let head = XorbHead { xorb: hash.to_string(), chunks };
         self.push(frame(&head, (table.len() + contents.len()) as u64));
         self.push(table);

@@ -13,7 +13,7 @@ use super::write::{check_dialect, check_signature};
 use super::{Kind, Watch};
 use crate::format::XorbHash;
 use crate::format::limits::MAX_XORB_CHUNK_COUNT;
-use crate::format::xorb::{LOOSE_ENTRY_LEN, LooseChunk, parse_loose_table};
+use crate::format::xorb::{UNPACKED_ENTRY_LEN, UnpackedChunk, parse_unpacked_table};
 use crate::index::FileRecord;
 use crate::rca::{Event, Reader, UnverifiedBlob};
 use crate::service::access::KeyRing;
@@ -21,16 +21,16 @@ use crate::service::access::KeyRing;
 /// Something that an archive has. Of xorbs and files nothing is proven yet.
 #[derive(Debug)]
 pub(super) enum Item {
-    Xorb(LooseXorb),
+    Xorb(UnpackedXorb),
     File(FileRecord),
     Keys(KeyRing),
 }
 
 /// A xorb as it is in an archive.
 #[derive(Debug)]
-pub(super) struct LooseXorb {
+pub(super) struct UnpackedXorb {
     pub(super) hash: XorbHash,
-    pub(super) chunks: Vec<LooseChunk>,
+    pub(super) chunks: Vec<UnpackedChunk>,
     pub(super) contents: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
                 while records.next::<CatalogHead>()?.is_some() {}
                 None
             }
-            None => return Err(records.malformed("this version does not know it; use a newer zorb")),
+            None => return Err(records.malformed("this version does not support it; use a newer zorb")),
         };
         let Some(item) = item else { return Ok(Heard::Somebody) };
         if items.blocking_send(item).is_err() {
@@ -107,22 +107,22 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
     }
 }
 
-fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<LooseXorb>, ArchiveError> {
+fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<UnpackedXorb>, ArchiveError> {
     let Some(head) = records.next::<XorbHead>()? else { return Ok(None) };
     let hash = parse(&head.xorb).map_err(|reason| records.malformed(&reason))?;
-    let table_len = u64::from(head.chunks.min(MAX_XORB_CHUNK_COUNT + 1)) * LOOSE_ENTRY_LEN as u64;
+    let table_len = u64::from(head.chunks.min(MAX_XORB_CHUNK_COUNT + 1)) * UNPACKED_ENTRY_LEN as u64;
     let table = records.body(table_len)?;
-    let chunks = parse_loose_table(&table).map_err(|error| records.malformed(&error.to_string()))?;
+    let chunks = parse_unpacked_table(&table).map_err(|error| records.malformed(&error.to_string()))?;
     let len: u64 = chunks.iter().map(|chunk| u64::from(chunk.raw_len)).sum();
     if len != records.body_len() {
         return Err(records.malformed("a xorb is not as long as its table says"));
     }
-    Ok(Some(LooseXorb { hash, chunks, contents: records.body(len)? }))
+    Ok(Some(UnpackedXorb { hash, chunks, contents: records.body(len)? }))
 }
 
 fn next_keys<R: Read>(records: &mut Records<'_, R>) -> Result<Option<KeyRing>, ArchiveError> {
     let Some(KeysHead { .. }) = records.next()? else { return Ok(None) };
     let text = records.body(records.body_len())?;
-    let text = String::from_utf8(text).map_err(|_| records.malformed("the keys are no text"))?;
+    let text = String::from_utf8(text).map_err(|_| records.malformed("the keys are not valid UTF-8"))?;
     KeyRing::parse(&text).map(Some).map_err(|error| records.malformed(&error.to_string()))
 }

@@ -82,7 +82,7 @@ pub(super) struct CatalogHead {
 
 /// The lengths and the head of a record whose body has `body_len` bytes.
 pub(super) fn frame(head: &impl Serialize, body_len: u64) -> Vec<u8> {
-    let head = serde_json::to_vec(head).expect("heads have text keys and finite numbers");
+    let head = serde_json::to_vec(head).expect("heads have string keys and finite numbers");
     let mut frame = Vec::with_capacity(FRAME_LEN + head.len());
     // Heads are read back up to a limit far below 32 bits; one beyond it is refused then, and never misread.
     frame.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -186,7 +186,7 @@ pub(super) fn parse<T: FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|error| format!("{text:?} is no hash: {error}"))
+    text.parse().map_err(|error| format!("{text:?} is not a hash: {error}"))
 }
 
 /// Reads the records of one blob.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::Watch;
 use super::error::{ArchiveError, RestoreError};
-use super::read::{Item, LooseXorb, read_archive};
+use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::{Files, store_xorb};
 use crate::blob::BlobStore;
 use crate::format::xorb::Tightening;
@@ -87,7 +87,7 @@ impl Target {
             (_, Err(error)) => return Err(error),
             (Ok(ending), Ok(())) => ending,
         };
-        let stopped = || ArchiveError::NotABackup { reason: "reading it was given up" };
+        let stopped = || ArchiveError::NotABackup { reason: "reading it was abandoned" };
         let ending = ending.ok_or_else(|| failed(stopped()))?;
         Ok(Restored { archive_len: ending.archive_len, trailing_garbage: ending.trailing_garbage, ..restored })
     }
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
         self.files.flush().await
     }
 
-    fn begin(&mut self, xorb: LooseXorb) {
+    fn begin(&mut self, xorb: UnpackedXorb) {
         self.in_flight_len += xorb.contents.len() as u64;
         self.tasks.push(Box::pin(store_xorb(self.target, xorb)));
     }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::error::RestoreError;
-use super::read::LooseXorb;
+use super::read::UnpackedXorb;
 use super::restore::Target;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::Term;
-use crate::format::xorb::{Tightener, Tightening, VerifiedXorb};
+use crate::format::xorb::{Repacker, Tightening, VerifiedXorb};
 use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{FileRecord, NewXorb, RestoredFile, Staging, Ticket, XorbContents};
 use crate::service::StoreError;
@@ -22,10 +22,10 @@ const TRANSACTION_COUNT: usize = 1000;
 const TRANSACTION_TERM_COUNT: usize = 200_000;
 
 /// Puts a xorb into the store; returns its raw bytes.
-pub(super) async fn store_xorb(target: &Target, xorb: LooseXorb) -> Result<u64, RestoreError> {
+pub(super) async fn store_xorb(target: &Target, xorb: UnpackedXorb) -> Result<u64, RestoreError> {
     let (named, raw_len) = (xorb.hash, xorb.contents.len() as u64);
     let (blobs, tightening) = (Arc::clone(&target.blobs), target.tightening);
-    let (actual, crc64, draft) = target.pool.run(move || tighten(&*blobs, &xorb, tightening)).await?;
+    let (actual, crc64, draft) = target.pool.run(move || repack(&*blobs, &xorb, tightening)).await?;
     if actual.hash() != named {
         return Err(RestoreError::OtherXorb { named, actual: actual.hash() });
     }
@@ -41,24 +41,24 @@ pub(super) async fn store_xorb(target: &Target, xorb: LooseXorb) -> Result<u64, 
     Ok(raw_len)
 }
 
-/// Makes the serialized xorb of its loose form and writes it to a draft. Blocks.
-pub(super) fn tighten(
+/// Makes the serialized xorb of its unpacked form and writes it to a draft. Blocks.
+pub(super) fn repack(
     blobs: &dyn BlobStore,
-    xorb: &LooseXorb,
+    xorb: &UnpackedXorb,
     tightening: Tightening,
 ) -> Result<(VerifiedXorb, u64, Box<dyn Draft>), StoreError> {
     let mut draft = blobs.draft()?;
-    let (mut tightener, mut crc64, mut record) = (Tightener::new(tightening), Crc64::new(), Vec::new());
+    let (mut repacker, mut crc64, mut record) = (Repacker::new(tightening), Crc64::new(), Vec::new());
     let mut rest = xorb.contents.as_slice();
     for chunk in &xorb.chunks {
         let (contents, after) = rest.split_at(chunk.raw_len as usize);
         record.clear();
-        tightener.push(*chunk, contents, &mut record).expect("the table was checked against the limits of a xorb");
+        repacker.push(*chunk, contents, &mut record).expect("the table was checked against the limits of a xorb");
         crc64.update(&record);
         draft.write(&record)?;
         rest = after;
     }
-    Ok((tightener.finish().expect("a table has at least one chunk"), crc64.value(), draft))
+    Ok((repacker.finish().expect("a table has at least one chunk"), crc64.value(), draft))
 }
 
 /// Files on their way into the index.

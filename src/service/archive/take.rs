@@ -22,7 +22,7 @@ use super::record::{KeysHead, frame};
 use super::write::BackupArchive;
 use super::{Kind, Watch};
 use crate::blob::{BlobKey, BlobStore};
-use crate::format::xorb::{Loose, Loosener, VerifiedXorb};
+use crate::format::xorb::{Unpacked, Unpacker, VerifiedXorb};
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{FileRecord, Index, XorbRow};
 use crate::rca::Storage;
@@ -110,21 +110,21 @@ impl Origin {
         run.finish().await
     }
 
-    /// The xorb in its loose form, verified; `None` where it is gone from the index, too.
-    async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Loose>, ReadError> {
+    /// The xorb in its unpacked form, verified; `None` where it is gone from the index, too.
+    async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Unpacked>, ReadError> {
         let key = BlobKey::xorb(hash);
         let range = ByteRange::new(0, len).expect("a layout has at least one chunk");
         let Some(mut blob) = self.blobs.read(key, range).await.map_err(StoreError::from)? else {
             return if self.find(hash).await?.is_some() { Err(ReadError::Missing { hash }) } else { Ok(None) };
         };
-        let mut loosener = Loosener::new(raw_len);
+        let mut unpacker = Unpacker::new(raw_len);
         while let Some(piece) = blob.try_next().await.map_err(StoreError::from)? {
-            let push = move || loosener.push(&piece).map(|()| loosener);
+            let push = move || unpacker.push(&piece).map(|()| unpacker);
             let pushed = self.pool.run(push).await;
-            loosener = pushed.map_err(|source| ReadError::Damaged { hash, source })?;
+            unpacker = pushed.map_err(|source| ReadError::Damaged { hash, source })?;
         }
-        let (xorb, loose) = loosener.finish().map_err(|source| ReadError::Damaged { hash, source })?;
-        if xorb.hash() == hash { Ok(Some(loose)) } else { Err(self.altered(hash, &xorb).await?) }
+        let (xorb, unpacked) = unpacker.finish().map_err(|source| ReadError::Damaged { hash, source })?;
+        if xorb.hash() == hash { Ok(Some(unpacked)) } else { Err(self.altered(hash, &xorb).await?) }
     }
 
     /// Says which chunk of a blob is another one than was uploaded.
@@ -167,8 +167,8 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         let (mut page, mut position) = (Page::default(), 0);
         for (hash, len, raw_len) in rows {
             match self.origin.read_xorb(hash, len, raw_len).await {
-                Ok(Some(loose)) => {
-                    page.push_xorb(hash, loose);
+                Ok(Some(unpacked)) => {
+                    page.push_xorb(hash, unpacked);
                     self.known.xorbs.insert(hash);
                     self.done.xorb_count += 1;
                     self.done.serialized_len += len;

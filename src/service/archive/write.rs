@@ -119,7 +119,7 @@ pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), Arc
     match reader.next_blob() {
         Ok(Some(blob)) => check_name(blob.name()),
         // A file that begins with two zero bytes is an empty archive for the format, but it may be anybody's.
-        Ok(None) => not_ours("it has no blob, and may be somebody's file"),
+        Ok(None) => not_ours("it has no blob and may be another kind of file"),
         Err(error) if error.is_damage() => not_ours("its first bytes are not those of an archive"),
         Err(error) => Err(error.into()),
     }
@@ -213,6 +213,6 @@ fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Res
             Ok(())
         }
         // A catalog that shares its session with something else was not written by this version.
-        Some(Kind::Catalog) | None => Err(records.malformed("this version does not know it; use a newer zorb")),
+        Some(Kind::Catalog) | None => Err(records.malformed("this version does not support it; use a newer zorb")),
     }
 }

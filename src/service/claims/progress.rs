@@ -58,7 +58,7 @@ impl Progress {
         let (file, error) = (claim.file, chain(&error));
         if before.is_none() {
             // Once, not with every try.
-            tracing::error!(%file, %error, "the sha256 of a file cannot be verified now; it is tried again");
+            tracing::error!(%file, %error, "cannot read a file to verify its sha256; retrying later");
         } else {
             tracing::debug!(%file, %error, "still unreadable");
         }

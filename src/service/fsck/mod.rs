@@ -141,7 +141,7 @@ impl Kind {
             Self::UnfinishedRow => "unfinished_row",
             Self::TemporaryFiles => "temporary_files",
             Self::FutureTimes => "future_times",
-            Self::UntakenRecords => "untaken_records",
+            Self::UntakenRecords => "unapplied_records",
         }
     }
 }
@@ -182,19 +182,19 @@ impl Repair {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Quarantine => "take it out of service",
-            Self::Release => "put it back into service",
-            Self::Describe => "describe the blob that is there",
-            Self::Adopt => "give it a row",
+            Self::Quarantine => "quarantine it",
+            Self::Release => "end its quarantine",
+            Self::Describe => "describe the existing blob",
+            Self::Adopt => "add a row",
             Self::Remove => "remove it",
-            Self::Rebuild => "rebuild them from its terms",
+            Self::Rebuild => "rebuild them from the file's terms",
             Self::Add(_) => "correct them",
             Self::Finish => "finish it",
             Self::Clear => "remove them",
-            Self::SetBack => "set them back to now, with --trust-clock if this machine's clock is right",
-            Self::Upload => "upload it again, or heal it with --from ARCHIVE",
-            Self::LookInto => "see why",
-            Self::Start => "start zorb serve, which takes them",
+            Self::SetBack => "reset them to now, with --trust-clock if the clock of this machine is right",
+            Self::Upload => "upload it again, or restore it with --from ARCHIVE",
+            Self::LookInto => "see the detail",
+            Self::Start => "start zorb serve to apply them",
         }
     }
 
@@ -246,7 +246,7 @@ impl Finding {
     /// That the index has not taken so many records. The comparison finds them, and not the walk.
     #[must_use]
     pub fn untaken(count: usize) -> Self {
-        let detail = format!("the last run has left records that are not in the index: {count}");
+        let detail = format!("records of the last run that the index has not applied: {count}");
         Self::new(Kind::UntakenRecords, detail, Repair::Start)
     }
 }

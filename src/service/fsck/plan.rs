@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         let rows = self.fsck.index.unfinished_xorbs().await?;
         let finding = |(hash, state)| {
             let what = if state == XorbState::Staged { "an upload" } else { "a deletion" };
-            Finding::new(Kind::UnfinishedRow, format!("{what} did not end"), Repair::Finish).of_xorb(hash)
+            Finding::new(Kind::UnfinishedRow, format!("{what} was interrupted"), Repair::Finish).of_xorb(hash)
         };
         Ok(rows.into_iter().map(finding).collect())
     }
@@ -155,12 +155,12 @@ impl<'a> Walk<'a> {
             1 => Some("times of one xorb".to_owned()),
             count => Some(format!("times of {count} xorbs")),
         };
-        let collection = found.has_collection.then(|| "the time of the last collection of garbage".to_owned());
+        let collection = found.has_collection.then(|| "the time of the last GC".to_owned());
         let what = xorbs.into_iter().chain(collection).collect::<Vec<_>>().join(" and ");
         let hours = (latest.as_secs() - now.as_secs()).div_ceil(3600);
         let detail = format!(
-            "{what} will come within {hours} h, and until then no garbage is collected: a clock ran ahead, or this \
-             machine's is behind"
+            "{what} in the future, by up to {hours} h; GC does not run until then: a clock ran ahead, or this \
+             machine's clock is behind"
         );
         Ok(vec![Finding::new(Kind::FutureTimes, detail, Repair::SetBack)])
     }
@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
         if count == 0 || self.fsck.presence == Presence::Shared {
             return Ok(Vec::new());
         }
-        let detail = format!("uploads that did not end have left {count} temporary files");
+        let detail = format!("{count} temporary files of interrupted uploads");
         Ok(vec![Finding::new(Kind::TemporaryFiles, detail, Repair::Clear)])
     }
 }
@@ -209,11 +209,10 @@ impl Fsck {
         let mut pace = Pace::new(None);
         let verdict = examiner.examine(seen.hash, Some(seen.serialized_len), &mut pace).await?;
         let finding = match verdict {
-            Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => {
-                is_known.then(|| Finding::new(Kind::FalseAlarm, "it was damaged, and is sound again", Repair::Release))
-            }
+            Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => is_known
+                .then(|| Finding::new(Kind::FalseAlarm, "it was marked as damaged and is valid", Repair::Release)),
             Verdict::Sound(_) => {
-                let detail = "its row describes another serialization than the blob is";
+                let detail = "its row describes another serialization than the blob's";
                 // A server that runs describes it by itself when it scrubs; until then nobody is to read it.
                 let is_open = self.presence == Presence::Shared && !is_known;
                 let repair = if is_open { Repair::Quarantine } else { Repair::Describe };
@@ -239,12 +238,10 @@ impl Fsck {
             verdict => verdict?,
         };
         let finding = match verdict {
-            Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a sound blob has no row", Repair::Adopt),
+            Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a valid blob has no row", Repair::Adopt),
             // Gone since it was listed.
             Verdict::Damaged(Damage::Missing) => return Ok(None),
-            Verdict::Damaged(_) => {
-                Finding::new(Kind::OrphanGarbage, "a blob that is not the xorb of its name has no row", Repair::Remove)
-            }
+            Verdict::Damaged(_) => Finding::new(Kind::OrphanGarbage, "an invalid blob has no row", Repair::Remove),
         };
         Ok(Some(finding.of_xorb(hash)))
     }
@@ -263,13 +260,13 @@ fn file_findings(fault: FileFault) -> Vec<Finding> {
         findings.push(Finding::new(Kind::UnreadableTerms, "its terms do not parse", Repair::LookInto).of_file(file));
     }
     if !lost.is_empty() {
-        let detail = format!("{} of the xorbs that it is made of are not there", lost.len());
+        let detail = format!("{} of its xorbs are missing", lost.len());
         let finding = Finding::new(Kind::LostXorbs, detail, Repair::Upload).of_file(file);
         findings.push(Finding { lost, ..finding });
     }
     if !unreferenced.is_empty() || surplus_count > 0 {
         let missing = unreferenced.len();
-        let detail = format!("{missing} references of the file are missing, and {surplus_count} are too many");
+        let detail = format!("the file lacks {missing} references and has {surplus_count} surplus ones");
         findings.push(Finding::new(Kind::WrongReferences, detail, Repair::Rebuild).of_file(file));
     }
     findings

@@ -28,7 +28,7 @@ pub struct Collected {
 
 impl Collected {
     fn fail(&mut self, count: usize, what: &str, error: StoreError) {
-        tracing::warn!(xorbs = count, error = %chain(&error), "{what}; the next collection tries again");
+        tracing::warn!(xorbs = count, error = %chain(&error), "{what}; the next GC run tries again");
         self.failed += count as u64;
         self.failure.get_or_insert(error);
     }
@@ -46,13 +46,13 @@ impl Cas {
 
     async fn collect_into(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
         if let Err(error) = self.index.note_collection(plan.made).await {
-            collected.fail(plan.xorbs.len(), "a collection cannot be noted", error.into());
+            collected.fail(plan.xorbs.len(), "cannot record the GC run", error.into());
             return;
         }
         match self.sweep_removed_files(pace).await {
             Ok(true) => {}
             Ok(false) => collected.is_stopped = true,
-            Err(error) => collected.fail(0, "removed files cannot be cleared up", error),
+            Err(error) => collected.fail(0, "cannot clean up removed files", error),
         }
         // What is half gone first, what has only begun last: room comes back as soon as it can.
         type Kind = fn(Action) -> bool;
@@ -82,17 +82,17 @@ impl Cas {
         let now = self.clock.now();
         let (changed, what): (Result<Vec<XorbHash>, IndexError>, _) = match first.action {
             Action::Condemn { .. } => {
-                (self.index.condemn_xorbs(hashes, plan.idle_since(), now).await, "xorbs cannot be condemned")
+                (self.index.condemn_xorbs(hashes, plan.idle_since(), now).await, "cannot condemn xorbs")
             }
             Action::Delete { .. } => {
                 let begun = self.index.begin_deletions(hashes, plan.condemned_since(), now).await;
-                (begun, "xorbs cannot be marked as being deleted")
+                (begun, "cannot mark xorbs as being deleted")
             }
             Action::Abandon { .. } => {
                 let abandoned = self.index.abandon_xorbs(hashes, plan.staged_since(), now).await;
-                (abandoned, "staged xorbs cannot be given up")
+                (abandoned, "cannot abandon staged xorbs")
             }
-            Action::Finish { .. } => (self.still_deleting(hashes).await, "deletions cannot be looked at"),
+            Action::Finish { .. } => (self.still_deleting(hashes).await, "cannot list unfinished deletions"),
         };
         let changed = match changed {
             Ok(changed) => changed,
@@ -130,11 +130,11 @@ impl Cas {
     /// Removes the blob of a row that says so, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
         if let Err(error) = self.blobs.delete(BlobKey::xorb(xorb.hash)).await {
-            return collected.fail(1, "a blob cannot be deleted", error.into());
+            return collected.fail(1, "cannot delete a blob", error.into());
         }
         match self.index.forget_xorb(xorb.hash).await {
             Ok(_) => collected.deleted.add(xorb.serialized_len),
-            Err(error) => collected.fail(1, "a deleted xorb cannot be forgotten", error.into()),
+            Err(error) => collected.fail(1, "cannot delete the row of a deleted xorb", error.into()),
         }
     }
 

@@ -60,7 +60,7 @@ pub struct Policy {
 
 /// A policy that would take from clients what they were promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the grace is at least {} days and the time between condemning and deleting at least {} hours", MIN_GRACE.as_secs() / 86400, MIN_CONDEMNED.as_secs() / 3600)]
+#[error("gc_grace must be at least {} days and gc_delete_delay at least {} hours", MIN_GRACE.as_secs() / 86400, MIN_CONDEMNED.as_secs() / 3600)]
 pub struct PolicyError;
 
 impl Policy {
@@ -97,7 +97,7 @@ impl Pace {
 #[derive(Debug, Error)]
 pub enum Doubt {
     /// The clock shows less than it did before: ages that are measured with it mean nothing.
-    #[error("the clock stands at {now} ms since 1970, but the store has seen {seen} before")]
+    #[error("the clock is at {now} ms since 1970, but the store has a later time of {seen}")]
     Clock {
         /// What it shows.
         now: u64,
@@ -105,7 +105,7 @@ pub enum Doubt {
         seen: u64,
     },
     /// A file needs a xorb that would go, since a reference is missing.
-    #[error("file {file} is made of xorb {xorb}, but is not among what refers to it")]
+    #[error("index inconsistent: file {file} uses xorb {xorb} without a reference; run zorb fsck")]
     Reference {
         /// The file.
         file: FileHash,
@@ -113,7 +113,7 @@ pub enum Doubt {
         xorb: XorbHash,
     },
     /// A file needs a xorb that is not there.
-    #[error("file {file} is made of xorb {xorb}, which is not there")]
+    #[error("index inconsistent: file {file} uses xorb {xorb}, which does not exist; run zorb fsck")]
     Unknown {
         /// The file.
         file: FileHash,
@@ -121,7 +121,7 @@ pub enum Doubt {
         xorb: XorbHash,
     },
     /// A file needs chunks that a xorb cannot have.
-    #[error("files are made of chunks of xorb {xorb} that it does not have")]
+    #[error("index inconsistent: files use chunks that xorb {xorb} does not have; run zorb fsck")]
     Chunks {
         /// The xorb.
         xorb: XorbHash,
@@ -152,7 +152,7 @@ impl Cas {
         let plan = match self.plan_collection(policy).await {
             Ok(plan) => plan,
             Err(doubt) => {
-                metrics.doubts.inc();
+                metrics.aborted.inc();
                 return Err(doubt);
             }
         };

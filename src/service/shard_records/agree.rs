@@ -7,7 +7,7 @@
 //!
 //! A crash leaves records that were not taken, too. They are told apart by what they need ([`tail`](super::tail)): all of
 //! it is in the index, so that a start takes them like a rebuild does. Nothing of them was acknowledged, which is why they
-//! may be taken or not.
+//! may be taken or not. A xorb of theirs whose deletion was interrupted is restored before ([`half_deleted`](super::half_deleted)).
 //!
 //! Order at the first start: the id is written into the index, then beside it. What a crash between the two leaves is
 //! completed by the next start. So a data directory with an id has an index with one, and where it has not, that index is
@@ -32,13 +32,13 @@ use crate::service::{Cas, RebuildError, Rebuilt};
 #[derive(Debug, Error)]
 pub enum Gap {
     /// There is no store, and none is to be made.
-    #[error("there is no store")]
+    #[error("no store")]
     NoStore,
     /// The index is empty, or one from before the store had an id.
-    #[error("the index is empty or from an older copy, but the store has blobs or records")]
+    #[error("the index is empty or an older copy, but the store has blobs or records")]
     EmptyIndex,
     /// The index has another id than the data directory.
-    #[error("the index belongs to the store {index}, and the data directory to the store {directory}")]
+    #[error("the index belongs to store {index}, the data directory to store {directory}")]
     OtherStore {
         /// The id of the data directory.
         directory: StoreId,
@@ -49,13 +49,13 @@ pub enum Gap {
     #[error("the data directory has no id")]
     Unidentified,
     /// The index has not taken records that need what it does not have.
-    #[error("the index is older than the records: it has not taken record {seq} and has not all that this needs")]
+    #[error("the index is older than the records: it has not applied record {seq} and lacks what that needs")]
     Behind {
         /// Such a record.
         seq: Seq,
     },
     /// The last record that the index has taken is not there.
-    #[error("record {seq}, which the index has taken, is missing from the directory shards")]
+    #[error("record {seq}, which the index has applied, is missing from the directory shards")]
     RecordsMissing {
         /// Which record.
         seq: Seq,
@@ -245,6 +245,6 @@ impl Watch for Logged {
     fn position(&self, _: u64) {}
 
     fn problem(&self, problem: &(dyn std::error::Error + 'static)) {
-        tracing::warn!(problem = %chain(problem), "cannot take all of a record that the last run has left");
+        tracing::warn!(problem = %chain(problem), "cannot apply all of a record of the last run");
     }
 }

@@ -75,7 +75,7 @@ impl Cas {
         let mut groups: BTreeMap<Vec<String>, Group> = BTreeMap::new();
         for file in page {
             let Some(range_hashes) = self.range_hashes(&file).await? else {
-                tracing::error!(file = %file.hash, "the index contradicts itself; this file cannot be written down");
+                tracing::error!(file = %file.hash, "index inconsistent; cannot write a record of the file");
                 continue;
             };
             for (repos, sha256) in self.readers_of(&file).await? {

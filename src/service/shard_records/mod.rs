@@ -12,8 +12,8 @@
 //! registration that turned out to be known, or was refused, leaves no record; should removing it fail, that is logged,
 //! and a rebuild tries that registration again and finds what the first one found, or that nothing is against it any more.
 //!
-//! Records of one file are in the order in which the index saw them: whoever writes one holds the file's [`Turn`] until
-//! the transaction is over. Files that share a lock wait for each other for the length of some syncs.
+//! Records of one file are in the order in which the index saw them: whoever writes one holds the file's lock until
+//! the transaction is over, or the last one of a registration in steps.
 //!
 //! What is not kept: uploads of xorbs that no registration has named since (nobody could reach them), when a xorb was
 //! uploaded, spent grants, leases, and whether a claimed sha256 was verified. Blobs and the hashes in records say what is
@@ -21,6 +21,7 @@
 
 mod agree;
 mod backfill;
+mod half_deleted;
 mod prune;
 mod rebuild;
 mod record;
@@ -32,7 +33,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
 pub use self::agree::{Agreed, Gap, has_anything};
 pub use self::prune::{Pruned, Pruning};
@@ -41,6 +41,7 @@ use self::record::{Record, Registered};
 pub use self::tail::Tail;
 use super::Cas;
 use super::error::StoreError;
+use super::file_locks::FileLock;
 use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
@@ -48,31 +49,13 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::Registration;
 use crate::runtime::telemetry::chain;
 
-/// Locks that keep records of one file in the order of its transactions. Few files are registered at once, and fewer
-/// share a lock.
-const TURN_COUNT: usize = 256;
-
-/// The turns of all files.
-pub(super) type Turns = Arc<[Arc<Mutex<()>>]>;
-
-/// Turns that nobody has.
-pub(super) fn turns() -> Turns {
-    std::iter::repeat_with(Arc::default).take(TURN_COUNT).collect()
-}
-
-/// The right to change what is known of some files; for as long as it exists, nobody else has it.
-#[derive(Debug)]
-struct Turn {
-    _held: Vec<OwnedMutexGuard<()>>,
-}
-
 /// A record that was written before what it tells of has been done. To be held until that is done, or not.
 #[derive(Debug)]
-#[must_use = "until it is done, nobody else may change what is known of these files"]
+#[must_use = "the lock excludes other changes to these files"]
 pub struct Noted {
     records: Arc<dyn RecordStore>,
     seq: Seq,
-    _turn: Turn,
+    _lock: FileLock,
 }
 
 impl Noted {
@@ -89,7 +72,8 @@ impl Noted {
     pub async fn withdraw(self) {
         if let Err(error) = self.records.remove(self.seq).await {
             // Harmless: see the module.
-            tracing::warn!(record = %self.seq, error = %chain(&error), "a record of something that was not done stays");
+            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed \
+                operation");
         }
     }
 }
@@ -102,7 +86,7 @@ impl Cas {
         domain: String,
         shard: Bytes,
     ) -> Result<Noted, StoreError> {
-        let turn = self.turn_of(registration.files.iter().map(|file| file.hash)).await;
+        let lock = self.file_locks.lock(registration.files.iter().map(|file| file.hash)).await;
         let (named, shard) = self.what_is_new(registration, shard).await?;
         let owned = self.index.owned_xorbs(named.clone(), domain.clone()).await?;
         let owned: HashSet<XorbHash> = owned.into_iter().collect();
@@ -110,11 +94,11 @@ impl Cas {
         let places: Vec<u32> = places.map(|(_, place)| place).collect();
         let owners = if places.is_empty() { BTreeMap::new() } else { BTreeMap::from([(domain, places)]) };
         let (at, repos) = (registration.now, vec![registration.repo.clone()]);
-        self.note(turn, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
+        self.note(lock, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
     }
 
     /// The shard of a registration without the files that tell its repository nothing new, and the xorbs of what is left.
-    /// While the turn of its files is held.
+    /// While the locks of its files are held.
     async fn what_is_new(
         &self,
         registration: &Registration,
@@ -147,8 +131,8 @@ impl Cas {
     ///
     /// The record could not be written: the removal must not be done, since a rebuilt index would not know of it.
     pub async fn note_removal(&self, file: FileHash, repo: Option<String>) -> Result<Noted, StoreError> {
-        let turn = self.turn_of([file]).await;
-        self.note(turn, Record::Remove { at: self.clock.now(), file, repo }).await
+        let lock = self.file_locks.lock([file]).await;
+        self.note(lock, Record::Remove { at: self.clock.now(), file, repo }).await
     }
 
     /// Writes down that files which are known are about to be made of other xorbs, that is, have the terms of this shard,
@@ -160,29 +144,17 @@ impl Cas {
     /// The record could not be written: the terms must not be switched, since the old xorbs may be deleted then, and a
     /// rebuilt index would look for them.
     pub async fn note_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<Noted, StoreError> {
-        let turn = self.turn_of(shard.files.iter().map(|file| file.hash)).await;
+        let lock = self.file_locks.lock(shard.files.iter().map(|file| file.hash)).await;
         let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
         let owners = places_of(self.index.owners_of(new).await?, &named);
         let shard = write_upload(shard).expect("terms that the index has are those of a shard").into();
-        self.note(turn, Record::Terms { at: self.clock.now(), owners, shard }).await
+        self.note(lock, Record::Terms { at: self.clock.now(), owners, shard }).await
     }
 
-    async fn note(&self, turn: Turn, record: Record) -> Result<Noted, StoreError> {
+    async fn note(&self, lock: FileLock, record: Record) -> Result<Noted, StoreError> {
         let record = self.verify_pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
-        Ok(Noted { records: Arc::clone(&self.records), seq, _turn: turn })
-    }
-
-    /// Waits for the turn of these files.
-    async fn turn_of(&self, files: impl IntoIterator<Item = FileHash>) -> Turn {
-        let place = |file: FileHash| usize::from(file.as_bytes()[0]) % TURN_COUNT;
-        // In ascending order, so that no two wait for each other.
-        let places: BTreeSet<usize> = files.into_iter().map(place).collect();
-        let mut held = Vec::with_capacity(places.len());
-        for place in places {
-            held.push(Arc::clone(&self.turns[place]).lock_owned().await);
-        }
-        Turn { _held: held }
+        Ok(Noted { records: Arc::clone(&self.records), seq, _lock: lock })
     }
 }
 

@@ -73,7 +73,7 @@ pub enum RebuildError {
 
 /// A blob that is not what its name says.
 #[derive(Debug, Error)]
-#[error("the blob of xorb {hash} is damaged; it is left where it is, and is in the index no more")]
+#[error("the blob of xorb {hash} is damaged; it stays on disk but is no longer in the index")]
 pub(super) struct DamagedBlob {
     hash: XorbHash,
     #[source]
@@ -87,9 +87,9 @@ enum Damage {
     Xorb(#[from] XorbError),
     #[error("its bytes are the xorb {actual}")]
     OtherXorb { actual: XorbHash },
-    #[error("it has {len} bytes, which no xorb has")]
+    #[error("its length of {len} bytes is impossible for a xorb")]
     Len { len: u64 },
-    #[error("something follows its chunks")]
+    #[error("data follows its chunks")]
     Tail,
 }
 

@@ -87,16 +87,16 @@ pub(super) struct FromIndex {
 #[derive(Debug, Error)]
 pub(super) enum RecordError {
     /// They are not what was written.
-    #[error("it is damaged or cut off")]
+    #[error("damaged or truncated")]
     Damaged,
     /// They are, but this program does not know what they mean.
-    #[error("it has version {found}, this program knows {VERSION}")]
+    #[error("it has version {found}, this program supports {VERSION}")]
     Version {
         /// What they say.
         found: u32,
     },
     /// They say nothing that makes sense.
-    #[error("it makes no sense: {0}")]
+    #[error("malformed: {0}")]
     Malformed(String),
 }
 
@@ -177,7 +177,7 @@ impl Record {
 }
 
 fn encode_head(head: &Head) -> Vec<u8> {
-    serde_json::to_vec(&Line { version: VERSION, head }).expect("heads have text keys and finite numbers")
+    serde_json::to_vec(&Line { version: VERSION, head }).expect("heads have string keys and finite numbers")
 }
 
 /// Reads a record. Hashes all of it.
@@ -204,7 +204,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Register(Registered { at: at(at_ms), repos, owners, origin: from_index, shard }))
         }
         Head::Remove { at_ms, file, repo } => {
-            let file = file.parse().map_err(|_| malformed("its file is no hash"))?;
+            let file = file.parse().map_err(|_| malformed("its file is not a hash"))?;
             Ok(Record::Remove { at: at(at_ms), file, repo })
         }
         Head::Terms { at_ms, owners } => Ok(Record::Terms { at: at(at_ms), owners, shard }),

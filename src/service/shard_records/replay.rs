@@ -345,7 +345,8 @@ impl<'a> Replay<'a> {
                             None => None,
                         };
                         if !matches!(settled, Some(ClaimState::False { .. })) {
-                            tracing::warn!(%file, repo = registration.repo, "a sha256 is left out: another one is known");
+                            tracing::warn!(%file, repo = registration.repo, "left out a sha256: the file has \
+                                another one");
                             let same = registration.files.iter_mut().filter(|other| other.hash == file);
                             same.for_each(|other| other.sha256 = None);
                         }

@@ -35,10 +35,17 @@ pub(super) enum Untakable {
 
 /// What registrations of one file in the tail need.
 #[derive(Debug)]
-struct Need {
+pub(super) struct Need {
     seq: Seq,
     repos: HashSet<String>,
     xorbs: HashSet<XorbHash>,
+}
+
+impl Need {
+    /// The xorbs of the file.
+    pub(super) fn into_xorbs(self) -> HashSet<XorbHash> {
+        self.xorbs
+    }
 }
 
 impl Tail {
@@ -69,6 +76,27 @@ impl Tail {
 impl Cas {
     /// Reads the tail, and what was left; says why where the index cannot take it.
     pub(super) async fn read_tail(&self, mark: &StoreMark) -> Result<Result<Tail, Untakable>, StoreError> {
+        let (mut tail, needs) = match self.read_tail_needs(mark).await? {
+            Ok(read) => read,
+            Err(why) => return Ok(Err(why)),
+        };
+        for need in needs.values() {
+            if !self.has_all(&need.xorbs).await? {
+                return Ok(Err(Untakable::Record(need.seq)));
+            }
+        }
+        tail.needed.extend(needs.into_values().flat_map(Need::into_xorbs));
+        for seq in &mark.left {
+            self.read_left(Seq::new(*seq), &mut tail.needed).await?;
+        }
+        Ok(Ok(tail))
+    }
+
+    /// Reads the records of the tail, and what each file of theirs needs that the index does not have.
+    pub(super) async fn read_tail_needs(
+        &self,
+        mark: &StoreMark,
+    ) -> Result<Result<(Tail, HashMap<FileHash, Need>), Untakable>, StoreError> {
         let (mut tail, mut needs) = (Tail::default(), HashMap::new());
         let mut after = mark.last_record.map(Seq::new);
         loop {
@@ -81,16 +109,7 @@ impl Cas {
                 }
             }
         }
-        for need in needs.values() {
-            if !self.has_all(&need.xorbs).await? {
-                return Ok(Err(Untakable::Record(need.seq)));
-            }
-        }
-        tail.needed.extend(needs.into_values().flat_map(|need| need.xorbs));
-        for seq in &mark.left {
-            self.read_left(Seq::new(*seq), &mut tail.needed).await?;
-        }
-        Ok(Ok(tail))
+        Ok(Ok((tail, needs)))
     }
 
     /// Adds what a record of the tail needs to what those before it do.
@@ -186,6 +205,7 @@ impl Cas {
                     return Ok(false);
                 }
                 // Deleted while its registration was under way: no index has it, and a rebuild could not take the record.
+                // With a blob, the deletion was interrupted: a start restores the xorb before it comes here.
                 continue;
             };
             // What is known to be damaged is lacking wherever it is, and says nothing of the index.

@@ -10,7 +10,8 @@ use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Index, Reader, Recorded};
+use crate::index::{Collect, Index, Reader, Recorded};
+use crate::runtime::clock::Clock;
 use crate::service::gc::{Doubt, Pace};
 use crate::service::{Cas, Gap, Pruning};
 
@@ -74,6 +75,38 @@ async fn a_record_whose_xorb_was_deleted_does_not_stop_a_start() {
     setup.process().agree(false).await.unwrap();
     setup.process().compare().await.unwrap();
     assert!(is_known(&setup, &kept).await && !is_known(&setup, &lost).await);
+}
+
+#[tokio::test]
+async fn start_restores_half_deleted_xorb_of_untaken_record() {
+    let (setup, needed, garbage) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    upload_as(&setup.process(), "org/a", &garbage).await;
+    register_half(&setup, &needed).await;
+    let (now, xorbs) = (setup.clock.now(), vec![needed.xorb().hash(), garbage.xorb().hash()]);
+    setup.index.condemn_xorbs(xorbs.clone(), now, now).await.unwrap();
+    assert_eq!(setup.index.begin_deletions(xorbs, now, now).await.unwrap().len(), 2);
+    let cas = setup.process();
+    assert_eq!(cas.restore_half_deleted().await.unwrap(), 1);
+    assert_eq!(cas.agree(false).await.unwrap().taken_count, 1);
+    assert!(is_known(&setup, &needed).await);
+    // What no record needs is deleted to the end.
+    assert_eq!(cas.recover().await.unwrap().rows, 1);
+    assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(needed.xorb().hash())]);
+    assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1);
+    assert_eq!(cas.restore_half_deleted().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn damaged_half_deleted_xorb_is_not_restored() {
+    let (setup, needed) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    register_half(&setup, &needed).await;
+    let (now, hash) = (setup.clock.now(), needed.xorb().hash());
+    setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
+    setup.index.begin_deletions(vec![hash], now, now).await.unwrap();
+    setup.blobs.damage(BlobKey::xorb(hash), "no xorb");
+    assert_eq!(setup.process().restore_half_deleted().await.unwrap(), 0);
+    // It is not deleted either: that is for whoever has seen what it is.
+    assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
 }
 
 #[tokio::test]

@@ -137,7 +137,7 @@ async fn a_claim_is_its_own_repositorys_until_the_file_was_read_and_then_every_r
     verify_until(&cas, "the claim is verified", async || is_verified(&cas, "org/a", &file).await && is_counted()).await;
     assert!(is_verified(&cas, "org/b", &file).await);
     assert_eq!(find(&cas, "org/c", file.sha256).await, None, "who cannot read the file");
-    assert_eq!((cas.metrics.sha256_verified.get(), cas.metrics.sha256_void.get()), (1, 0));
+    assert_eq!((cas.metrics.sha256_verified.get(), cas.metrics.sha256_mismatch.get()), (1, 0));
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_false_claim_gives_way_to_what_the_file_has_and_cannot_be_made_again()
     let cas = setup.process();
     let file = File::upload("victim", &cas).await;
     file.register(&cas, "liar", false_sha256(7)).await.unwrap();
-    verify_until(&cas, "the claim is found false", async || cas.metrics.sha256_void.get() == 1).await;
+    verify_until(&cas, "the claim is found false", async || cas.metrics.sha256_mismatch.get() == 1).await;
     assert_eq!(find(&cas, "liar", false_sha256(7)).await, None);
     assert!(is_verified(&cas, "liar", &file).await);
     file.register(&cas, "honest", file.sha256).await.unwrap();
@@ -307,7 +307,7 @@ async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_a
     good.register(&cas, "r", good.sha256).await.unwrap();
     verify_until(&cas, "the last one is verified", async || is_verified(&cas, "r", &good).await).await;
     let unsettled = setup.index_claims().await;
-    assert_eq!((unsettled, cas.metrics.sha256_void.get()), (150, 0));
+    assert_eq!((unsettled, cas.metrics.sha256_mismatch.get()), (150, 0));
 
     for file in &spoilt {
         setup.blobs.damage(file.key(), file.xorb.bytes().to_vec());

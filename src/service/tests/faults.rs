@@ -3,6 +3,7 @@
 mod collect;
 mod compact;
 mod measure;
+mod register;
 
 use std::io;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
-use crate::format::shard::Sha256;
+use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, StoreId, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
@@ -452,6 +453,18 @@ impl ClaimIndex for FaultyIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
         self.faults.around("claims_of", self.inner.claims_of(repo, lens, after, limit), index_error).boxed()
+    }
+
+    fn single_terms(
+        &self,
+        files: Vec<FileHash>,
+        max_len: u64,
+    ) -> BoxFuture<'_, Result<Vec<(FileHash, Term)>, IndexError>> {
+        self.faults.around("single_terms", self.inner.single_terms(files, max_len), index_error).boxed()
+    }
+
+    fn settle_true_claims(&self, claims: Vec<Claim>) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.faults.around("settle_true_claims", self.inner.settle_true_claims(claims), index_error).boxed()
     }
 }
 

@@ -260,7 +260,7 @@ async fn a_clock_that_ran_ahead_stops_collections_until_somebody_says_that_it_is
     // Nobody has said that the clock is right: it may be behind.
     let left = run(&fsck(&setup, Presence::Alone, false), true).await.unwrap();
     assert_eq!((kinds(&left), left[0].1), (vec!["future_times"], Some(Outcome::Left)));
-    assert!(left[0].0.detail.contains("within 87600 h"), "{}", left[0].0.detail);
+    assert!(left[0].0.detail.contains("by up to 87600 h"), "{}", left[0].0.detail);
     assert!(matches!(collect().await, Err(Doubt::Clock { .. })));
     let mended = run(&trusting(&setup, Presence::Shared), true).await.unwrap();
     assert_eq!((kinds(&mended), mended[0].1), (vec!["future_times"], Some(Outcome::Repaired)));
@@ -285,7 +285,7 @@ async fn times_that_come_within_a_minute_are_nothing_to_tell_of() {
     setup.clock.set(Timestamp::from_millis(now - 60_001));
     let found = run(&fsck(&setup, Presence::Alone, false), false).await.unwrap();
     assert_eq!(kinds(&found), ["future_times"]);
-    assert!(found[0].0.detail.starts_with("times of one xorb will come within 1 h,"), "{}", found[0].0.detail);
+    assert!(found[0].0.detail.starts_with("times of one xorb in the future, by up to 1 h;"), "{}", found[0].0.detail);
 }
 
 #[tokio::test]

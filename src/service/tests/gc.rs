@@ -184,7 +184,7 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
             _ if sql.starts_with("UPDATE visibility") => assert!(matches!(doubt, Doubt::Clock { .. }), "{doubt:?}"),
             _ => assert!(matches!(doubt, Doubt::Store(_)), "{sql}: {doubt:?}"),
         }
-        assert_eq!(cas.metrics.collection.doubts.get(), 1);
+        assert_eq!(cas.metrics.collection.aborted.get(), 1);
         assert_eq!(setup.blobs.list().await.unwrap().len(), 2, "{sql}");
         assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{sql}");
         assert_eq!(setup.index.totals().await.unwrap().xorb_count, 2);

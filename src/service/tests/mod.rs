@@ -1,6 +1,7 @@
 //! The order of effects, with every operation of the stores failing in turn.
 
 mod agree;
+mod asked_chunks;
 mod backup;
 mod claims;
 mod compact;

@@ -132,5 +132,5 @@ fn a_refusal_says_the_limit_what_is_used_and_what_was_asked_for() {
         used: 90,
         added: 11,
     };
-    assert_eq!(over.to_string(), "acme/* has 90 of 100 stored bytes, and this would add 11");
+    assert_eq!(over.to_string(), "acme/* uses 90 of 100 stored bytes, and this would add 11");
 }

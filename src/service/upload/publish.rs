@@ -112,7 +112,7 @@ impl Cas {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = accounted {
-            tracing::warn!(xorb = %hash, error = %chain(&error), "a blob may be left that no row knows of");
+            tracing::warn!(xorb = %hash, error = %chain(&error), "a blob without a row may be left");
         }
     }
 }

@@ -10,18 +10,22 @@ use super::draft_slot::DraftSlot;
 use super::slot::BodySlot;
 use super::{BodyError, Expected};
 use crate::format::limits::MAX_SHARD_LEN;
-use crate::runtime::fair::{Tenant, Turn};
+use crate::runtime::fair::{Permit, Tenant};
 use crate::service::Cas;
 use crate::service::error::{StoreError, UploadError};
 
-/// KiB of shards that may be in memory at once: three of the largest, or thousands of common ones.
-pub(in crate::service) const SHARD_ROOM_KIB: u32 = 256 << 10;
+/// Bytes of memory that a shard may take for each of its bytes until it is registered: 2 for common ones, 4.3 for a file of
+/// 1.7 million terms that each name another xorb, 5.8 where their hash tables have just grown.
+const MEMORY_FACTOR: u64 = 6;
+
+/// KiB of memory for shards: one of the largest and one of 32 MiB, or thousands of common ones.
+pub(in crate::service) const SHARD_ROOM_KIB: u32 = 672 << 10;
 
 /// Bytes of a shard that counts as small: some 10 000 terms, or xorbs of 20 000 chunks.
 const SMALL_SHARD_LEN: u64 = 1 << 20;
 
-/// KiB of small shards that may be in memory at once.
-pub(in crate::service) const SMALL_SHARD_ROOM_KIB: u32 = 32 << 10;
+/// KiB of memory for small shards.
+pub(in crate::service) const SMALL_SHARD_ROOM_KIB: u32 = 192 << 10;
 
 /// Bytes of shards that may be spooled at once, as declared: twelve of the largest.
 pub(in crate::service) const SPOOL_LEN: u64 = 1 << 30;
@@ -36,7 +40,7 @@ pub struct ReceivedShard {
     /// Its bytes.
     pub bytes: Bytes,
     /// Its part of the memory for shards, to be held until it is registered.
-    pub room: Turn,
+    pub room: Permit,
 }
 
 /// A body that has arrived.
@@ -96,9 +100,10 @@ impl Cas {
 
     /// Memory for a whole shard of this many bytes, to be held until it is registered. Waits for it in turn, but not for long.
     /// Small shards have room of their own, which no large one takes.
-    async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Turn, StoreError> {
+    async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Permit, StoreError> {
         let room = if len <= SMALL_SHARD_LEN { &self.small_shard_room } else { &self.shard_room };
-        Ok(room.enter(tenant, u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX)).await?)
+        let memory_kib = len.saturating_mul(MEMORY_FACTOR).div_ceil(1024);
+        Ok(room.enter(tenant, u32::try_from(memory_kib).unwrap_or(u32::MAX)).await?)
     }
 }
 

@@ -164,6 +164,6 @@ async fn a_full_disk_costs_nothing_and_with_more_room_the_next_run_goes_on() {
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{:?}: {stdout}{stderr}", output.status);
     assert!(stderr.contains("cannot back up to disk/b.rca") && stderr.contains("No space left"), "{stderr}");
-    assert!(stdout.contains("disk/b.rca is good: 1 xorb"), "{stdout}");
+    assert!(stdout.contains("disk/b.rca is valid: 1 xorb"), "{stdout}");
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
 }

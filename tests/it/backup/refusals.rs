@@ -40,14 +40,14 @@ async fn a_damaged_archive_leaves_the_place_as_it_was_and_is_not_added_to() {
     for (bytes, is_end) in [(middle, false), (end, true)] {
         backups.folder.write("b.rca", &bytes);
         let place = ["--data-dir", "copy"];
-        let expected = ["cannot restore b.rca: the archive is not sound to its end", "damaged"];
+        let expected = ["cannot restore b.rca: the archive is damaged", "damaged"];
         backups.folder.zorb(&[&["restore", "b.rca"], &place[..]].concat()).failed(1, &expected);
-        let expected = ["b.rca is not a good backup", "xorbs and", "files before that are"];
+        let expected = ["b.rca is not a valid backup", "xorbs and", "files before the damage are valid"];
         backups.folder.zorb(&["backup", "b.rca", "--verify"]).failed(1, &expected);
         // Damage in front of the last catalog is for --verify to find: a run does not read that far back.
         if is_end {
             let args = ["backup", "b.rca", "--data-dir", text(server.data_dir())];
-            backups.folder.zorb(&args).failed(1, &["cannot back up to b.rca", "it is damaged"]);
+            backups.folder.zorb(&args).failed(1, &["cannot back up to b.rca", "damaged"]);
         }
         assert_eq!(backups.folder.read("b.rca"), bytes);
         assert_eq!(backups.folder.names(), ["b.rca"]);
@@ -66,7 +66,7 @@ async fn somebodys_file_is_never_written_to() {
         (b"\0\0 a picture that begins with zeros", "it has no blob"),
         (b"a letter that is no archive at all", "its first bytes are not those of an archive"),
         (&other, "it is an archive of something else"),
-        (b"", "is there and empty"),
+        (b"", "is empty"),
     ] {
         backups.folder.write("mine", content);
         backups.folder.zorb(&["backup", "mine", "--data-dir", data_dir]).failed(1, &[reason]);
@@ -85,7 +85,7 @@ async fn an_archive_that_something_else_writes_to_is_left_alone_and_can_be_resto
     let file = File::options().read(true).write(true).open(backups.archive()).unwrap();
     let writer = Writer::open(file).unwrap();
     let args = ["backup", "b.rca", "--data-dir", text(server.data_dir())];
-    backups.folder.zorb(&args).failed(1, &["something else is writing to it"]);
+    backups.folder.zorb(&args).failed(1, &["another process is writing to it"]);
     backups.restore("copy");
     drop(writer);
     backups.folder.zorb(&args).ok();
@@ -98,7 +98,7 @@ async fn an_archive_inside_the_data_folder_is_refused_however_it_is_named() {
     std::os::unix::fs::symlink(&data_dir, backups.folder.path("link")).unwrap();
     for archive in [format!("{data_dir}/b.rca"), format!("{data_dir}/xorbs/b.rca"), "link/b.rca".to_owned()] {
         let args = ["backup", &archive, "--data-dir", &data_dir];
-        backups.folder.zorb(&args).failed(1, &["is inside the data folder"]);
+        backups.folder.zorb(&args).failed(1, &["is inside the data directory"]);
     }
     assert!(!server.data_dir().join("b.rca").exists());
 }
@@ -106,8 +106,8 @@ async fn an_archive_inside_the_data_folder_is_refused_however_it_is_named() {
 #[tokio::test]
 async fn a_store_that_is_not_there_or_of_another_version_is_said_and_nothing_is_made() {
     let folder = crate::cli::Folder::new();
-    folder.zorb(&["backup", "b.rca", "--data-dir", "nowhere"]).failed(1, &["there is no store in nowhere"]);
-    folder.zorb(&["backup", "b.rca"]).failed(1, &["there is no store in ./zorb-data"]);
+    folder.zorb(&["backup", "b.rca", "--data-dir", "nowhere"]).failed(1, &["no store in nowhere"]);
+    folder.zorb(&["backup", "b.rca"]).failed(1, &["no store in ./zorb-data"]);
     std::fs::create_dir(folder.path("odd")).unwrap();
     folder.write("odd/index.sqlite", b"");
     folder
@@ -120,7 +120,7 @@ async fn a_store_that_is_not_there_or_of_another_version_is_said_and_nothing_is_
     folder.zorb(&["backup", "no/folder/b.rca", "--data-dir", "odd"]).failed(1, &["cannot write no/folder/b.rca"]);
     folder.zorb(&["restore", "b.rca", "--data-dir", "copy"]).failed(1, &["cannot read b.rca"]);
     folder.zorb(&["backup", "b.rca", "--verify"]).failed(1, &["cannot read b.rca"]);
-    folder.zorb(&["backup", "odd", "--verify"]).failed(1, &["odd is no file"]);
+    folder.zorb(&["backup", "odd", "--verify"]).failed(1, &["odd is not a regular file"]);
     assert_eq!(folder.names(), ["odd"]);
     for args in [
         &["backup"][..],
@@ -160,5 +160,5 @@ async fn the_data_folder_is_found_as_the_server_finds_it() {
     let args = ["backup", "b.rca", "--json", "--config", "zorb.toml"];
     assert_eq!(backups.folder.zorb(&args).ok().record()["files"], 1);
     let args = ["backup", "b.rca", "--config", "zorb.toml", "--data-dir", "nowhere"];
-    backups.folder.zorb(&args).failed(1, &["there is no store in nowhere"]);
+    backups.folder.zorb(&args).failed(1, &["no store in nowhere"]);
 }

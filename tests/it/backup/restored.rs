@@ -68,7 +68,7 @@ async fn a_second_run_costs_what_came_and_a_third_nothing() {
     let read = second["archive_read_len"].as_u64().unwrap();
     assert!(read < 2 << 20, "{read} of {first_len}, {first}");
     let third = backups.folder.zorb(&["backup", "b.rca", "--data-dir", text(server.data_dir())]).ok().text();
-    assert!(third.starts_with("b.rca has everything; nothing was added"), "{third}");
+    assert!(third.starts_with("b.rca is up to date; nothing was added"), "{third}");
     assert_eq!(backups.archive_len(), first_len + added);
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
 }

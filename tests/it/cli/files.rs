@@ -71,15 +71,15 @@ fn a_xorb_that_is_there_is_checked_and_left_alone() {
     let second = folder.pack(&["file"]);
     assert_eq!((&second[0]["was_there"], inode()), (&json!(true), before));
     let text = folder.zorb(&["xorb", "pack", "file", "-o", "out"]).ok().text();
-    assert!(text.contains(", was there"), "{text}");
+    assert!(text.contains(", already present"), "{text}");
 
     // Not what its name says: neither kept as if it were nor overwritten.
     let other = Xorb::mixed(&mut rng, 3);
     folder.write(&path, &other.bytes);
     let pack = || folder.zorb(&["xorb", "pack", "file", "-o", "out"]);
-    pack().failed(1, &["is in the way", &other.hash()]);
+    pack().failed(1, &["already exists", &other.hash()]);
     folder.write(&path, b"nonsense");
-    pack().failed(1, &["is in the way, and damaged"]);
+    pack().failed(1, &["already exists and is damaged"]);
     assert_eq!(folder.read(&path), b"nonsense");
 }
 

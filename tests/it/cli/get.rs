@@ -62,11 +62,11 @@ fn what_is_not_there_leaves_the_old_file() {
     };
     let (hash, other) = (xorb.hash(), "1".repeat(64));
     for args in [&[other.as_str()][..], &[&other, "--range", "0"], &[&other, "--raw"]] {
-        get(args).failed(1, &["answers 404 not_found: There is no xorb 1111"]);
+        get(args).failed(1, &["responded with 404 not_found: Xorb 1111"]);
     }
     for range in ["3", "0-4", "-4", "3-"] {
         get(&[&hash, "--range", range])
-            .failed(1, &["has 3 chunks, numbered from 0", &format!("the range {range} goes")]);
+            .failed(1, &["has 3 chunks, numbered from 0", &format!("the range {range} exceeds")]);
     }
     let begin = Instant::now();
     folder
@@ -112,7 +112,7 @@ fn a_part_goes_on_too_and_its_list_is_asked_for_again() {
     let get = ["xorb", "get", &xorb.hash(), "--range", "2-12", "-o", "back", "--server", &proxy.url];
     let ran = folder.zorb(&get).ok_with_remarks();
     assert_eq!(folder.read("back"), xorb.serialized(2, 12));
-    assert_eq!(ran.stderr.matches("broke off").count(), 2, "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("was closed").count(), 2, "{}", ran.stderr);
     let last = &proxy.traffic().requests[2];
     assert!(last.contains("?range=2-12") && last.contains("bytes="), "{last}");
 }
@@ -151,7 +151,7 @@ fn a_transfer_starts_over_when_the_server_would_send_other_bytes() {
         _ => answer("206 Partial Content", &[("Content-Range", "bytes 0-9/10"), ("ETag", "\"one\"")], &other[..10]),
     });
     let get = ["xorb", "get", &xorb.hash(), "-o", "none", "--server", &script.url];
-    folder.zorb(&get).failed(1, &["another range than asked for"]);
+    folder.zorb(&get).failed(1, &["another range than requested"]);
     assert_eq!(folder.names(), ["back"]);
 }
 
@@ -186,27 +186,27 @@ fn nothing_is_taken_from_a_server_that_lies() {
     let (honest, part) = (list(&xorb), xorb.serialized(1, 3));
     let whole = &[][..];
     let range = &["--range", "1-3"][..];
-    check_lie(&xorb, whole, &honest, &other.bytes, &format!("sends xorb {} for xorb", other.hash()));
-    check_lie(&xorb, whole, &honest, &xorb.bytes[..xorb.bytes.len() - 1], "is damaged: chunk 5 at byte");
-    check_lie(&xorb, whole, &honest, xorb.serialized(0, 5), "sends xorb");
-    check_lie(&xorb, whole, &honest, b"", "is damaged: byte 0: the body is empty");
-    check_lie(&xorb, whole, &honest, b"<html>not what you think</html>", "is damaged: chunk 0 at byte 0");
+    check_lie(&xorb, whole, &honest, &other.bytes, &format!("sent xorb {} for xorb", other.hash()));
+    check_lie(&xorb, whole, &honest, &xorb.bytes[..xorb.bytes.len() - 1], ": chunk 5 at byte");
+    check_lie(&xorb, whole, &honest, xorb.serialized(0, 5), "sent xorb");
+    check_lie(&xorb, whole, &honest, b"", ": byte 0: the body is empty");
+    check_lie(&xorb, whole, &honest, b"<html>not what you think</html>", ": chunk 0 at byte 0");
     check_lie(&xorb, range, &honest, xorb.serialized(2, 4), &format!("as chunk 1 of xorb {}", xorb.hash()));
     check_lie(&xorb, range, &honest, &xorb.bytes, "as chunk 1 of xorb");
-    check_lie(&xorb, range, &honest, xorb.serialized(1, 4), "sends 3 chunks of xorb");
-    check_lie(&xorb, range, &honest, xorb.serialized(1, 2), "sends 1 chunks of xorb");
-    check_lie(&xorb, range, &honest, &part[..part.len() - 1], "is damaged");
+    check_lie(&xorb, range, &honest, xorb.serialized(1, 4), "sent 3 chunks of xorb");
+    check_lie(&xorb, range, &honest, xorb.serialized(1, 2), "sent 1 chunks of xorb");
+    check_lie(&xorb, range, &honest, &part[..part.len() - 1], "damaged data");
     check_lie(&xorb, range, &list(&other), other.serialized(1, 3), "list of the chunks of xorb");
     let mut swapped = honest.clone();
     swapped["chunks"].as_array_mut().unwrap().swap(1, 2);
     check_lie(&xorb, range, &swapped, part, "is that of another xorb");
-    check_lie(&xorb, range, &json!({ "chunks": 7 }), part, "does not answer like a zorb server");
+    check_lie(&xorb, range, &json!({ "chunks": 7 }), part, "does not respond like a zorb server");
     // One bit, anywhere. (Of chunks as they are: some bits of compressed ones do not matter.)
     let xorb = Xorb::incompressible(&mut rng, 10_000);
     let mut flipped = xorb.bytes.to_vec();
     let at = rng.random_range(0..flipped.len());
     flipped[at] ^= 1 << rng.random_range(0..8);
-    check_lie(&xorb, whole, &list(&xorb), &flipped, "the server sends");
+    check_lie(&xorb, whole, &list(&xorb), &flipped, "the server sent");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_list_that_is_damaged_or_would_never_end_is_refused() {
     ] {
         let body = page.to_string();
         let script = Script::start(move |_, _| answer("200 OK", &[], body.as_bytes()));
-        let ran = folder.zorb(&["ls", "--server", &script.url]).failed(1, &["does not answer like a zorb server"]);
+        let ran = folder.zorb(&["ls", "--server", &script.url]).failed(1, &["does not respond like a zorb server"]);
         assert!(script.requests().len() <= 2 && !ran.text().contains('\u{1b}'), "{page}");
     }
 }

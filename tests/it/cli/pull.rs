@@ -71,7 +71,7 @@ fn a_range_is_half_open_and_never_clamped() {
     }
     for range in [format!("0-{}", len + 1), format!("{len}"), format!("-{}", len + 1)] {
         let args = ["pull", &hash, "--range", &range, "-o", "none", "--server", server.url()];
-        folder.zorb(&args).failed(1, &[&format!("has {len} bytes; the range {range} goes past them")]);
+        folder.zorb(&args).failed(1, &[&format!("has {len} bytes; the range {range} exceeds them")]);
     }
     assert_eq!(folder.names(), ["file", "part"]);
 }
@@ -92,12 +92,14 @@ fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
     std::fs::write(&path, &stored).unwrap();
     folder.write("target", b"what was there");
     let args = ["pull", &hash, "-o", "target", "--retries", "0", "--server", server.url()];
-    folder.zorb(&args).failed(1, &["what the server sends is not the file"]);
+    folder.zorb(&args).failed(1, &["the received data is file"]);
     assert_eq!(folder.read("target"), b"what was there");
-    let ran = folder.zorb(&["pull", &hash, "--retries", "0", "--server", server.url()]).failed(1, &["is not the file"]);
+    let ran = folder
+        .zorb(&["pull", &hash, "--retries", "0", "--server", server.url()])
+        .failed(1, &["the received data is file"]);
     assert_eq!(ran.stdout.len(), bytes.len());
     let damaged = ["pull", &hash, "--range", "900000-1100000", "-o", "part", "--server", server.url()];
-    folder.zorb(&damaged).failed(1, &["does not prove to be bytes 900000-1100000 of file"]);
+    folder.zorb(&damaged).failed(1, &["is not provably bytes 900000-1100000 of file"]);
     assert_eq!(folder.names(), ["file", "target"]);
 }
 
@@ -184,14 +186,14 @@ fn a_data_url_that_has_expired_is_asked_for_again_and_never_sees_the_token() {
 
     std::fs::remove_file(folder.path("x")).unwrap();
     let (script, _, hash) = forgetful(100, |_| ());
-    pull(&script, &hash).failed(1, &["answers 403 Forbidden"]);
+    pull(&script, &hash).failed(1, &["responded with 403 Forbidden"]);
     assert!(script.requests().len() < 20);
     let (script, _, hash) = forgetful(1, |plan| {
         for parts in plan["xorbs"].as_object_mut().unwrap().values_mut() {
             parts[0]["ranges"][0]["bytes"]["end"] = 9.into();
         }
     });
-    pull(&script, &hash).failed(1, &["its second plan is another one"]);
+    pull(&script, &hash).failed(1, &["its second plan differs from the first"]);
     assert!(folder.names().is_empty());
 }
 
@@ -204,10 +206,10 @@ fn a_server_that_sends_another_file_other_lengths_or_nonsense_gives_no_file() {
         Xorb::of(zorb::format::compression::Policy::None, &[raw])
     };
     let cases: [(usize, usize, &[u8], &str); 4] = [
-        (13, other.bytes.len(), &other.bytes, "what the server sends is not the file"),
-        (12, other.bytes.len(), &other.bytes, "sends 13 bytes of xorb"),
-        (13, other.bytes.len(), &other.bytes[..20], "less of a xorb than was asked for"),
-        (13, 20, &[9; 20], "of xorb"),
+        (13, other.bytes.len(), &other.bytes, "the received data is file"),
+        (12, other.bytes.len(), &other.bytes, "sent 13 bytes of xorb"),
+        (13, other.bytes.len(), &other.bytes[..20], "less of a xorb than requested"),
+        (13, 20, &[9; 20], "damaged data for xorb"),
     ];
     for (len, part_len, body, complaint) in cases {
         let (xorb, body) = (other.hash(), body.to_vec());
@@ -258,7 +260,7 @@ fn a_part_without_proof_is_told_from_one_that_is_proven() {
     let (script, raw, hash) = forgetful(0, |_| ());
     let ran = folder.zorb(&["pull", &hash, "--range", "0-3", "-o", "x", "--server", &script.url]).ok_with_remarks();
     assert!(ran.text().ends_with("bytes 0-3, 3 B to x, not verified\n"), "{}", ran.text());
-    assert!(ran.stderr.contains("gives no means to prove a part of a file"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot prove parts of a file"), "{}", ran.stderr);
     assert_eq!(folder.read("x"), raw[..3]);
 }
 

@@ -72,7 +72,7 @@ fn a_folder_is_gone_through_in_order_and_links_in_it_are_left_out() {
     symlink("target", folder.path("typed")).unwrap();
     let args = ["push", "--json", "--server", server.url(), "d", "typed", "d/link"];
     let ran = folder.zorb(&args).ok_with_remarks();
-    assert!(ran.stderr.contains("left out 2 in the folders"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("skipped 2 in the directories"), "{}", ran.stderr);
     let records = ran.records();
     let paths: Vec<&str> = of_type(&records, "file").iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["d/a", "d/b/deep/1", "d/b.txt", "typed/x", "d/link"]);
@@ -110,7 +110,7 @@ fn a_file_that_cannot_be_read_does_not_stop_the_others_and_a_name_that_is_wrong_
     folder.write("good", b"good");
     let push = |paths: &[&str]| folder.zorb(&[&["push", "--json", "--server", server.url()], paths].concat());
     push(&["good", "missing"]).failed(1, &["zorb: cannot read missing: No such file"]);
-    push(&["/dev/null"]).failed(1, &["/dev/null is neither a file nor a folder"]);
+    push(&["/dev/null"]).failed(1, &["/dev/null is neither a file nor a directory"]);
     assert!(server.blobs().is_empty());
     // Readable for `stat` and not for `read`: the memory of another address space.
     let ran = push(&["good", "/proc/self/mem"]).failed(1, &["cannot read /proc/self/mem", "1 of 2 files not pushed"]);
@@ -159,9 +159,9 @@ fn answers_that_are_no_shards_are_misses_and_events_that_are_none_fail() {
     let heartbeat = "{\"type\":\"validating\",\"verified\":0,\"total\":1}\n\n{\"type\":\"news\",\"x\":1}\n";
     push(&events(&format!("{heartbeat}{{\"type\":\"result\",\"result\":1}}"))).ok_with_remarks();
     push(&events(heartbeat)).failed(1, &["its events end without a result"]);
-    push(&events("<html>\n")).failed(1, &["a line of its events is no event"]);
+    push(&events("<html>\n")).failed(1, &["a line of its events is not an event"]);
     let error = events(r#"{"type":"error","message":"Disk \u001b[31mfull.","code":"internal","retryable":true}"#);
-    let ran = push(&error).failed(1, &["fails: internal: Disk [31mfull.; trying again in"]);
+    let ran = push(&error).failed(1, &["failed: internal: Disk [31mfull.; trying again in"]);
     assert!(ran.text().is_empty(), "{}", ran.text());
 }
 

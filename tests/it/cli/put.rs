@@ -144,8 +144,12 @@ fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
     let begin = Instant::now();
     let ran = folder.zorb(&["xorb", "put", "x", "--server", &script.url]).ok_with_remarks();
     assert!(begin.elapsed() >= Duration::from_secs(1));
-    assert!(ran.stderr.contains("answers 503 overloaded: Too many uploads.; trying again in 1."), "{}", ran.stderr);
-    assert!(ran.stderr.contains("answers 429 Too Many Requests; trying again"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("responded with 503 overloaded: Too many uploads.; trying again in 1."),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("responded with 429 Too Many Requests; trying again"), "{}", ran.stderr);
     let requests = script.requests();
     assert_eq!(requests.len(), 3);
     for request in requests {

@@ -66,7 +66,9 @@ fn a_server_that_was_wiped_gets_everything_again() {
         _ if request.starts_with("get /v1/chunks/") => answer("404 Not Found", &[], b""),
         _ => answer("507 Insufficient Storage", &[], b""),
     });
-    folder.zorb(&["push", "first", "--server", &full.url]).failed(1, &["cannot register the files", "answers 507"]);
+    folder
+        .zorb(&["push", "first", "--server", &full.url])
+        .failed(1, &["cannot register the files", "responded with 507"]);
     assert_eq!(noted(&folder), 1);
     // The notes of that server, as if they were of this one.
     let of = |url: &str| {
@@ -98,7 +100,7 @@ fn notes_that_cannot_be_written_are_done_without() {
     folder.write("no-folder", b"");
     let args = ["push", "x", "--cache-dir", "no-folder/cache", "--server", server.url()];
     let ran = folder.zorb(&args).ok_with_remarks();
-    assert!(ran.stderr.contains("cannot note what was sent"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot save the resume state"), "{}", ran.stderr);
     folder.write("y", b"y");
     folder.zorb(&["push", "y", "--no-resume", "--server", server.url()]).ok_with_remarks();
     assert_eq!(noted(&folder), 0);

@@ -31,7 +31,7 @@ fn a_failure_of_the_server_names_its_request() {
     let problem = br#"{"code":"internal","detail":"It fails."}"#;
     let script = Script::start(|_, _| answer("500 Internal Server Error", &[("X-Request-Id", "4711")], problem));
     let ran = folder.zorb(&["ls", "--retries", "0", "--server", &script.url]);
-    ran.failed(1, &["answers 500 internal: It fails. (request id 4711)"]);
+    ran.failed(1, &["responded with 500 internal: It fails. (request id 4711)"]);
     folder.write("x", b"x");
     let events = Script::start(|_, request| match request {
         _ if request.starts_with("post /v1/xorbs/") => answer("200 OK", &[], br#"{"was_inserted":true}"#),
@@ -42,7 +42,7 @@ fn a_failure_of_the_server_names_its_request() {
         _ => answer("404 Not Found", &[], b""),
     });
     let ran = folder.zorb(&["push", "x", "--no-resume", "--server", &events.url]);
-    ran.failed(1, &["fails: internal: It fails. (request id 4712)"]);
+    ran.failed(1, &["failed: internal: It fails. (request id 4712)"]);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn every_command_without_a_token_is_told_that_it_takes_one() {
         [&["pull", &hash, "-o", "y"][..], &["push", "x"], &["ls"], &["rm", &hash], &["xorb", "get", &hash, "-o", "y"]]
     {
         let ran = folder.zorb(&[args, &["--retries", "0", "--server", server.url()]].concat());
-        ran.failed(1, &["401 unauthorized: This takes a token"]);
+        ran.failed(1, &["401 unauthorized: This request requires a token"]);
     }
 }
 
@@ -176,9 +176,9 @@ fn nothing_that_a_server_says_drives_the_terminal() {
         for json in [&[][..], &["--json"]] {
             let ran = folder.zorb(&[&args[..], json, &["--server", &script.url]].concat());
             is_tame(&ran);
-            ran.failed(1, &["does not answer like a zorb server"]);
+            ran.failed(1, &["does not respond like a zorb server"]);
         }
-        is_tame(&folder.zorb(&[&args[..], &["--server", &refusing.url]].concat()).failed(1, &["answers 400"]));
+        is_tame(&folder.zorb(&[&args[..], &["--server", &refusing.url]].concat()).failed(1, &["responded with 400"]));
     }
     // A name that is ours, and still not for a terminal, in JSON as well.
     let server = TestServer::start();
@@ -200,8 +200,8 @@ fn plain_http_and_tls_at_the_other_ones_port_are_told() {
         let https = format!("https://{}", plain.address());
         let more = ["--retries", "0", "--ca-file", authority.to_str().unwrap(), "--server"];
         let ran = folder.zorb(&[args, &more, &[&https]].concat());
-        ran.failed(1, &["no TLS is spoken at this port; the address may have to begin with http://"]);
+        ran.failed(1, &["the port does not speak TLS; use http:// if the server has no TLS"]);
         let http = format!("http://{}", encrypted.address());
-        folder.zorb(&[args, &more, &[&http]].concat()).failed(1, &["This port speaks https only"]);
+        folder.zorb(&[args, &more, &[&http]].concat()).failed(1, &["This port accepts https only"]);
     }
 }

@@ -98,7 +98,7 @@ fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
         let text = folder.zorb(&[command, &["--help"]].concat()).ok().text();
         assert!(text.contains(&format!("Usage: zorb {}", command.join(" "))), "{text}");
     }
-    for (command, promise) in [("put", "waiting longer each time"), ("get", "Nothing is shown that is not proven")] {
+    for (command, promise) in [("put", "growing delays"), ("get", "verified before it is written")] {
         let text = folder.zorb(&["xorb", command, "--help"]).ok().text();
         assert!(text.contains(promise), "{text}");
     }

@@ -21,7 +21,7 @@ pub use self::official::official_xorb;
 pub use self::raw::Raw;
 pub use self::routes::routes;
 pub use self::server::{Start, TestServer};
-pub use self::shards::{UploadShard, sha256_of, shard_of, upload_shard};
+pub use self::shards::{UploadShard, many_files, sha256_of, shard_of, upload_shard};
 pub use self::tls::{Certificates, is_alive, served_on};
 pub use self::tokens::{guarded, issue, send, token_command};
 pub use self::xorbs::{Xorb, header, random_bytes, rng};

@@ -147,7 +147,7 @@ impl Raw {
 
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        self.stream.read_line(&mut line).await.expect("the server answers with text");
+        self.stream.read_line(&mut line).await.expect("the server responds with text");
         line.strip_suffix("\r\n").unwrap_or_else(|| panic!("no end of line: {line:?}")).to_owned()
     }
 }

@@ -65,7 +65,7 @@ impl Start {
             .arg(&data_dir)
             .env("ZORB_LOG", "debug")
             // What a small disk has is not to be kept free, unless a test says so.
-            .env("ZORB_MIN_FREE_BYTES", "0")
+            .env("ZORB_MIN_FREE_SPACE", "0")
             .envs(self.settings)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

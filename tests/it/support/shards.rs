@@ -93,3 +93,25 @@ impl UploadShard {
         self.claiming(Sha256::from_digest([byte; 32]))
     }
 }
+
+/// A shard of so many files, each of some consecutive chunks of this xorb, and their hashes. A xorb of n chunks has as many
+/// as n·(n+1)/2 of them.
+pub fn many_files(xorb: &Xorb, count: usize) -> (Vec<u8>, Vec<FileHash>) {
+    let hashes = xorb.verified.chunk_hashes();
+    let lens: Vec<u64> = xorb.verified.layout().chunks().map(|place| place.raw.byte_len()).collect();
+    let ranges = (1..=hashes.len()).flat_map(|len| (0..=hashes.len() - len).map(move |start| (start, start + len)));
+    let file = |(start, end): (usize, usize)| {
+        let range = ChunkRange::new(u32::try_from(start).unwrap(), u32::try_from(end).unwrap()).unwrap();
+        let raw_len = u32::try_from(lens[start..end].iter().sum::<u64>()).unwrap();
+        FileInfo {
+            hash: merkle::file_hash(hashes[start..end].iter().zip(lens[start..end].iter().copied())),
+            terms: vec![Term { xorb: xorb.verified.hash(), raw_len, chunks: range }],
+            range_hashes: Some(vec![RangeHash::of(&hashes[start..end])]),
+            sha256: None,
+        }
+    };
+    let files: Vec<FileInfo> = ranges.take(count).map(file).collect();
+    assert_eq!(files.len(), count, "the xorb has too few chunks");
+    let hashes = files.iter().map(|file| file.hash).collect();
+    (write_upload(&Shard { files, xorbs: Vec::new() }).unwrap(), hashes)
+}

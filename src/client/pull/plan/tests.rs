@@ -56,14 +56,14 @@ fn a_plan_that_cannot_be_is_refused_before_anything_is_fetched() {
         |plan| plan["terms"][0]["unpacked_length"] = (3 * 131_072 + 1).into(),
         "a term has an impossible length",
     );
-    check_refused(|plan| plan["terms"][0]["range"]["end"] = 6.into(), "no URL is for the chunks of a term");
-    check_refused(|plan| plan["terms"][0]["range"]["start"] = 1.into(), "no URL is for the chunks of a term");
-    check_refused(|plan| plan["xorbs"] = json!({}), "no URL is for the chunks of a term");
-    check_refused(|plan| plan["terms"] = json!([]), "it has nothing for a range that is not empty");
-    check_refused(|plan| plan["offset_into_first_range"] = 3000.into(), "its first term is not wanted");
+    check_refused(|plan| plan["terms"][0]["range"]["end"] = 6.into(), "no URL covers the chunks of a term");
+    check_refused(|plan| plan["terms"][0]["range"]["start"] = 1.into(), "no URL covers the chunks of a term");
+    check_refused(|plan| plan["xorbs"] = json!({}), "no URL covers the chunks of a term");
+    check_refused(|plan| plan["terms"] = json!([]), "it has no terms for a non-empty range");
+    check_refused(|plan| plan["offset_into_first_range"] = 3000.into(), "its first term is outside the range");
     check_refused(
         |plan| plan["terms"][1]["range"] = json!({"start": 1, "end": 2}),
-        "no URL is for the chunks of a term",
+        "no URL covers the chunks of a term",
     );
     let bytes = |plan: &mut Value, bytes: Value| plan["xorbs"][&a][0]["ranges"][0]["bytes"] = bytes;
     check_refused(|plan| bytes(plan, json!({"start": 1000, "end": 998})), "a URL has impossible bytes");
@@ -73,7 +73,7 @@ fn a_plan_that_cannot_be_is_refused_before_anything_is_fetched() {
         let term = plan["terms"][1].clone();
         plan["terms"].as_array_mut().unwrap().extend(vec![term; 3]);
     };
-    check_refused(endless, "it has more than was asked for");
+    check_refused(endless, "it has more than requested");
 }
 
 #[test]

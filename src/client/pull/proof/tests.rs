@@ -67,15 +67,15 @@ fn an_answer_that_cannot_be_is_refused() {
         change(&mut answer);
         assert_eq!(parse_value(&answer).unwrap_err(), expected, "{answer}");
     };
-    check(&|answer| answer["windows"] = json!([]), "it surrounds one part with other than two summaries");
-    check(&|answer| answer["hashRanges"] = json!([null]), "it surrounds one part with other than two summaries");
+    check(&|answer| answer["windows"] = json!([]), "it does not surround one part with two summaries");
+    check(&|answer| answer["hashRanges"] = json!([null]), "it does not surround one part with two summaries");
     for window in [[102 * LEN, 120 * LEN], [100 * LEN, 109 * LEN], [100 * LEN, 401 * LEN], [120 * LEN, 100 * LEN]] {
         check(&|answer| answer["windows"][0]["dirtyByteRange"] = json!(window), "its window does not hold the part");
     }
     check(&|answer| answer["hashRanges"][0] = Value::Null, "its summaries do not meet the part");
     check(&|answer| answer["fileSize"] = 5.into(), "its summaries do not meet the part");
     check(&|answer| answer["hashRanges"][0]["nodes"][0]["hash"] = "x".into(), "a node has no hash");
-    check(&|answer| answer["hashRanges"][0]["levels"] = json!([]), "a summary is none");
+    check(&|answer| answer["hashRanges"][0]["levels"] = json!([]), "a summary is malformed");
     check(&|answer| answer["hashRanges"][1]["nodes"][0]["size"] = 1.into(), "its summaries do not meet the part");
     // Lengths that do not fit into a number are no way around.
     check(

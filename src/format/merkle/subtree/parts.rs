@@ -1,4 +1,4 @@
-//! Summaries out of what somebody else says.
+//! Summaries from untrusted parts.
 
 use std::str::FromStr;
 
@@ -13,22 +13,24 @@ use crate::format::merkle::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PartsError {
     /// There are other nodes than the levels say.
-    #[error("the levels have other nodes than there are")]
+    #[error("the number of nodes in the levels is wrong")]
     NodeCount,
     /// There is no level, or the last one has not all of its nodes on the left.
     #[error("the last level is empty or has nodes on the right")]
     Top,
-    /// A run that starts the file leaves nothing on the left below its last level, and one that ends it nothing on the
-    /// right.
+    /// A run that starts the file leaves nothing on the left below its last level, and one that
+    /// ends it nothing on the right.
     #[error("a level leaves nodes at an end of the file")]
     End,
 }
 
 impl Subtree {
-    /// The summary with these nodes, as somebody else says: the other end of [`Subtree::nodes`] and [`Subtree::levels`].
+    /// The summary with these untrusted nodes: the inverse of [`Subtree::nodes`] and
+    /// [`Subtree::levels`].
     ///
-    /// Whether it is *true* shows when it is joined with others to a whole file: the hash of one with a false summary is
-    /// that of no file, whatever the falsehood is. The checks here see to that: nothing can be left aside.
+    /// Whether it is *true* shows when it is joined with others to a whole file: with a false
+    /// summary the hash is that of no file. The checks here ensure that every node takes part in
+    /// that hash.
     ///
     /// # Errors
     ///

@@ -248,7 +248,8 @@ fn a_false_summary_never_joins_to_the_hash_of_the_file_it_was_made_up_for() {
     let (all, other) = (chunks(&mut rng, 500, 0.25), chunks(&mut rng, 20, 0.25));
     let expected = file_hash(all.iter().map(|(hash, len)| (hash, *len)));
     let root: Vec<SubtreeNode> = summary(&all, true, true).unwrap().nodes().collect();
-    // The root of the true tree where the start should be, on any level, and something else behind it.
+    // The root of the true tree where the start should be, on any level, and something else behind
+    // it.
     for top in 0..12 {
         let mut levels = vec![(0, 0); top];
         levels.push((1, 0));

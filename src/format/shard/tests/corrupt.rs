@@ -41,7 +41,8 @@ fn prefix_of_a_shard_with_footer_is_whole_from_its_second_bookend() {
     }
 }
 
-/// The bytes of [`sample_bytes`] that have no meaning: reserved fields, and flags that mean nothing.
+/// The bytes of [`sample_bytes`] that have no meaning: reserved fields, and flags that mean
+/// nothing.
 fn ignored() -> Vec<usize> {
     let tail = |record: usize, from: usize, to: usize| (48 * record + from)..(48 * record + to);
     [
@@ -79,8 +80,8 @@ fn every_field_that_is_changed_is_refused_or_shows_in_the_value_unless_it_is_res
     let bytes = sample_bytes();
     let ignored = ignored();
     for index in 0..bytes.len() {
-        // All bits, and the lowest: a term or a chunk that is one byte longer must not get past either. The top byte of
-        // a chunk's flags has seven bits without meaning.
+        // All bits, and the lowest: a term or a chunk that is one byte longer must not get past
+        // either. The top byte of a chunk's flags has seven bits without meaning.
         for change in [0xff, 0x01, 0x80] {
             let mut changed = bytes.clone();
             changed[index] ^= change;
@@ -93,7 +94,8 @@ fn every_field_that_is_changed_is_refused_or_shows_in_the_value_unless_it_is_res
 
 #[test]
 fn every_number_that_is_changed_in_length_or_place_is_refused() {
-    // Lengths and offsets in the xorb section depend on each other: no single change of one is possible.
+    // Lengths and offsets in the xorb section depend on each other: no single change of one is
+    // possible.
     let bytes = sample_bytes();
     let fields = [(9, 36), (9, 40), (10, 32), (10, 36), (11, 32), (11, 36), (13, 36), (14, 36), (14, 40), (15, 32)];
     for (record, field) in fields {

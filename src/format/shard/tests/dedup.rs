@@ -38,7 +38,8 @@ fn every_proper_prefix_of_an_answer_is_refused_and_so_is_a_byte_more() {
 fn every_field_of_an_answer_that_is_changed_is_refused_or_shows_unless_it_is_an_offset_or_reserved() {
     let bytes = answer();
     let (good, footer_at) = (parse_dedup_answer(&bytes).unwrap(), bytes.len() - 200);
-    // Of the footer: offsets of sections and tables, reserved bytes and sums. Of xorbs and chunks: see `corrupt`.
+    // Of the footer: offsets of sections and tables, reserved bytes and sums. Of xorbs and chunks:
+    // see `corrupt`.
     let is_ignored = |index: usize| match index.checked_sub(footer_at) {
         Some(at) => (8..72).contains(&at) || (120..192).contains(&at),
         None => match (index / 48, index % 48) {

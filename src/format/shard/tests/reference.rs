@@ -1,4 +1,5 @@
-//! The public sample data of the Xet specification: one file of 63.5 MB as 796 chunks of one xorb, and its shard.
+//! The public sample data of the Xet specification: one file of 63.5 MB as 796 chunks of one xorb,
+//! and its shard.
 
 use std::path::PathBuf;
 

@@ -5,7 +5,8 @@ use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::tests::{Kind, Noise};
 use crate::format::xorb::{FooterError, FooterField, Splitter, Verifier, XorbError, XorbErrorClass, XorbErrorKind};
 
-/// What verifying a body gives that is not the xorb it was made from: an error, or a xorb of another hash.
+/// What verifying a body gives that is not the xorb it was made from: an error, or a xorb of
+/// another hash.
 fn is_refused(body: &[u8], hash: XorbHash) -> bool {
     verify(body).map_or(true, |xorb| xorb.hash() != hash)
 }
@@ -84,7 +85,8 @@ fn every_other_value_of_every_footer_byte_but_the_nonce_is_refused_at_its_field(
                 assert!(is_refused(&body, xorb.xorb().hash()), "byte {index}");
                 let error = verify(&body).unwrap_err();
                 let last = match index - start {
-                    // A mark that begins with 0 is read as a chunk header, and it is the scheme that gives it away.
+                    // A mark that begins with 0 is read as a chunk header, and it is the scheme
+                    // that gives it away.
                     0 => start + 4,
                     // The other version exists; what follows is not of it.
                     7 => start + 40,
@@ -108,12 +110,12 @@ fn errors_read_as_a_place_and_a_sentence() {
     check(b"", "byte 0: the body is empty");
     check(&body[..3], "chunk 0 at byte 3: the body ends after 3 of the 8 bytes of a chunk header");
     check(b"\0\x05\0\0\x01\x05\0\0hello", "chunk 0 at byte 8: 0x6c6c6568 is not the magic number of an LZ4 frame");
-    check(b"\x01\x05\0\0\0\x05\0\0hello", "chunk 0 at byte 0: chunk header version 1 is not supported, only 0 is");
+    check(b"\x01\x05\0\0\0\x05\0\0hello", "chunk 0 at byte 0: chunk header version 1 is not supported, only 0");
 
     let mut footed = with_footer(&xorb, Version::V1);
     footed[xorb.bytes().len() + 52 + 32] ^= 1;
     let place = xorb.bytes().len() + 52 + 32;
-    check(&footed, &format!("byte {place}: the hash of chunk 1 of the footer is not what the chunks give"));
+    check(&footed, &format!("byte {place}: the hash of chunk 1 of the footer does not match the chunks"));
     footed.truncate(place);
     check(&footed, &format!("byte {place}: the body ends after 84 of the 296 bytes of the footer"));
 }

@@ -1,4 +1,5 @@
-//! Walks the tables of `docs/xorb-errors.md`: breaks a xorb in every way that they name and compares the answer.
+//! Walks the tables of `docs/xorb-errors.md`: breaks a xorb in every way that they name and
+//! compares the answer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +28,8 @@ struct Row<'a> {
 /// One broken body: what it is called, where the blame belongs, and the body with its limit.
 struct Case {
     name: Words,
-    /// What the offset points to, in words and as a number; `None` where nothing is wrong with the format.
+    /// What the offset points to, in words and as a number; `None` where nothing is wrong with the
+    /// format.
     blame: Option<(Words, u64)>,
     body: Vec<u8>,
     max_len: u64,
@@ -213,7 +215,8 @@ impl Sample {
         };
         let header = ChunkHeader::parse(self.xorb.bytes()[record.start..].first_chunk().unwrap()).unwrap();
         let other = if header.scheme == Scheme::Lz4 { Scheme::ByteGroupedLz4 } else { Scheme::Lz4 };
-        // The end mark is the last word of the frame; without its last byte it is missing from where it begins.
+        // The end mark is the last word of the frame; without its last byte it is missing from
+        // where it begins.
         push("header-payload-less", "end of the payload", record.end - 4, &|header| header.payload_len -= 1);
         if record.end < self.xorb.bytes().len() {
             push("header-payload-more", "end of the frame", record.end, &|header| header.payload_len += 1);

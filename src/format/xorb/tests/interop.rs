@@ -1,4 +1,5 @@
-//! Against the official crate: what it builds we take, what we build it takes, and both call it the same.
+//! Against the official crate: what it builds we take, what we build it takes, and both call it the
+//! same.
 
 use std::io::Cursor;
 
@@ -32,7 +33,8 @@ fn their_chunks(chunks: &[Vec<u8>]) -> RawXorbData {
     RawXorbData::from_chunks(&chunks, vec![0])
 }
 
-/// The xorb of these chunks as the official crate serializes it; a scheme per chunk is chosen where it is `Auto`.
+/// The xorb of these chunks as the official crate serializes it; a scheme per chunk is chosen where
+/// it is `Auto`.
 fn their_xorb(chunks: &[Vec<u8>], scheme: CompressionScheme, footer: bool) -> SerializedXorbObject {
     SerializedXorbObject::from_xorb_with_compression(their_chunks(chunks), scheme, footer, 1).unwrap()
 }
@@ -142,7 +144,8 @@ fn footer_of_version_0_is_the_one_that_the_official_crate_writes() {
 
 #[test]
 fn largest_xorb_of_incompressible_data_with_a_footer_is_taken_from_an_old_client() {
-    // 8192 chunks of 8 KiB: raw exactly 64 MiB, serialized 64 KiB more, and the longest footer there is.
+    // 8192 chunks of 8 KiB: raw exactly 64 MiB, serialized 64 KiB more, and the longest footer
+    // there is.
     let noise = Noise::new(1).bytes(8_192 + 8_192);
     let chunks: Vec<_> = (0..8_192).map(|start| noise[start..start + 8_192].to_vec()).collect();
     let theirs = their_xorb(&chunks, CompressionScheme::None, true);

@@ -1,4 +1,5 @@
-//! Tests of xorbs: what is taken, what is refused, where the blame is put, and that pieces make no difference.
+//! Tests of xorbs: what is taken, what is refused, where the blame is put, and that pieces make no
+//! difference.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -11,8 +12,8 @@ mod corruption;
 mod docs_table;
 mod interop;
 mod layout;
-mod loose;
 mod pieces;
+mod unpacked;
 
 use super::footer::{self, Version};
 use super::{BuiltXorb, VerifiedXorb, Verifier, XorbBuilder, XorbError, verify};
@@ -54,7 +55,8 @@ fn with_footer(xorb: &BuiltXorb, version: Version) -> Vec<u8> {
     body
 }
 
-/// What a verifier makes of a body that arrives in these pieces: the frames that it gave out, and how it ended.
+/// What a verifier makes of a body that arrives in these pieces: the frames that it gave out, and
+/// how it ended.
 fn verify_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Vec<u8>, Result<VerifiedXorb, XorbError>) {
     let mut verifier = Verifier::new(MAX_XORB_BODY_LEN);
     let mut frames = Vec::new();

@@ -12,7 +12,7 @@ use crate::format::FileHash;
 use crate::index::migrate::{SQLITE, migrator};
 use crate::index::{FileRecord, Limits, Measure, Registered, RestoredFile, Usage};
 
-suite! {
+suite_in_steps! {
     what_is_kept_is_what_there_is_after_anything
 }
 

@@ -7,7 +7,7 @@ use rand::RngExt;
 
 use super::support::{Noted, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
 use crate::blob::{BlobKey, BlobStore};
-use crate::format::xorb::Loosener;
+use crate::format::xorb::Unpacker;
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::index::FileRecord;
 use crate::rca::Writer;
@@ -118,14 +118,14 @@ async fn a_file_that_is_no_backup_is_refused_by_both_and_not_touched() {
     let store = Store::new().await;
     let zeros = [0; 5000];
     let cases: [(SharedFile, &str); 7] = [
-        (SharedFile::of(b"somebody's letter, long enough to be anything".to_vec()), "not a backup"),
+        (SharedFile::of(b"somebody's letter, long enough to be anything".to_vec()), "not a zorb backup"),
         // For the format this is an empty archive.
-        (SharedFile::of(zeros.to_vec()), "not a backup"),
-        (SharedFile::of([&zeros[..2], b"a picture"].concat()), "not a backup"),
-        (SharedFile::of(Vec::new()), "not a backup"),
-        (archive_of(&[("photos/1", b"x")]), "not a backup"),
-        (archive_of(&[("zorb-backup/2", b"x")]), "another version"),
-        (SharedFile::of(vec![0xff; 100]), "not a backup"),
+        (SharedFile::of(zeros.to_vec()), "not a zorb backup"),
+        (SharedFile::of([&zeros[..2], b"a picture"].concat()), "not a zorb backup"),
+        (SharedFile::of(Vec::new()), "not a zorb backup"),
+        (archive_of(&[("photos/1", b"x")]), "not a zorb backup"),
+        (archive_of(&[("zorb-backup/2", b"x")]), "another format version"),
+        (SharedFile::of(vec![0xff; 100]), "not a zorb backup"),
     ];
     for (index, (archive, expected)) in cases.into_iter().enumerate() {
         let before = archive.bytes();
@@ -149,10 +149,10 @@ async fn a_blob_that_this_version_does_not_know_is_an_error_and_not_skipped() {
 }
 
 fn xorb_page(hash: XorbHash, xorb: &Xorb) -> Vec<u8> {
-    let mut loosener = Loosener::new(0);
-    loosener.push(xorb.bytes()).unwrap();
-    let (_, loose) = loosener.finish().unwrap();
-    page(|page| page.push_xorb(hash, loose))
+    let mut unpacker = Unpacker::new(0);
+    unpacker.push(xorb.bytes()).unwrap();
+    let (_, unpacked) = unpacker.finish().unwrap();
+    page(|page| page.push_xorb(hash, unpacked))
 }
 
 fn page(fill: impl FnOnce(&mut Page)) -> Vec<u8> {

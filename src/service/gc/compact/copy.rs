@@ -60,7 +60,8 @@ impl Running<'_> {
         if self.cas.publish_copy(copy, self.presence).await? && self.endow(hash, rewrite, sources).await? {
             self.done.made.add(len);
         } else {
-            tracing::info!(xorb = %hash, "a xorb that compaction makes is being published or deleted; the next run tries again");
+            tracing::info!(xorb = %hash, "a target xorb of compaction is being published or deleted; the next run \
+                tries again");
             self.done.failed += sources.len() as u64;
         }
         Ok(())
@@ -129,7 +130,7 @@ impl Running<'_> {
         if is_damaged {
             self.done.damaged += 1;
         } else {
-            tracing::info!(%xorb, "a xorb could not be copied; the next run tries again");
+            tracing::info!(%xorb, "cannot copy a xorb; the next run tries again");
             self.done.failed += 1;
         }
         Ok(())
@@ -171,7 +172,7 @@ fn blame(xorb: XorbHash, error: ReadError) -> Result<Copied, StoreError> {
     match error {
         ReadError::Store(StoreError::Blob(error)) if is_of_blob(&error) => {}
         ReadError::Store(error) => return Err(error),
-        other => tracing::debug!(%xorb, error = %chain(&other), "a xorb cannot be copied"),
+        other => tracing::debug!(%xorb, error = %chain(&other), "cannot copy a xorb"),
     }
     Ok(Copied::Spoilt(xorb))
 }

@@ -59,7 +59,7 @@ impl Cas {
         match self.plan_compaction(policy, min_live).await {
             Ok(plan) => Ok(self.compact(plan, presence, pace).await),
             Err(doubt) => {
-                self.metrics.collection.doubts.inc();
+                self.metrics.collection.aborted.inc();
                 Err(doubt)
             }
         }
@@ -73,7 +73,7 @@ impl Cas {
         let result = running.run(&plan).await;
         let Running { mut done, .. } = running;
         if let Err(error) = result {
-            tracing::warn!(error = %chain(&error), "a compaction has ended early; the next one goes on");
+            tracing::warn!(error = %chain(&error), "compaction stopped early; the next run continues");
             done.failed += 1;
             done.failure = Some(error);
         }

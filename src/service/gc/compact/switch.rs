@@ -113,7 +113,7 @@ impl Running<'_> {
         }
         let (range_hashes, contents) = self.prove(file, &terms, contents).await?;
         if range_hashes.is_none() {
-            tracing::error!(%file, "the index contradicts itself, or a new xorb is gone; this file keeps its terms");
+            tracing::error!(%file, "index inconsistent, or a new xorb was removed; the file keeps its terms");
             self.done.failed += 1;
             return Ok(contents);
         }
@@ -170,7 +170,7 @@ impl Running<'_> {
                 }
                 Ok(Switched::Unfit(xorb)) => {
                     noted.withdraw().await;
-                    tracing::warn!(%xorb, "a new xorb has turned out to be damaged, or is gone; files keep their old ones");
+                    tracing::warn!(%xorb, "a new xorb is damaged or was removed; files keep their old xorbs");
                     self.moves.retain(|_, moves| moves.to != xorb);
                     self.done.failed += batch.take_out(|file| file.terms.iter().any(|term| term.xorb == xorb));
                 }

@@ -7,6 +7,10 @@ use super::{FaultyIndex, index_error};
 use crate::index::{IndexError, Measure, RepoUsage, Usage};
 
 impl Measure for FaultyIndex {
+    fn longest_write(&self) -> std::time::Duration {
+        self.inner.longest_write()
+    }
+
     fn repo_usage(&self, repo: String) -> BoxFuture<'_, Result<Usage, IndexError>> {
         self.faults.around("repo_usage", self.inner.repo_usage(repo), index_error).boxed()
     }

@@ -13,8 +13,8 @@ use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::sqlite::weakened::Checks;
 use crate::index::{
-    Collect, DedupHit, FileRow, Index, IndexError, NewXorb, Reader, Registered, Registration, RemovedClaims, Staging,
-    TermPage, Ticket, XorbLife, XorbState,
+    Begun, Collect, Cursor, DedupHit, Entered, FileRow, Index, IndexError, NewXorb, Reader, RegisterIndex, Registered,
+    Registration, RemovedClaims, Staging, TermPage, Ticket, XorbLife, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -111,6 +111,12 @@ guards! {
     SwitchRefers,
     /// A file still refers to old xorbs of which it needs something else.
     SwitchKeepsWhatIsNamed,
+    /// What a step of a registration has written is hidden until all of it is published.
+    StepHides,
+    /// What a step has written of a file keeps its xorbs.
+    StepRefers,
+    /// A start abandons the registrations that were being written.
+    StartAbandons,
     /// What different people have uploaded does not come together in one new xorb.
     CompactionGroupsOwners,
 }
@@ -250,6 +256,41 @@ impl Weakness {
             }
         }
         Ok(registered)
+    }
+
+    pub(in crate::service::tests) async fn enter_files(
+        &self,
+        index: &SqliteIndex,
+        begun: Begun,
+        registration: &Registration,
+        from: Cursor,
+    ) -> Result<Entered, IndexError> {
+        let entered = index.enter_files(begun, registration, from).await?;
+        if self.lacks(Guard::StepHides) {
+            for sql in [
+                "UPDATE files SET registration = 0 * ?2 WHERE registration > 0 AND ?1 IS NOT NULL",
+                "UPDATE file_repos SET registration = 0 * ?2 WHERE registration > 0 AND ?1 IS NOT NULL",
+            ] {
+                index.spoil_at(sql, &[], 0).await?;
+            }
+        }
+        if self.lacks(Guard::StepRefers) {
+            let sql = "DELETE FROM xorb_files WHERE ?1 IS NOT NULL AND file_id IN \
+                 (SELECT id FROM files WHERE registration IN (SELECT id + 0 * ?2 FROM hidden))";
+            index.spoil_at(sql, &[], 0).await?;
+        }
+        Ok(entered)
+    }
+
+    pub(in crate::service::tests) async fn abandon_registrations(
+        &self,
+        index: &SqliteIndex,
+        id: Option<i64>,
+    ) -> Result<u64, IndexError> {
+        if id.is_none() && self.lacks(Guard::StartAbandons) {
+            return Ok(0);
+        }
+        index.abandon_registrations(id).await
     }
 
     pub(in crate::service::tests) async fn find_dedup(

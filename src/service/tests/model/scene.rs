@@ -28,6 +28,12 @@ pub(super) const LOCKED: &[&str] = &[
     "claimed_files",
     "owned_xorbs",
     "register",
+    "begin_registration",
+    "enter_files",
+    "publish_registration",
+    "enter_dedup",
+    "abandon_registrations",
+    "clear_registration",
     "remove_claims",
 ];
 

@@ -38,7 +38,7 @@ fn names_that_lead_out_are_refused_one_by_one_and_the_others_are_extracted() {
         std::fs::remove_dir_all(folder.path("out")).unwrap();
     }
     // Asked for by name they are refused as well, and `cat` still has them.
-    extract(&folder, &["--", "../up"]).failed(1, &["cannot extract `../up`: its name is no place for a file"]);
+    extract(&folder, &["--", "../up"]).failed(1, &["cannot extract `../up`: its name is not usable as a path"]);
     assert_eq!(folder.zorb(&["rca", "cat", "a", "../up"]).ok().stdout, b"evil");
 }
 
@@ -55,8 +55,8 @@ fn folders_are_not_entered_through_links_and_links_are_never_written_through() {
     symlink("../outside", folder.path("out/dir")).unwrap();
     symlink("../outside/target", folder.path("out/file")).unwrap();
     symlink("../outside/new", folder.path("out/dangling")).unwrap();
-    let complaint = "cannot extract `dir/x`: dir is there, and is a link or a file";
-    extract(&folder, &[]).failed(1, &[complaint, "cannot extract `file`: file is there already", "4 blobs could not"]);
+    let complaint = "cannot extract `dir/x`: dir exists and is a link or a file";
+    extract(&folder, &[]).failed(1, &[complaint, "cannot extract `file`: file already exists", "4 blobs could not"]);
     assert_eq!(folder.read("out/b/c"), b"good");
     // With --force the link itself makes room, what it led to stays; a folder is still none.
     extract(&folder, &["--force"]).failed(1, &[complaint, "2 blobs could not"]);
@@ -78,7 +78,7 @@ fn the_folder_itself_may_be_a_link_since_whoever_typed_it_has_chosen_it() {
     extract(&folder, &[]).ok();
     assert_eq!(folder.read("real/x"), b"x");
     folder.write("file", b"");
-    folder.zorb(&["rca", "extract", "a", "-C", "file"]).failed(1, &["cannot write to the folder file"]);
+    folder.zorb(&["rca", "extract", "a", "-C", "file"]).failed(1, &["cannot write to the directory file"]);
 }
 
 #[test]

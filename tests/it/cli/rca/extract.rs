@@ -20,9 +20,10 @@ fn files_come_out_as_they_went_in_and_of_equal_names_the_last() {
 
     // Into this folder, some of them, with a name that is not there.
     let ran = folder.zorb(&["rca", "extract", "a", "sub/b", "sub/c", "a.txt", "sub/b", "--json"]);
-    let ran = ran.failed(1, &["cannot extract `sub/c`: the archive has no such blob", "1 blob could not be extracted"]);
+    let ran =
+        ran.failed(1, &["cannot extract `sub/c`: blob not found in the archive", "1 blob could not be extracted"]);
     let row = |name: &str, length: u64| json!({ "name": name, "length": length, "error": null });
-    let missing = json!({ "name": "sub/c", "length": null, "error": "the archive has no such blob" });
+    let missing = json!({ "name": "sub/c", "length": null, "error": "blob not found in the archive" });
     let last = json!({ "extracted": 2, "failed": 1, "content_len": 4 });
     assert_eq!(ran.records(), [missing, row("a.txt", 3), row("sub/b", 1), last]);
     assert_eq!(
@@ -39,10 +40,10 @@ fn what_is_there_already_is_replaced_only_with_force() {
     folder.write("out/one", b"mine");
     let extract = |more: &[&str]| folder.zorb(&[&["rca", "extract", "a", "-C", "out"], more].concat());
     let complaints = [
-        "cannot extract `one`: one is there already; --force replaces files",
-        "cannot extract `dir`: dir is there already",
+        "cannot extract `one`: one already exists; --force replaces files",
+        "cannot extract `dir`: dir already exists",
         // A blob of the same archive is in its way.
-        "cannot extract `two/below`: two is there, and is a link or a file",
+        "cannot extract `two/below`: two exists and is a link or a file",
         "3 blobs could not be extracted",
     ];
     extract(&[]).failed(1, &complaints);
@@ -61,7 +62,7 @@ fn of_a_damaged_archive_what_is_vouched_for_is_extracted() {
     bytes[9] ^= 1;
     folder.write("a", &bytes);
     let ran = folder.zorb(&["rca", "extract", "a", "-C", "out"]);
-    ran.failed(1, &["a is damaged", "left out, since no hash vouches for more: 1 blob before the damage"]);
+    ran.failed(1, &["a is damaged", "left out, not verifiable: 1 blob before the damage"]);
     assert_eq!(folder.read("out/one"), b"first");
     assert!(!folder.path("out/two").exists());
 }

@@ -68,8 +68,8 @@ fn cat_writes_the_last_blob_of_a_name_or_the_one_at_an_index_and_nothing_unverif
     assert_eq!(cat(&["--index", "0"]).ok().stdout, b"first");
     assert!(cat(&["long"]).ok().stdout == long);
     assert_eq!(cat(&[""]).ok().stdout, b"no name");
-    assert!(cat(&["two"]).failed(1, &["a has no blob two"]).stdout.is_empty());
-    cat(&["--index", "4"]).failed(1, &["a has 4 blobs, numbered from 0; 4 goes past them"]);
+    assert!(cat(&["two"]).failed(1, &["no blob two in a"]).stdout.is_empty());
+    cat(&["--index", "4"]).failed(1, &["a has 4 blobs, numbered from 0; 4 exceeds them"]);
 
     std::fs::remove_file(folder.path("a")).unwrap();
     damaged(&folder);
@@ -77,10 +77,10 @@ fn cat_writes_the_last_blob_of_a_name_or_the_one_at_an_index_and_nothing_unverif
     assert_eq!(cat(&["two"]).failed(1, &["a is damaged"]).stdout, b"second");
     assert_eq!(cat(&["--index", "2"]).failed(1, &["a is damaged"]).stdout, b"a later one");
     for which in [&["three"][..], &["--index", "3"]] {
-        let ran = cat(which).failed(1, &["a is damaged, and no hash vouches for that blob any more"]);
+        let ran = cat(which).failed(1, &["a is damaged before that blob; its hash cannot be verified"]);
         assert!(ran.stdout.is_empty());
     }
-    cat(&["four"]).failed(1, &["a has no blob four before its damage"]);
+    cat(&["four"]).failed(1, &["no blob four in a before its damage"]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn whatever_is_no_archive_or_not_there_is_named_in_one_sentence() {
     for verb in [&["ls"][..], &["verify"], &["extract"], &["cat", "--index=0"]] {
         let run = |file: &str| folder.zorb(&[&["rca"], verb, &[file]].concat());
         run("missing").failed(1, &["cannot read missing: No such file"]);
-        run("folder").failed(1, &["cannot read folder: it is a folder"]);
+        run("folder").failed(1, &["cannot read folder: is a directory"]);
         let ran = run("text");
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 1), "{ran:?}");
     }
@@ -128,5 +128,5 @@ fn an_archive_can_be_listed_from_a_pipe_and_garbage_behind_it_is_no_damage() {
     archive(&folder, &[("one", b"first")]);
     let bytes = [folder.read("a"), b"half an append".to_vec()].concat();
     let text = folder.zorb_with_stdin(&["rca", "verify", "-"], &bytes).ok().text();
-    assert_eq!(text, "ok -  1 blob in 1 session, 5 B; an interrupted append behind them\n");
+    assert_eq!(text, "ok -  1 blob in 1 session, 5 B; followed by an interrupted append\n");
 }

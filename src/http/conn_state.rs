@@ -1,21 +1,23 @@
-//! The socket under a connection: what a client takes, how fast, and for how long it keeps the server waiting.
+//! The socket under a connection, and the state that only the socket knows:
 //!
-//! Five things are known here and nowhere else, because only the socket knows them:
-//!
-//! * *The client does not take what it asked for.* Only the time that the server waits for it counts, as with bodies of
-//!   requests: `stall` of grace, and then as long as the bytes that it has taken of this answer are worth. What the
-//!   kernel has room for is taken at once, whoever is at the other end.
-//! * *Others wait for what its answer takes.* Then the slowest answers are cut at once ([`Transfer`]).
-//! * *A piece has gone out.* Its turn ([`Turn`]) is over when the kernel has all of it. While the kernel takes no more
-//!   because the client is slow it is given back: a turn is for work of this machine, and never waits for a client. What
-//!   is left of the piece goes out in a turn again, for a hundred clients that take a little at the same moment are as
-//!   much work as a hundred that ask.
-//! * *Something has arrived.* Bodies of uploads are read in turns ([`arrival`]), which are asked for then and not before.
-//! * *Nothing has been asked yet* when the server stops: then half a head is as good as none, and the connection ends.
+//! * *The client reads too slowly.* Only the time that the server waits for the client counts, as
+//!   with request bodies: `stall` of grace, plus the time that the received bytes of this response
+//!   are worth at the minimum rate. The kernel's send buffer takes its bytes at once in any case.
+//! * *Others wait for the budget of its response.* Then the slowest responses are cut at once
+//!   ([`Transfer`]).
+//! * *A piece was sent.* Its permit ([`Permit`]) is released when the kernel has all of it. While
+//!   the kernel takes no more because the client is slow, the permit is returned: permits are for
+//!   work of this machine and never wait for a client. The rest of the piece is sent with a new
+//!   permit, because a hundred clients that read a little at the same time are as much work as a
+//!   hundred requests.
+//! * *The socket is readable.* Bodies of uploads are read with permits ([`receive_gate`]), which
+//!   are acquired then and not before.
+//! * *No request has begun* when the server stops: then the connection is closed, even within a
+//!   request head.
 
 mod activity;
-mod arrival;
 mod piece;
+mod receive_gate;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -33,40 +35,40 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use self::activity::Activity;
 pub(super) use self::activity::{Answering, InFlight};
-use self::arrival::Arrival;
-pub(super) use self::arrival::Arriving;
-use self::piece::PieceTurn;
+use self::piece::PiecePermit;
+pub(super) use self::receive_gate::Arriving;
+use self::receive_gate::ReceiveGate;
 use super::Pace;
-use crate::runtime::fair::{Paused, Turn};
+use crate::runtime::fair::{Paused, Permit};
 use crate::service::Transfer;
 
-/// Bytes from which on a connection gets no other piece until those before are out. Less, like the heads of the parts of an answer with
-/// many ranges, goes out together.
+/// A connection with this many unsent bytes gets no other piece. Less, like the part headers of a
+/// response with many ranges, is sent together.
 const MAX_AHEAD_LEN: u64 = 64 << 10;
 
 /// What the handlers of a connection and its socket tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Outlet {
-    turn: PieceTurn,
+pub(super) struct ConnState {
+    permit: PiecePermit,
     /// Whether there is a connection.
     is_watched: AtomicBool,
     /// Bytes that the connection was given and that are not out yet, as far as is known.
     unsent_len: AtomicU64,
     /// Who waits until they are.
     sent: AtomicWaker,
-    arrival: Arrival,
+    receive_gate: ReceiveGate,
     /// Requests whose head has arrived.
     request_count: AtomicU64,
     activity: Activity,
-    /// The progress of the answer that is being sent, where it takes what others may wait for.
+    /// The progress of the current response, if it holds a budget that others may wait for.
     transfer: Mutex<Option<Arc<Transfer>>>,
     /// Clients that were cut off because they took too little; there is one at most.
     is_cut_off: AtomicBool,
 }
 
-impl Outlet {
-    /// A request has arrived. `None` where the connection is about to end: nothing may be begun that its client would not be
-    /// told of.
+impl ConnState {
+    /// A request has arrived. `None` where the connection is about to end: nothing may be begun
+    /// that its client would not be told of.
     pub(super) fn begin(self: &Arc<Self>) -> Option<InFlight> {
         let in_flight = InFlight::begin(self)?;
         self.request_count.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +85,7 @@ impl Outlet {
         &self.activity
     }
 
-    /// An answer is being sent, whose progress is noted here.
+    /// A response is being sent, whose progress is recorded here.
     pub(super) fn send(&self, transfer: Option<Arc<Transfer>>) {
         *self.transfer.lock().unwrap_or_else(PoisonError::into_inner) = transfer;
     }
@@ -92,23 +94,24 @@ impl Outlet {
         self.transfer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps the turn of a piece of so many bytes until that is out.
-    pub(super) fn hold(&self, turn: Turn, len: usize) {
+    /// Keeps the permit of a piece of so many bytes until that is out.
+    pub(super) fn hold(&self, permit: Permit, len: usize) {
         if self.is_watched.load(Ordering::Relaxed) {
             self.unsent_len.fetch_add(len as u64, Ordering::Relaxed);
         }
-        self.turn.hold(turn);
+        self.permit.hold(permit);
     }
 
-    /// Everything is out: ends the turn.
+    /// Everything is out: ends the permit.
     fn release(&self) {
-        self.turn.release();
+        self.permit.release();
         self.unsent_len.store(0, Ordering::Relaxed);
         self.sent.wake();
         self.activity.flushed();
     }
 
-    /// Waits until the connection may be given something again, unless there is none, and ends the turn of the piece before.
+    /// Waits until the connection may be given something again, unless there is none, and ends the
+    /// permit of the piece before.
     pub(super) async fn sent(&self) {
         poll_fn(|context| {
             self.sent.register(context.waker());
@@ -116,12 +119,13 @@ impl Outlet {
             if is_full { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
-        self.turn.release();
+        self.permit.release();
     }
 
-    /// Reads what arrives in turns like this one, or, without one, as much at once as the result is told to, as long as that lives.
-    pub(super) fn receive(self: Arc<Self>, turn: Option<Paused>) -> Arriving {
-        Arriving::new(self, turn)
+    /// Reads what arrives in permits like this one, or, without one, as much at once as the result
+    /// is told to, as long as that lives.
+    pub(super) fn receive(self: Arc<Self>, permit: Option<Paused>) -> Arriving {
+        Arriving::new(self, permit)
     }
 
     /// Whether the client was cut off because it took too little.
@@ -132,7 +136,8 @@ impl Outlet {
 
 /// What a connection goes over.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when the kernel may take bytes. After a write that had to wait, not before it has said so.
+    /// Ready when the kernel may take bytes. After a write that had to wait, not before it has said
+    /// so.
     fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// The same for bytes that have arrived, or their end.
@@ -149,14 +154,14 @@ impl Socket for TcpStream {
     }
 }
 
-/// A socket with an [`Outlet`].
-pub(super) struct Watched<S> {
+/// A socket whose reads and writes are paced.
+pub(super) struct PacedStream<S> {
     socket: S,
-    outlet: Arc<Outlet>,
+    conn: Arc<ConnState>,
     pace: Pace,
     /// Cancelled when the server is told to stop.
     stopping: CancellationToken,
-    /// Of the answer that is being sent.
+    /// Of the current response.
     answer: Answer,
     wait: Option<Wait>,
 }
@@ -171,10 +176,10 @@ struct Answer {
 /// The client is being waited for.
 struct Wait {
     since: Instant,
-    /// How long of that it was the client who waited, for its turn.
+    /// How much of that the client waited for a permit.
     lost: Duration,
     deadline: Pin<Box<Sleep>>,
-    /// Ready when others wait for what its answer takes.
+    /// Ready when others wait for the budget of its response.
     cut_off: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
@@ -190,10 +195,10 @@ impl Wait {
     }
 }
 
-impl<S: Socket> Watched<S> {
-    pub(super) fn new(socket: S, outlet: Arc<Outlet>, pace: Pace, stopping: CancellationToken) -> Self {
-        outlet.is_watched.store(true, Ordering::Relaxed);
-        Self { socket, outlet, pace, stopping, answer: Answer::default(), wait: None }
+impl<S: Socket> PacedStream<S> {
+    pub(super) fn new(socket: S, conn: Arc<ConnState>, pace: Pace, stopping: CancellationToken) -> Self {
+        conn.is_watched.store(true, Ordering::Relaxed);
+        Self { socket, conn, pace, stopping, answer: Answer::default(), wait: None }
     }
 
     pub(super) const fn socket(&self) -> &S {
@@ -206,26 +211,27 @@ impl<S: Socket> Watched<S> {
         (self.pace.idle + earned).saturating_sub(self.answer.waited).min(self.pace.idle)
     }
 
-    /// Gets the turn of a piece again when its client takes something again.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Gets the permit of a piece again when its client takes something again.
+    fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.wait.is_none() {
             return Poll::Ready(Ok(()));
         }
-        // Asked, and not tried: hyper tries several times in a row, each of which would take a turn for nothing and be back
-        // at once.
-        if self.outlet.turn.is_paused() && self.socket.poll_write_ready(context).is_pending() {
+        // Polled instead of tried: hyper tries several times in a row, and each attempt would take
+        // a permit for nothing and return at once.
+        if self.conn.permit.is_paused() && self.socket.poll_write_ready(context).is_pending() {
             return self.account(context, Poll::Pending).map_ok(drop);
         }
-        let lost = ready!(self.outlet.turn.poll_resume(context));
+        let lost = ready!(self.conn.permit.poll_resume(context));
         if let Some(wait) = &mut self.wait {
             wait.lost += lost;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// What has come of a write, or an error when the client has taken nothing, or too little, for too long.
+    /// What has come of a write, or an error when the client has taken nothing, or too little, for
+    /// too long.
     fn account(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        let number = self.outlet.request_count.load(Ordering::Relaxed);
+        let number = self.conn.request_count.load(Ordering::Relaxed);
         if number != self.answer.number {
             self.answer = Answer { number, ..Answer::default() };
         }
@@ -235,48 +241,48 @@ impl<S: Socket> Watched<S> {
             }
             let len = written.as_ref().map_or(0, |len| *len as u64);
             self.answer.taken_len += len;
-            if let Some(transfer) = self.outlet.transfer() {
+            if let Some(transfer) = self.conn.transfer() {
                 transfer.moved(len);
             }
             return Poll::Ready(written);
         }
-        self.outlet.turn.pause();
+        self.conn.permit.pause();
         if self.wait.is_none() {
             let since = Instant::now();
             let deadline = Box::pin(sleep_until(since + self.patience()));
-            let cut_off = self.outlet.transfer().map(|transfer| Box::pin(transfer.cut_off()));
+            let cut_off = self.conn.transfer().map(|transfer| Box::pin(transfer.cut_off()));
             self.wait = Some(Wait { since, lost: Duration::ZERO, deadline, cut_off });
         }
         let is_over = self.wait.as_mut().is_some_and(|wait| wait.poll_end(context).is_ready());
         if !is_over {
             return Poll::Pending;
         }
-        self.outlet.is_cut_off.store(true, Ordering::Relaxed);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes too little of its answer")))
+        self.conn.is_cut_off.store(true, Ordering::Relaxed);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads the response too slowly")))
     }
 }
 
-impl<S: Socket> AsyncRead for Watched<S> {
+impl<S: Socket> AsyncRead for PacedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.outlet.request_count.load(Ordering::Relaxed) == 0 && self.stopping.is_cancelled() {
+        if self.conn.request_count.load(Ordering::Relaxed) == 0 && self.stopping.is_cancelled() {
             // The end of what the client sends, as far as the server is concerned.
             return Poll::Ready(Ok(()));
         }
-        ready!(self.outlet.arrival.poll_begin(&self.socket, context))?;
-        let max_len = self.outlet.arrival.max_len();
+        ready!(self.conn.receive_gate.poll_begin(&self.socket, context))?;
+        let max_len = self.conn.receive_gate.max_len();
         let read = Pin::new(&mut (&mut self.socket).take(max_len)).poll_read(context, buffer);
-        self.outlet.arrival.end();
+        self.conn.receive_gate.end();
         read
     }
 }
 
-impl<S: Socket> AsyncWrite for Watched<S> {
+impl<S: Socket> AsyncWrite for PacedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_turn(context))?;
+        ready!(self.poll_permit(context))?;
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.account(context, written)
     }
@@ -286,7 +292,7 @@ impl<S: Socket> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_turn(context))?;
+        ready!(self.poll_permit(context))?;
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
         self.account(context, written)
     }
@@ -297,20 +303,20 @@ impl<S: Socket> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Called when everything was written.
-        self.outlet.release();
+        self.conn.release();
         Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outlet.release();
+        self.conn.release();
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 
-impl<S> Drop for Watched<S> {
+impl<S> Drop for PacedStream<S> {
     fn drop(&mut self) {
-        self.outlet.release();
-        self.outlet.arrival.forget();
+        self.conn.release();
+        self.conn.receive_gate.forget();
     }
 }
 

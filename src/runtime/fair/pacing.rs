@@ -1,8 +1,9 @@
-//! Room for who asks for little: a crowd gets its turns at a pace while others ask as well.
+//! Pacing: a tenant with a burst gets its permits at a rate while other tenants are active.
 //!
-//! Turns in order are not enough where the machine has nothing left: who is served next still waits for a processor, and
-//! behind work of the kernel that nobody interrupts. So a tenant of whom more wait than there are turns gets only so many in a
-//! time, as long as somebody else has asked just now. Alone, it gets all.
+//! Round-robin is not enough on a saturated machine: the next request still waits for a CPU, and
+//! behind kernel work that cannot be preempted. So a tenant with more waiting requests than units
+//! gets only so many permits per time, as long as another tenant was active just now. Alone, it
+//! gets all.
 
 use std::time::Duration;
 
@@ -10,14 +11,16 @@ use tokio::time::Instant;
 
 use super::Tenant;
 
-/// For how long somebody who has asked is there: longer than one that does nothing else needs between two requests.
-const PRESENCE: Duration = Duration::from_millis(100);
+/// How long a tenant counts as active after a request: longer than a sequential client needs
+/// between two requests.
+const ACTIVE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Turns that were not given in time are made up for, up to this time: the runtime's timers are as coarse as a millisecond.
-const MAX_ARREARS: Duration = Duration::from_millis(2);
+/// Turns that were not given in time are made up for, up to this time: the runtime's timers are as
+/// coarse as a millisecond.
+const MAX_CREDIT: Duration = Duration::from_millis(2);
 
-/// For how long a line that is not due waits before somebody looks again.
-pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// Interval of the re-check of queues that are not due.
+pub(super) const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Who has asked last: as much as it takes to tell whether anybody else has.
 #[derive(Debug, Default)]
@@ -28,7 +31,7 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Somebody asks. What the server does for nobody in particular takes nothing from anybody.
+    /// Records a request of a tenant. The server's own work does not count.
     pub(super) fn note(&mut self, tenant: Tenant, now: Instant) {
         if tenant == Tenant::SERVER {
             return;
@@ -42,7 +45,7 @@ impl Presence {
     /// Whether anybody but this one is there.
     pub(super) fn has_others(&self, tenant: Tenant, now: Instant) -> bool {
         let other = if self.last.is_some_and(|(last, _)| last != tenant) { self.last } else { self.before };
-        other.is_some_and(|(_, asked)| now.duration_since(asked) < PRESENCE)
+        other.is_some_and(|(_, asked)| now.duration_since(asked) < ACTIVE_WINDOW)
     }
 }
 
@@ -55,13 +58,13 @@ impl Due {
         self.0.is_some_and(|due| due > now)
     }
 
-    /// A turn was given: the next one is due so much later.
+    /// A permit was granted: the next one is due so much later.
     pub(super) fn put_off(&mut self, now: Instant, pause: Duration) {
-        let due = self.0.map_or(now, |due| due.max(now.checked_sub(MAX_ARREARS).unwrap_or(now)));
+        let due = self.0.map_or(now, |due| due.max(now.checked_sub(MAX_CREDIT).unwrap_or(now)));
         self.0 = Some(due + pause);
     }
 
-    /// Nobody else is there.
+    /// No other tenant is active.
     pub(super) fn forget(&mut self) {
         self.0 = None;
     }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::task::yield_now;
 use tokio::time::{advance, sleep};
 
-use super::arrival::{AMPLE_READ_LEN, READ_LEN, TAPER_LEN};
+use super::receive_gate::{AMPLE_READ_LEN, READ_LEN, TAPER_LEN};
 use super::*;
 use crate::runtime::fair::{FairGate, Tenant};
 
@@ -25,18 +25,18 @@ impl Socket for DuplexStream {
 }
 
 /// A socket of which the kernel buffers 100 bytes, and its other end.
-fn pair(min_bytes_per_sec: u64) -> (Watched<DuplexStream>, Arc<Outlet>, DuplexStream) {
+fn pair(min_bytes_per_sec: u64) -> (PacedStream<DuplexStream>, Arc<ConnState>, DuplexStream) {
     let (socket, client) = duplex(100);
-    let outlet = Arc::new(Outlet::default());
+    let conn = Arc::new(ConnState::default());
     let pace = Pace { idle: STALL, min_bytes_per_sec };
-    outlet.begin();
-    (Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new()), outlet, client)
+    conn.begin();
+    (PacedStream::new(socket, Arc::clone(&conn), pace, CancellationToken::new()), conn, client)
 }
 
-/// Sends so many bytes to a client that takes `piece` bytes every `pause`; returns how long that took, and how it
-/// ended.
+/// Sends so many bytes to a client that takes `piece` bytes every `pause`; returns how long that
+/// took, and how it ended.
 async fn send(rate: u64, len: usize, piece: usize, pause: Duration) -> (Duration, io::Result<()>, bool) {
-    let (mut socket, outlet, mut client) = pair(rate);
+    let (mut socket, conn, mut client) = pair(rate);
     let begin = Instant::now();
     let sending = async {
         let sent = socket.write_all(&vec![0; len]).await;
@@ -53,16 +53,16 @@ async fn send(rate: u64, len: usize, piece: usize, pause: Duration) -> (Duration
         }
     };
     let ((took, sent), ()) = tokio::join!(sending, taking);
-    (took, sent, outlet.is_cut_off())
+    (took, sent, conn.is_cut_off())
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_takes_nothing_is_cut_off_after_the_grace() {
-    let (mut socket, outlet, _client) = pair(1);
+    let (mut socket, conn, _client) = pair(1);
     let begin = Instant::now();
     let error = socket.write_all(&[0; 200]).await.unwrap_err();
     assert_eq!((error.kind(), begin.elapsed()), (io::ErrorKind::TimedOut, STALL));
-    assert!(outlet.is_cut_off());
+    assert!(conn.is_cut_off());
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,9 +78,9 @@ async fn who_takes_a_little_again_and_again_is_cut_off_by_the_rate_and_who_takes
 
 #[tokio::test(start_paused = true)]
 async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_every_answer_begins_anew() {
-    let (mut socket, outlet, mut client) = pair(100);
+    let (mut socket, conn, mut client) = pair(100);
     for _ in 0..5 {
-        outlet.begin();
+        conn.begin();
         advance(STALL * 10).await;
         let (sent, _) = tokio::join!(socket.write_all(&[0; 150]), async {
             sleep(STALL * 9 / 10).await;
@@ -89,7 +89,7 @@ async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_eve
         sent.unwrap();
     }
     // What was taken of the answers before is worth nothing now.
-    outlet.begin();
+    conn.begin();
     let begin = Instant::now();
     socket.write_all(&[0; 150]).await.unwrap_err();
     assert_eq!(begin.elapsed(), STALL);
@@ -97,26 +97,26 @@ async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_eve
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
-    let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await, 100);
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
+    let (mut socket, conn, mut client) = pair(1);
+    conn.hold(gate.wait(tenant, 1).await, 100);
     socket.write_all(&[0; 100]).await.unwrap();
     assert_eq!(gate.load(), (1, 0), "it fits, and may be only the beginning");
     socket.flush().await.unwrap();
     assert_eq!(gate.load(), (0, 0));
-    outlet.hold(gate.wait(tenant, 1).await, 100);
+    conn.hold(gate.wait(tenant, 1).await, 100);
     let mut stuck = Box::pin(socket.write_all(&[0; 100]));
     assert!((&mut stuck).now_or_never().is_none());
-    assert_eq!(gate.load(), (0, 0), "the client is waited for without a turn");
+    assert_eq!(gate.load(), (0, 0), "the client is waited for without a permit");
     drop(stuck);
     client.read_exact(&mut [0; 100]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_not_the_clients_fault() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
-    let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await, 100);
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
+    let (mut socket, conn, mut client) = pair(1);
+    conn.hold(gate.wait(tenant, 1).await, 100);
     let mut sending = Box::pin(async {
         socket.write_all(&[0; 250]).await?;
         socket.flush().await
@@ -131,21 +131,21 @@ async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_
     assert!((&mut sending).now_or_never().is_none());
     drop(other);
     assert!((&mut sending).now_or_never().is_none());
-    assert_eq!(gate.load(), (1, 0), "it has its turn, and lets everybody go before it who is ready");
+    assert_eq!(gate.load(), (1, 0), "it has its permit, and lets everybody go before it who is ready");
     assert!((&mut sending).now_or_never().is_none());
     assert_eq!(gate.load(), (0, 0), "it has written and waits for the client again");
     client.read_exact(&mut [0; 100]).await.unwrap();
     sending.await.unwrap();
     assert_eq!(gate.load(), (0, 0));
-    assert!(!outlet.is_cut_off());
+    assert!(!conn.is_cut_off());
     client.read_exact(&mut [0; 50]).await.unwrap();
 }
 
 #[tokio::test]
 async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_something() {
-    let gate = FairGate::patient(1);
-    let (mut socket, outlet, mut client) = tcp_pair().await;
-    outlet.hold(gate.wait(Tenant::new(1), 1).await, 100);
+    let gate = FairGate::unbounded(1);
+    let (mut socket, conn, mut client) = tcp_pair().await;
+    conn.hold(gate.wait(Tenant::new(1), 1).await, 100);
     let bytes = vec![0; 1 << 20];
     while socket.write(&bytes).now_or_never().is_some() {}
     for _ in 0..10 {
@@ -156,7 +156,7 @@ async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_some
     let taking = async { while client.read(&mut vec![0; 1 << 20]).await.unwrap() > 0 {} };
     let sending = async {
         socket.write_all(&bytes).await.unwrap();
-        assert_eq!(gate.load(), (1, 0), "the rest went out in a turn");
+        assert_eq!(gate.load(), (1, 0), "the rest went out in a permit");
         drop(socket);
     };
     tokio::join!(taking, sending);
@@ -165,9 +165,9 @@ async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_some
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
-    let (mut socket, outlet, mut client) = pair(1);
-    outlet.hold(gate.wait(tenant, 1).await, 100);
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
+    let (mut socket, conn, mut client) = pair(1);
+    conn.hold(gate.wait(tenant, 1).await, 100);
     assert!(socket.write_all(&[0; 250]).now_or_never().is_none());
     let other = gate.wait(Tenant::new(2), 1).await;
     client.read_exact(&mut [0; 100]).await.unwrap();
@@ -189,22 +189,22 @@ impl Wake for Woken {
 }
 
 /// A socket of the kernel, and its other end.
-async fn tcp_pair() -> (Watched<TcpStream>, Arc<Outlet>, TcpStream) {
+async fn tcp_pair() -> (PacedStream<TcpStream>, Arc<ConnState>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (socket, _) = listener.accept().await.unwrap();
-    let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
-    (Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new()), outlet, client)
+    let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+    (PacedStream::new(socket, Arc::clone(&conn), pace, CancellationToken::new()), conn, client)
 }
 
 #[tokio::test]
 async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_and_end_with_each_read() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
-    let (mut socket, outlet, mut client) = tcp_pair().await;
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
+    let (mut socket, conn, mut client) = tcp_pair().await;
     let mut bytes = [0; 4];
     // A fresh socket counts as ready until it was tried.
     assert!(socket.read(&mut bytes).now_or_never().is_none());
-    let arriving = Arc::clone(&outlet).receive(Some(gate.later(tenant, 1)));
+    let arriving = Arc::clone(&conn).receive(Some(gate.deferred(tenant, 1)));
     for _ in 0..3 {
         assert!(socket.read(&mut bytes).now_or_never().is_none());
         assert_eq!(gate.load(), (0, 0), "nothing has arrived");
@@ -227,7 +227,8 @@ async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_a
     };
     tokio::join!(reading, async { drop(other) });
 
-    // Whatever comes after the body is read at once, also where its end was in line: its task is told.
+    // Whatever comes after the body is read at once, also where its end was in line: its task is
+    // told.
     let other = gate.wait(Tenant::new(2), 1).await;
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
@@ -241,19 +242,19 @@ async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_a
 }
 
 /// Lets what is there be read; returns how much of it was read at once.
-async fn read_len(socket: &mut Watched<DuplexStream>) -> u64 {
+async fn read_len(socket: &mut PacedStream<DuplexStream>) -> u64 {
     socket.read(&mut vec![0; 1 << 20]).await.unwrap() as u64
 }
 
 #[tokio::test]
 async fn only_of_a_body_that_is_read_amply_and_is_far_from_its_end_is_more_read_than_a_little_at_once() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (socket, mut client) = duplex(2 << 20);
-    let (outlet, pace) = (Arc::new(Outlet::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
-    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, CancellationToken::new());
+    let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
+    let mut socket = PacedStream::new(socket, Arc::clone(&conn), pace, CancellationToken::new());
     client.write_all(&vec![0; 2 << 20]).await.unwrap();
     assert_eq!(read_len(&mut socket).await, READ_LEN, "a head, or whatever comes");
-    let arriving = Arc::clone(&outlet).receive(None);
+    let arriving = Arc::clone(&conn).receive(None);
     assert_eq!(read_len(&mut socket).await, READ_LEN, "nobody has said how much is to come");
     for left in [None, Some(TAPER_LEN - 1)] {
         assert!(arriving.expect(left));
@@ -263,30 +264,30 @@ async fn only_of_a_body_that_is_read_amply_and_is_far_from_its_end_is_more_read_
     assert_eq!(read_len(&mut socket).await, AMPLE_READ_LEN);
     drop(arriving);
     assert_eq!(read_len(&mut socket).await, READ_LEN, "the next head");
-    let in_turns = Arc::clone(&outlet).receive(Some(gate.later(tenant, 1)));
+    let in_turns = Arc::clone(&conn).receive(Some(gate.deferred(tenant, 1)));
     assert!(!in_turns.expect(Some(u64::MAX)));
     assert_eq!(read_len(&mut socket).await, READ_LEN);
 }
 
 #[tokio::test]
 async fn the_next_piece_waits_until_a_long_one_before_is_out_and_not_where_there_is_no_connection() {
-    let (gate, tenant) = (FairGate::patient(1), Tenant::new(1));
-    let alone = Outlet::default();
+    let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
+    let alone = ConnState::default();
     for _ in 0..2 {
         alone.hold(gate.wait(tenant, 1).await, 64 << 10);
         assert!(alone.sent().now_or_never().is_some());
         assert_eq!(gate.load(), (0, 0));
     }
 
-    let (mut socket, outlet, mut client) = pair(1);
-    assert!(outlet.sent().now_or_never().is_some(), "nothing was given");
-    outlet.hold(gate.wait(tenant, 1).await, (64 << 10) - 1);
-    assert!(outlet.sent().now_or_never().is_some(), "it goes out with the next one");
+    let (mut socket, conn, mut client) = pair(1);
+    assert!(conn.sent().now_or_never().is_some(), "nothing was given");
+    conn.hold(gate.wait(tenant, 1).await, (64 << 10) - 1);
+    assert!(conn.sent().now_or_never().is_some(), "it goes out with the next one");
     assert_eq!(gate.load(), (0, 0));
-    outlet.hold(gate.wait(tenant, 1).await, 1);
+    conn.hold(gate.wait(tenant, 1).await, 1);
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut waiting = Box::pin(outlet.sent());
+    let mut waiting = Box::pin(conn.sent());
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     socket.write_all(&[0; 100]).await.unwrap();
     assert_eq!((woken.0.load(Ordering::Relaxed), gate.load()), (false, (1, 0)));
@@ -294,18 +295,18 @@ async fn the_next_piece_waits_until_a_long_one_before_is_out_and_not_where_there
     assert_eq!((woken.0.load(Ordering::Relaxed), gate.load()), (true, (0, 0)));
     assert!(waiting.now_or_never().is_some());
 
-    outlet.hold(gate.wait(tenant, 1).await, 64 << 10);
-    assert!(outlet.sent().now_or_never().is_none());
+    conn.hold(gate.wait(tenant, 1).await, 64 << 10);
+    assert!(conn.sent().now_or_never().is_none());
     drop(socket);
-    assert!(outlet.sent().now_or_never().is_some(), "there is nobody left to send it to");
+    assert!(conn.sent().now_or_never().is_some(), "there is nobody left to send it to");
     client.read_exact(&mut [0; 100]).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
-    let gate = FairGate::patient(1);
-    let (mut socket, outlet, mut client) = tcp_pair().await;
-    let arriving = outlet.receive(Some(gate.later(Tenant::new(1), 1)));
+    let gate = FairGate::unbounded(1);
+    let (mut socket, conn, mut client) = tcp_pair().await;
+    let arriving = conn.receive(Some(gate.deferred(Tenant::new(1), 1)));
     let other = gate.wait(Tenant::new(2), 1).await;
     client.write_all(b"abc").await.unwrap();
     socket.socket().readable().await.unwrap();
@@ -319,13 +320,13 @@ async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
 #[tokio::test(start_paused = true)]
 async fn at_the_end_a_connection_on_which_nothing_was_asked_reads_nothing_more() {
     let (socket, mut client) = duplex(100);
-    let (outlet, stopping) = (Arc::new(Outlet::default()), CancellationToken::new());
+    let (conn, stopping) = (Arc::new(ConnState::default()), CancellationToken::new());
     let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };
-    let mut socket = Watched::new(socket, Arc::clone(&outlet), pace, stopping.clone());
+    let mut socket = PacedStream::new(socket, Arc::clone(&conn), pace, stopping.clone());
     client.write_all(b"GET / HT").await.unwrap();
     socket.read_exact(&mut [0; 4]).await.unwrap();
     stopping.cancel();
     assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 0);
-    outlet.begin();
+    conn.begin();
     assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 4, "of what was begun the rest is read");
 }

@@ -1,10 +1,11 @@
-//! Answers to requests whose body was not read to its end.
+//! Responses to requests whose body was not read completely.
 //!
-//! A refused upload is answered at once, though its client may be in the middle of sending. Then there are two ways to
-//! go on. A short rest is read and thrown away, and the connection is as good as before. A long one is not waited for:
-//! the connection is closed. But closing a socket with unread bytes in it sends a reset, which can overtake the answer
-//! and wipe it out, so the close lingers: first the sending half is closed, then what still comes is thrown away for a
-//! while, without being counted, parsed or kept.
+//! A rejected upload is responded to at once, though its client may still be sending. Then there
+//! are two cases. A short rest of the body is read and discarded, and the connection is reused. A
+//! long rest is not waited for: the connection is closed. Closing a socket with unread bytes sends
+//! a reset, which can overtake the response and destroy it, so the close drains: first the sending
+//! half is shut down, then further bytes are discarded for a while, without being counted, parsed
+//! or stored.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,19 +28,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
-/// The longest rest of a body that is read for the sake of the connection. Setting up a new one costs about as much.
+/// The longest rest of a body that is read for the sake of the connection. Setting up a new one
+/// costs about as much.
 const MAX_SHORT_REST: u64 = 64 << 10;
 
 /// How long such a rest may take; it has mostly arrived already.
 const SHORT_REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a closing connection is read from. As long as clients may need to notice that there is an answer.
-const LINGER: Duration = Duration::from_secs(5);
+/// How long a closing connection is drained: the time that clients may need to notice the response.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes that are thrown away at once.
 const SCRAP_LEN: usize = 8 << 10;
 
-/// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is set.
+/// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is
+/// set.
 pub(super) async fn answer(
     router: Router,
     unread: Arc<AtomicBool>,
@@ -49,8 +52,8 @@ pub(super) async fn answer(
     let rest = Arc::default();
     let mut is_settled = true;
     let request = if matches!(*request.method(), Method::GET | Method::HEAD) {
-        // What these send nobody looks at. It is waited for now: an answer that is made has the turn of its first piece, and
-        // that waits for no client.
+        // The bodies of these requests are ignored. They are drained now: a response that is built
+        // has the permit of its first piece, which must not wait for a client.
         let (parts, body) = request.into_parts();
         is_settled = body.is_end_stream() || (!awaits_continue && read_short(body).await);
         Request::from_parts(parts, Body::empty())
@@ -58,14 +61,14 @@ pub(super) async fn answer(
         request.map(|body| Body::new(Lent { body: Some(body), rest: Arc::clone(&rest) }))
     };
     let mut response = router.oneshot(request).await?;
-    // axum adds it to what it would have answered 405, after every layer; there is no such answer here.
+    // axum adds it to its 405 responses, after every layer; this server has no such response.
     if response.status() == StatusCode::NOT_FOUND {
         response.headers_mut().remove(ALLOW);
     }
     let rest = rest.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(rest) = rest {
-        // Who waits for "100 Continue" would be told to go on by the first look at the body. Who was too slow is not
-        // waited for again.
+        // Who waits for "100 Continue" would be told to go on by the first look at the body. Who
+        // was too slow is not waited for again.
         let is_hopeless = awaits_continue || response.status() == StatusCode::REQUEST_TIMEOUT;
         is_settled = !is_hopeless && read_short(rest).await;
     }
@@ -135,21 +138,21 @@ impl Drop for Lent {
     }
 }
 
-/// A socket whose close lingers if `unread` is set by then.
-pub(super) struct Lingering<S> {
+/// A socket that drains on close if `unread` is set by then.
+pub(super) struct DrainingSocket<S> {
     socket: S,
     unread: Arc<AtomicBool>,
     /// Set once the sending half is closed.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Lingering<S> {
+impl<S> DrainingSocket<S> {
     pub(super) fn new(socket: S, unread: Arc<AtomicBool>) -> Self {
         Self { socket, unread, deadline: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DrainingSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -159,7 +162,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for DrainingSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(context, bytes)
     }
@@ -189,13 +192,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
                 if !unread.load(Ordering::Relaxed) {
                     return Poll::Ready(Ok(()));
                 }
-                deadline.insert(Box::pin(sleep(LINGER)))
+                deadline.insert(Box::pin(sleep(DRAIN_TIME)))
             }
         };
         let mut scrap = [0; SCRAP_LEN];
         while deadline.as_mut().poll(context).is_pending() {
             let mut buffer = ReadBuf::new(&mut scrap);
-            // That the client has gone is the best that can happen, in whatever way.
+            // A disconnected client, in whatever way, is the best case.
             if ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer)).is_err() || buffer.filled().is_empty() {
                 break;
             }
@@ -222,7 +225,7 @@ mod tests {
         let router = Router::new().fallback(async move |_: AnyRequest| *seen.lock().unwrap() = Some(Instant::now()));
         let (mut client, server) = duplex(64 << 10);
         let unread = Arc::new(AtomicBool::new(false));
-        let stream = TokioIo::new(Lingering::new(server, Arc::clone(&unread)));
+        let stream = TokioIo::new(DrainingSocket::new(server, Arc::clone(&unread)));
         let service = service_fn(move |request| answer(router.clone(), Arc::clone(&unread), request));
         let begun = Instant::now();
         client.write_all(request.as_bytes()).await.unwrap();

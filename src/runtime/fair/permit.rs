@@ -6,24 +6,24 @@ use super::{FairGate, Shared, Tenant};
 
 /// Units that are given back when this is dropped.
 #[derive(Debug)]
-#[must_use = "the turn is over when this is dropped"]
-pub struct Turn {
+#[must_use = "the permit is released when this is dropped"]
+pub struct Permit {
     pub(super) shared: Arc<Shared>,
     pub(super) tenant: Tenant,
     /// 0 where there is nothing to give back.
     pub(super) weight: u32,
 }
 
-/// A turn that was given back for a while, since what it was for has to wait for something else.
+/// A permit that was returned while its work waits for something else.
 #[derive(Debug)]
-#[must_use = "it has no units, and gets them again when it is resumed"]
+#[must_use = "it has no units until it is resumed"]
 pub struct Paused {
     pub(super) gate: FairGate,
     pub(super) tenant: Tenant,
     pub(super) weight: u32,
 }
 
-impl Turn {
+impl Permit {
     /// Gives the units back.
     pub fn pause(self) -> Paused {
         Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }
@@ -31,13 +31,13 @@ impl Turn {
 }
 
 impl Paused {
-    /// The same turn again, at the end of its tenant's line, however long that takes.
-    pub async fn resume(self) -> Turn {
+    /// The same permit again, at the end of its tenant's line, however long that takes.
+    pub async fn resume(self) -> Permit {
         self.gate.wait(self.tenant, self.weight).await
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         if self.weight > 0 {
             let mut state = self.shared.state();

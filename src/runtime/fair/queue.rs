@@ -1,21 +1,21 @@
-//! The line of one tenant: those who have begun and those who have not, served in turn.
+//! The queue of one tenant: running and new requests, served alternately.
 
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Turn;
-use super::room::Due;
+use super::Permit;
+use super::pacing::Due;
 
 /// What one tenant has, and those of its requests that wait.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct Queue {
     /// Units that it has.
     pub(super) taken: u32,
     /// Those who wait and have not begun yet.
     entering: VecDeque<Waiter>,
-    /// Those who wait for another turn.
+    /// Those who wait for another permit.
     begun: VecDeque<Waiter>,
     /// When the next one is served, where that is at a pace.
     pub(super) due: Due,
@@ -23,8 +23,8 @@ pub(super) struct Line {
     has_entered: bool,
 }
 
-impl Line {
-    /// Lets somebody wait, at the end of those who are like it.
+impl Queue {
+    /// Adds a waiter to the end of the running or of the new requests.
     pub(super) fn push(&mut self, waiter: Waiter, is_entering: bool) {
         if is_entering { self.entering.push_back(waiter) } else { self.begun.push_back(waiter) }
     }
@@ -69,5 +69,5 @@ pub(super) struct Waiter {
     pub(super) weight: u32,
     /// When it came.
     pub(super) since: Instant,
-    pub(super) sender: oneshot::Sender<Turn>,
+    pub(super) sender: oneshot::Sender<Permit>,
 }

@@ -1,10 +1,10 @@
-//! Connections: how many there are, and by the address that they come from. When they run out, no address takes the last
-//! ones that has many, and those end that have no request in flight.
+//! Limits connections: in total, and per address.
 //!
-//! The last eighth of `max_connections` is for addresses that have less than an eighth each. A proxy speaks for many, and
-//! is taken as it comes where it is named in `trusted_proxies`. Where all are taken, the one ends that has been without a
-//! request for longest, half a head included. Where each of them has a request in flight, a few more wait for the next
-//! that is over, and further ones are refused. A few more are taken from this machine itself, for its health checks.
+//! The last eighth of `max_connections` is reserved for addresses that have less than an eighth
+//! each. A proxy in `trusted_proxies` stands for many clients and is exempt. When all connections
+//! are taken, the one that has been idle for longest is closed, even within a request head. If each
+//! of them has a request in flight, a few new ones wait for the next to end, and further ones are
+//! refused. A few more are accepted from this machine itself, for its health checks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,28 +17,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::outlet::Outlet;
+use super::conn_state::ConnState;
 use super::tenant::network;
 
-/// The part that is kept.
+/// The fraction of connections that is reserved.
 const RESERVE: usize = 8;
 
-/// Connections from this machine beyond all others: a health check of the container and one of a supervisor, each twice.
+/// Connections from this machine beyond all others: a health check of the container and one of a
+/// supervisor, each twice.
 const SPARE_COUNT: usize = 4;
 
 /// The part of all that may wait: each takes a descriptor, and no more.
 const WAITING: usize = 64;
 
-/// Pause between two looks for a connection that has no request in flight any more.
+/// Interval of the checks for a connection without a request in flight.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a refused connection is told: to come back, in the only words that need no head.
+/// The response to a refused connection, sent without reading a request.
 pub(super) const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// The connections that are there.
+/// The open connections.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct ConnectionLimiter {
     max_count: usize,
     trusted: Arc<[IpNet]>,
     seats: Arc<Semaphore>,
@@ -61,14 +62,14 @@ struct Table {
 /// A connection that may be asked to end.
 #[derive(Debug)]
 struct Seated {
-    outlet: Arc<Outlet>,
+    conn: Arc<ConnState>,
     evicted: CancellationToken,
 }
 
-/// One of the connections, until it is dropped.
+/// One of the connections; releases its slot on drop.
 #[derive(Debug)]
-pub(super) struct Member {
-    crowd: Arc<Crowd>,
+pub(super) struct ConnectionPermit {
+    limiter: Arc<ConnectionLimiter>,
     address: IpAddr,
     number: u64,
     place: Place,
@@ -81,7 +82,7 @@ enum Place {
     Waiting(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
 }
 
-impl Crowd {
+impl ConnectionLimiter {
     pub(super) fn new(max_count: usize, trusted: Arc<[IpNet]>) -> Arc<Self> {
         let places = |count| Arc::new(Semaphore::new(count));
         let waiting = places((max_count / WAITING).max(1));
@@ -89,8 +90,8 @@ impl Crowd {
         Arc::new(Self { max_count, trusted, seats, spare, waiting, table: Mutex::default() })
     }
 
-    /// Lets a connection in, unless its address has too many or too many wait.
-    pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Member> {
+    /// Admits a connection, unless its address has too many or too many wait.
+    pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let is_trusted = self.trusted.iter().any(|net| net.contains(&peer));
         let (address, reserve) = (network(peer), self.max_count / RESERVE);
@@ -110,13 +111,13 @@ impl Crowd {
         table.total += 1;
         table.number += 1;
         table.addresses.insert(address, has + 1);
-        let (crowd, number) = (Arc::clone(self), table.number);
-        Some(Member { crowd, address, number, place, evicted: CancellationToken::new() })
+        let (limiter, number) = (Arc::clone(self), table.number);
+        Some(ConnectionPermit { limiter, address, number, place, evicted: CancellationToken::new() })
     }
 
-    /// Asks the connection to end that has had no request in flight for longest, if there is one, and if there are not as
-    /// many about to end as wait.
-    fn make_room(&self) {
+    /// Asks the connection that has been idle for longest to end, unless as many are about to end
+    /// as wait.
+    fn evict_idle(&self) {
         let table = self.table();
         let (ending, seated): (Vec<_>, Vec<_>) =
             table.seated.values().partition(|seated| seated.evicted.is_cancelled());
@@ -124,10 +125,10 @@ impl Crowd {
             return;
         }
         let mut idle: Vec<_> =
-            seated.into_iter().filter_map(|seated| Some((seated.outlet.activity().idle_since()?, seated))).collect();
+            seated.into_iter().filter_map(|seated| Some((seated.conn.activity().idle_since()?, seated))).collect();
         idle.sort_unstable_by_key(|(since, _)| *since);
         // A request may have begun meanwhile.
-        if let Some((_, oldest)) = idle.into_iter().find(|(_, seated)| seated.outlet.activity().evict()) {
+        if let Some((_, oldest)) = idle.into_iter().find(|(_, seated)| seated.conn.activity().evict()) {
             oldest.evicted.cancel();
         }
     }
@@ -137,23 +138,23 @@ impl Crowd {
     }
 }
 
-impl Member {
+impl ConnectionPermit {
     /// Waits until there is a seat for this connection.
-    pub(super) async fn seat(&mut self, outlet: &Arc<Outlet>) {
+    pub(super) async fn seat(&mut self, conn: &Arc<ConnState>) {
         if matches!(self.place, Place::Waiting(_)) {
-            let mut seat = pin!(Arc::clone(&self.crowd.seats).acquire_owned());
+            let mut seat = pin!(Arc::clone(&self.limiter.seats).acquire_owned());
             let seat = loop {
-                self.crowd.make_room();
+                self.limiter.evict_idle();
                 tokio::select! {
-                    seat = &mut seat => break seat.expect("nobody closes this semaphore"),
+                    seat = &mut seat => break seat.expect("this semaphore is never closed"),
                     () = sleep(RECHECK_INTERVAL) => {}
                 }
             };
             self.place = Place::Seat(seat);
-            self.crowd.table().waiting_count -= 1;
+            self.limiter.table().waiting_count -= 1;
         }
-        let seated = Seated { outlet: Arc::clone(outlet), evicted: self.evicted.clone() };
-        self.crowd.table().seated.insert(self.number, seated);
+        let seated = Seated { conn: Arc::clone(conn), evicted: self.evicted.clone() };
+        self.limiter.table().seated.insert(self.number, seated);
     }
 
     /// Ready when the connection has to end for the sake of another one.
@@ -162,9 +163,9 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut table = self.crowd.table();
+        let mut table = self.limiter.table();
         table.waiting_count -= usize::from(matches!(self.place, Place::Waiting(_)));
         table.seated.remove(&self.number);
         table.total = table.total.saturating_sub(1);
@@ -179,58 +180,58 @@ impl Drop for Member {
 mod tests {
     use super::*;
 
-    fn fill(crowd: &Arc<Crowd>, address: &str) -> Vec<Member> {
-        std::iter::from_fn(|| crowd.admit(address.parse().unwrap())).take(99).collect()
+    fn fill(limiter: &Arc<ConnectionLimiter>, address: &str) -> Vec<ConnectionPermit> {
+        std::iter::from_fn(|| limiter.admit(address.parse().unwrap())).take(99).collect()
     }
 
     #[test]
     fn one_address_gets_all_but_the_last_eighth_and_another_one_gets_of_that() {
-        let crowd = Crowd::new(16, [].into());
-        let many = fill(&crowd, "10.0.0.1");
+        let limiter = ConnectionLimiter::new(16, [].into());
+        let many = fill(&limiter, "10.0.0.1");
         assert_eq!(many.len(), 14);
-        assert_eq!(fill(&crowd, "::ffff:10.0.0.1").len(), 0, "the same address");
-        assert_eq!(fill(&crowd, "10.0.0.2").len(), 2);
+        assert_eq!(fill(&limiter, "::ffff:10.0.0.1").len(), 0, "the same address");
+        assert_eq!(fill(&limiter, "10.0.0.2").len(), 2);
         drop(many);
-        let table = crowd.table();
+        let table = limiter.table();
         assert_eq!((table.total, table.addresses.len()), (0, 0));
     }
 
     #[test]
     fn of_a_network_of_ipv6_all_addresses_are_one() {
-        let crowd = Crowd::new(16, [].into());
+        let limiter = ConnectionLimiter::new(16, [].into());
         let many: Vec<_> =
-            (0..99).map_while(|host| crowd.admit(format!("2001:db8::{host:x}").parse().unwrap())).collect();
+            (0..99).map_while(|host| limiter.admit(format!("2001:db8::{host:x}").parse().unwrap())).collect();
         assert_eq!(many.len(), 14);
-        assert!(crowd.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
+        assert!(limiter.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
     }
 
     #[test]
     fn a_trusted_proxy_speaks_for_many_and_few_connections_have_no_reserve() {
-        let crowd = Crowd::new(16, ["10.0.0.0/8".parse().unwrap()].into());
-        assert_eq!(fill(&crowd, "10.0.0.1").len(), 17, "one waits");
-        assert_eq!(fill(&Crowd::new(7, [].into()), "10.0.0.1").len(), 8);
+        let limiter = ConnectionLimiter::new(16, ["10.0.0.0/8".parse().unwrap()].into());
+        assert_eq!(fill(&limiter, "10.0.0.1").len(), 17, "one waits");
+        assert_eq!(fill(&ConnectionLimiter::new(7, [].into()), "10.0.0.1").len(), 8);
     }
 
     /// Takes a seat; the connection that has it.
-    async fn sit(crowd: &Arc<Crowd>) -> (Member, Arc<Outlet>) {
-        let (mut member, outlet) = (crowd.admit("10.0.0.1".parse().unwrap()).unwrap(), Arc::new(Outlet::default()));
-        member.seat(&outlet).await;
-        (member, outlet)
+    async fn sit(limiter: &Arc<ConnectionLimiter>) -> (ConnectionPermit, Arc<ConnState>) {
+        let (mut permit, conn) = (limiter.admit("10.0.0.1".parse().unwrap()).unwrap(), Arc::new(ConnState::default()));
+        permit.seat(&conn).await;
+        (permit, conn)
     }
 
-    fn is_evicted(member: &Member) -> bool {
-        member.evicted.is_cancelled()
+    fn is_evicted(permit: &ConnectionPermit) -> bool {
+        permit.evicted.is_cancelled()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_one_that_has_been_idle_for_longest_makes_room() {
-        let crowd = Crowd::new(3, [].into());
-        let (busy, idle, new) = (sit(&crowd).await, sit(&crowd).await, sit(&crowd).await);
+        let limiter = ConnectionLimiter::new(3, [].into());
+        let (busy, idle, new) = (sit(&limiter).await, sit(&limiter).await, sit(&limiter).await);
         let in_flight = busy.1.begin().unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(new);
-        let new = sit(&crowd).await;
-        let next = sit(&crowd);
+        let new = sit(&limiter).await;
+        let next = sit(&limiter);
         let leaving = async {
             idle.0.evicted().await;
             assert!(idle.1.begin().is_none(), "what it asks now would not be answered");
@@ -240,19 +241,19 @@ mod tests {
         let (next, ()) = tokio::join!(next, leaving);
         assert!(!is_evicted(&busy.0) && !is_evicted(&new.0), "one for each that waits");
         drop((in_flight, next, new, busy));
-        let table = crowd.table();
+        let table = limiter.table();
         assert_eq!((table.total, table.seated.len(), table.waiting_count), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_everybody_busy_waits_until_a_response_is_out() {
-        let crowd = Crowd::new(1, [].into());
-        let busy = sit(&crowd).await;
+        let limiter = ConnectionLimiter::new(1, [].into());
+        let busy = sit(&limiter).await;
         let in_flight = busy.1.begin().unwrap();
-        let mut next = Box::pin(sit(&crowd));
+        let mut next = Box::pin(sit(&limiter));
         assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err());
-        assert!(crowd.admit("10.0.0.1".parse().unwrap()).is_none(), "one waits already");
-        assert!(crowd.admit("127.0.0.1".parse().unwrap()).is_some(), "a health check does not");
+        assert!(limiter.admit("10.0.0.1".parse().unwrap()).is_none(), "one waits already");
+        assert!(limiter.admit("127.0.0.1".parse().unwrap()).is_some(), "a health check does not");
         drop(in_flight);
         assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err(), "it is not out yet");
         busy.1.activity().flushed();

@@ -1,4 +1,5 @@
-//! Whether a connection has a request in flight: from the end of its head until the last byte of its response is out.
+//! Whether a connection has a request in flight: from the end of its head until the last byte of
+//! its response is out.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::Outlet;
+use super::ConnState;
 
 /// What a connection is doing.
 #[derive(Debug)]
@@ -59,17 +60,17 @@ impl Activity {
 
 /// A request is in flight until this is dropped and what the connection was given is out.
 #[derive(Debug)]
-pub(in crate::http) struct InFlight(Arc<Outlet>);
+pub(in crate::http) struct InFlight(Arc<ConnState>);
 
 impl InFlight {
     /// `None` where the connection was evicted.
-    pub(super) fn begin(outlet: &Arc<Outlet>) -> Option<Self> {
-        let mut state = outlet.activity.state();
+    pub(super) fn begin(conn: &Arc<ConnState>) -> Option<Self> {
+        let mut state = conn.activity.state();
         if state.is_evicted {
             return None;
         }
         (state.idle_since, state.is_answering) = (None, true);
-        Some(Self(Arc::clone(outlet)))
+        Some(Self(Arc::clone(conn)))
     }
 }
 

@@ -1,0 +1,91 @@
+//! Opens the file, and closes it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use super::connect::{LongestWrite, pool_options, sync_parent};
+use super::failure::can_write;
+use super::{READER_COUNT, SqliteIndex, log, map};
+use crate::index::error::IndexError;
+use crate::index::migrate;
+
+impl SqliteIndex {
+    /// Opens the file, creating it where needed, and brings its schema up to date.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, is no index, or is one of a newer program.
+    pub async fn open(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Full).await
+    }
+
+    /// The same without any promise of durability before [`Replacement::publish`](super::Replacement::publish): for a database that is worth nothing
+    /// until it is whole.
+    ///
+    /// # Errors
+    ///
+    /// See [`SqliteIndex::open`].
+    pub async fn open_unsynced(path: &Path) -> Result<Self, IndexError> {
+        Self::open_with(path, SqliteSynchronous::Off).await
+    }
+
+    async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .pragma("wal_autocheckpoint", log::MAX_PAGE_COUNT)
+            // Of macOS, where a plain fsync leaves bytes in the cache of the disk. Others do not know them.
+            .pragma("fullfsync", "ON")
+            .pragma("checkpoint_fullfsync", "ON")
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(synchronous)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(5));
+        let op = "open the database";
+        let longest_write = LongestWrite::default();
+        let (begins, ends) = (longest_write.clone(), longest_write.clone());
+        let writer = pool_options(1).before_acquire(move |connection, _| {
+            let begins = begins.clone();
+            Box::pin(async move {
+                let is_fit = can_write(connection).await;
+                begins.begin();
+                Ok(is_fit)
+            })
+        });
+        // A fresh one is taken without that.
+        let begins_fresh = longest_write.clone();
+        let writer = writer.after_connect(move |_, _| {
+            begins_fresh.begin();
+            Box::pin(async { Ok(()) })
+        });
+        let writer = writer.after_release(move |_, _| {
+            ends.end();
+            Box::pin(async { Ok(true) })
+        });
+        let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
+        migrate::run(&writer).await?;
+        sync_parent(path)?;
+        let readers = pool_options(READER_COUNT);
+        let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
+        Ok(Self::of(writer, readers, longest_write))
+    }
+
+    pub(super) const fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
+        Self {
+            writer,
+            readers,
+            longest_write,
+            #[cfg(test)]
+            registers_in_steps: false,
+        }
+    }
+
+    /// Closes every connection; the log is folded into the file by the last one.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}

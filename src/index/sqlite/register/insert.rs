@@ -1,0 +1,195 @@
+//! Files that the index does not have: in batches, or in parts.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use sqlx::{Row, SqliteConnection};
+
+use super::Mark;
+use super::entry::{Entry, PART_XORB_COUNT, refusal};
+use crate::format::XorbHash;
+use crate::index::error::IndexError;
+use crate::index::sqlite::bulk::insert_rows;
+use crate::index::sqlite::files::execute;
+use crate::index::sqlite::named::{Named, id_list};
+use crate::index::sqlite::terms::{self, TermRun};
+use crate::index::sqlite::{get, map, millis};
+use crate::index::{NewFile, Registered, record_len};
+
+/// Runs of terms of one part: 360 KiB.
+const PART_RUN_COUNT: usize = if cfg!(test) { 1 } else { 16 };
+
+impl Entry<'_> {
+    /// Enters files that the index does not have, each once, with terms, references and claims.
+    pub(super) async fn insert_files(
+        &self,
+        connection: &mut SqliteConnection,
+        files: &[&NewFile],
+        ids: &HashMap<XorbHash, i64>,
+    ) -> Result<(), IndexError> {
+        const FILES: (&str, &str) =
+            ("INSERT INTO files (id, hash, raw_len, since, sha256, sha256_state, registration) ", "");
+        const REFERENCES: (&str, &str) = ("INSERT INTO xorb_files (xorb_id, file_id) ", "");
+        const CLAIMS: (&str, &str) =
+            ("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration, claim_registration) ", "");
+        let (op, registration, mark) = (self.op, self.registration, self.mark);
+        let files: Vec<(i64, &NewFile)> = (next_id(op, connection).await?..).zip(files.iter().copied()).collect();
+        let now = millis(registration.now);
+        insert_rows(op, connection, FILES, &files, |columns, (id, file)| {
+            columns.push_bind(*id).push_bind(file.hash.as_bytes().to_vec()).push_bind(file.raw_len.cast_signed());
+            let digest = file.sha256.map(|sha256| sha256.as_digest().to_vec());
+            columns.push_bind(now).push_bind(digest).push_bind(i64::from(file.sha256.is_some()));
+            columns.push_bind(mark.in_batch());
+        })
+        .await?;
+        let runs: Vec<TermRun> = files.iter().flat_map(|(id, file)| terms::runs(*id, &file.terms)).collect();
+        terms::insert_runs(op, connection, &runs).await?;
+        let (mut references, mut counts) = (Vec::new(), BTreeMap::<i64, i64>::new());
+        for (id, file) in &files {
+            let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
+            for xorb in xorbs.iter().filter_map(|xorb| ids.get(xorb)) {
+                references.push((*xorb, *id));
+                *counts.entry(*xorb).or_default() += 1;
+            }
+        }
+        references.sort_unstable();
+        insert_rows(op, connection, REFERENCES, &references, |columns, (xorb, file)| {
+            columns.push_bind(*xorb).push_bind(*file);
+        })
+        .await?;
+        insert_rows(op, connection, CLAIMS, &files, |columns, (id, file)| {
+            columns.push_bind(*id).push_bind(registration.repo.clone()).push_bind(i64::from(file.sha256.is_some()));
+            columns.push_bind(record_len(file.terms.len()).cast_signed());
+            columns.push_bind(mark.in_batch()).push_bind(mark.of_claim());
+        })
+        .await?;
+        self.count(connection, &files, &counts).await?;
+        let listed: Vec<(i64, i64)> = files.iter().map(|(id, _)| (*id, 0)).collect();
+        self.list_files(connection, &listed).await
+    }
+
+    /// Counts new files, and what each of their xorbs has of them, for the repository, and lists them. The triggers of
+    /// usage do this for rows that are written one by one.
+    async fn count(
+        &self,
+        connection: &mut SqliteConnection,
+        files: &[(i64, &NewFile)],
+        counts: &BTreeMap<i64, i64>,
+    ) -> Result<(), IndexError> {
+        const ENTER: &str = "INSERT INTO repos (name) VALUES (?) ON CONFLICT (name) DO NOTHING";
+        const COUNT: &str = "UPDATE repos SET file_count = file_count + ?1, logical_len = logical_len + ?2, \
+             physical_len = physical_len + ?3 + (SELECT coalesce(sum(serialized_len), 0) \
+                 FROM json_each(?4) CROSS JOIN xorbs ON xorbs.id = value ->> 0 WHERE NOT EXISTS \
+                 (SELECT 1 FROM repo_xorbs AS known WHERE known.repo_id = repos.id AND known.xorb_id = value ->> 0)) \
+             WHERE name = ?5 RETURNING id";
+        const CHARGE: &str = "INSERT INTO repo_xorbs (repo_id, xorb_id, file_count, len) \
+             SELECT ?1, xorbs.id, value ->> 1, coalesce(serialized_len, 0) \
+             FROM json_each(?2) CROSS JOIN xorbs ON xorbs.id = value ->> 0 \
+             WHERE true ON CONFLICT (repo_id, xorb_id) DO UPDATE SET file_count = file_count + excluded.file_count";
+        const LIST: (&str, &str) = ("INSERT INTO repo_files (repo_id, hash, file_id) ", "");
+        let (op, repo) = (self.op, &self.registration.repo);
+        let count = i64::try_from(files.len()).unwrap_or(i64::MAX);
+        let logical_len: u64 = files.iter().map(|(_, file)| file.raw_len).sum();
+        let record_len: u64 = files.iter().map(|(_, file)| record_len(file.terms.len())).sum();
+        let counts: Vec<String> = counts.iter().map(|(xorb, count)| format!("[{xorb},{count}]")).collect();
+        let counts = format!("[{}]", counts.join(","));
+        execute(op, connection, ENTER, |query| query.bind(repo.clone())).await?;
+        let row = sqlx::query(COUNT)
+            .bind(count)
+            .bind(logical_len.cast_signed())
+            .bind(record_len.cast_signed())
+            .bind(counts.clone())
+            .bind(repo.clone())
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(|error| map(op, error))?;
+        let repo: i64 = get(op, &row, 0)?;
+        execute(op, connection, CHARGE, |query| query.bind(repo).bind(counts)).await?;
+        insert_rows(op, connection, LIST, files, |columns, (id, file)| {
+            columns.push_bind(repo).push_bind(file.hash.as_bytes().to_vec()).push_bind(*id);
+        })
+        .await
+    }
+
+    /// Lists files that a step has written, to be found again where the registration is abandoned.
+    pub(super) async fn list_files(
+        &self,
+        connection: &mut SqliteConnection,
+        files: &[(i64, i64)],
+    ) -> Result<(), IndexError> {
+        const LIST: (&str, &str) = (
+            "INSERT INTO registration_files (registration, file_id, record_len) ",
+            " ON CONFLICT DO UPDATE SET record_len = record_len + excluded.record_len",
+        );
+        let Mark::Step(registration) = self.mark else { return Ok(()) };
+        insert_rows(self.op, connection, LIST, files, |columns, (file, record_len)| {
+            columns.push_bind(registration).push_bind(*file).push_bind(*record_len);
+        })
+        .await
+    }
+
+    /// Writes the next part of a file of very many terms.
+    pub(super) async fn write_large(
+        &mut self,
+        connection: &mut SqliteConnection,
+        file: &NewFile,
+    ) -> Result<Option<Registered>, IndexError> {
+        const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ? FROM json_each(?)";
+        let op = self.op;
+        if self.at.part == 0 {
+            let known = self.find_known(connection, std::slice::from_ref(file)).await?;
+            if known.contains_key(&file.hash) {
+                let refused = self.write_batch(connection, std::slice::from_ref(file)).await?;
+                self.at.file += 1;
+                return Ok(refused);
+            }
+            self.insert_large(connection, file).await?;
+            self.at.part = 1;
+            self.tell(Registered::New);
+            return Ok(None);
+        }
+        // For the quota, too: a part is charged when it is written.
+        self.tell(Registered::New);
+        let id = self.id_of(connection, file.hash).await?;
+        let sets = Arc::clone(&self.at.sets);
+        let xorbs = sets.of_large.get(&self.at.file).map_or(&[][..], Vec::as_slice);
+        let part = self.at.part - 1;
+        if let Some(some) = xorbs.chunks(PART_XORB_COUNT).nth(part) {
+            let named = match Named::find(op, connection, some).await? {
+                Ok(named) => named,
+                Err(unfit) => return Ok(Some(refusal(unfit))),
+            };
+            let ids = id_list(named.ids().values());
+            // The triggers charge them to the claim, which is there.
+            execute(op, connection, REFER, |query| query.bind(id).bind(ids)).await?;
+            named.keep(op, connection, self.registration.now).await?;
+            self.at.part += 1;
+            return Ok(None);
+        }
+        let part = part - xorbs.len().div_ceil(PART_XORB_COUNT);
+        let runs: Vec<TermRun> =
+            terms::runs(id, &file.terms).skip(part * PART_RUN_COUNT).take(PART_RUN_COUNT).collect();
+        terms::insert_runs(op, connection, &runs).await?;
+        self.at.part += 1;
+        if runs.len() < PART_RUN_COUNT {
+            (self.at.file, self.at.part) = (self.at.file + 1, 0);
+        }
+        Ok(None)
+    }
+
+    /// The row of a large file, and the claim to it: it has no terms and no references yet.
+    async fn insert_large(&self, connection: &mut SqliteConnection, file: &NewFile) -> Result<(), IndexError> {
+        let bare = NewFile { terms: Vec::new(), ..file.clone() };
+        let op = self.op;
+        self.insert_files(connection, &[&bare], &HashMap::new()).await?;
+        let id = self.id_of(connection, file.hash).await?;
+        let sql = "UPDATE file_repos SET record_len = ? WHERE file_id = ?";
+        let len = record_len(file.terms.len()).cast_signed();
+        execute(op, connection, sql, |query| query.bind(len).bind(id)).await.map(drop)
+    }
+}
+
+async fn next_id(op: &'static str, connection: &mut SqliteConnection) -> Result<i64, IndexError> {
+    let row = sqlx::query("SELECT coalesce(max(id), 0) + 1 FROM files").fetch_one(connection).await;
+    row.map_err(|error| map(op, error))?.try_get(0).map_err(|error| map(op, error))
+}

@@ -1,0 +1,59 @@
+//! Xorbs whose deletion was interrupted, and that a record needs which the index has not taken.
+//!
+//! A collection may overtake a registration: the record is durable, the row is `Deleting`, and the process ends before the
+//! blob is deleted and the record withdrawn. An index that was put back from a copy can look the same: the deletion has
+//! ended since, the xorb was uploaded again, and the record is one of a file that was acknowledged. So the deletion is
+//! not finished. The blob is verified and gets a new row instead, and the record is taken like every other one.
+
+use std::collections::HashSet;
+
+use super::tail::Need;
+use crate::blob::BlobKey;
+use crate::format::XorbHash;
+use crate::index::{Ticket, XorbState};
+use crate::service::Cas;
+use crate::service::error::StoreError;
+use crate::service::examine::{Examiner, Pace, Verdict};
+
+impl Cas {
+    /// Restores xorbs whose deletion was interrupted where an untaken record needs them. To be called before
+    /// [`agree`](Self::agree), and only while no other process deletes blobs or uses the store. Returns their number.
+    ///
+    /// A crash in the middle leaves a blob without a row, which `agree` refuses and a rebuild of the index restores.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub async fn restore_half_deleted(&self) -> Result<usize, StoreError> {
+        let unfinished = self.index.unfinished_xorbs().await?;
+        let deleting = unfinished.into_iter().filter(|(_, state)| *state == XorbState::Deleting);
+        let deleting: HashSet<XorbHash> = deleting.map(|(hash, _)| hash).collect();
+        let mark = self.index.store_mark().await?;
+        // `agree` says what is wrong where these are not of one store.
+        if deleting.is_empty() || mark.id.is_none() || mark.id != self.records.store_id().await? {
+            return Ok(0);
+        }
+        let Ok((_, needs)) = self.read_tail_needs(&mark).await? else { return Ok(0) };
+        let needed: HashSet<XorbHash> = needs.into_values().flat_map(Need::into_xorbs).collect();
+        let mut count = 0;
+        for xorb in needed.intersection(&deleting) {
+            count += usize::from(self.restore(*xorb).await?);
+        }
+        Ok(count)
+    }
+
+    /// Gives a blob a new row in place of one in `Deleting`. Returns whether it is there and sound.
+    async fn restore(&self, xorb: XorbHash) -> Result<bool, StoreError> {
+        if self.blobs.head(BlobKey::xorb(xorb)).await?.is_none() {
+            return Ok(false);
+        }
+        let examiner = Examiner { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
+        let Verdict::Sound(proven) = examiner.examine(xorb, None, &mut Pace::new(None)).await? else {
+            return Ok(false);
+        };
+        self.index.forget_xorb(xorb).await?;
+        let is_restored = self.index.adopt_xorb(proven.into_row(), Ticket::random(), self.clock.now()).await?;
+        tracing::warn!(%xorb, "restored a xorb whose deletion was interrupted: an untaken record needs it");
+        Ok(is_restored)
+    }
+}

@@ -1,0 +1,132 @@
+//! Registrations of very many files, which the server writes in steps.
+
+use std::time::Instant;
+
+use rand::RngExt;
+use reqwest::Method;
+use tokio::time::sleep;
+
+use crate::support::{Answer, Start, TestServer, Xorb, many_files, rng, upload_shard};
+
+/// Files of the shard.
+const FILE_COUNT: usize = 50_000;
+
+/// How often the process is killed while it registers them.
+const KILL_COUNT: usize = 20;
+
+/// A xorb that files of any number can be made of.
+fn xorb() -> Xorb {
+    let chunks: Vec<Vec<u8>> = (0..400_u32).map(|chunk| chunk.to_le_bytes().repeat(8)).collect();
+    Xorb::of(zorb::format::compression::Policy::None, &chunks)
+}
+
+/// Files and bytes that the server says it has.
+async fn file_count(server: &TestServer) -> u64 {
+    let usage = server.client().get("/v1/usage?repo=*").await;
+    assert_eq!(usage.status, 200, "{:?}", usage.body);
+    usage.json()["repos"][0]["files"].as_u64().unwrap_or_else(|| panic!("{}", usage.json()))
+}
+
+/// Whether a file can be read.
+async fn is_there(server: &TestServer, file: &zorb::format::FileHash) -> bool {
+    let plan = server.client().get(&format!("/v1/reconstructions/{file}")).await;
+    assert!(matches!(plan.status, 200 | 404), "{}", plan.status);
+    plan.status == 200
+}
+
+#[tokio::test]
+async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
+    let mut rng = rng();
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let xorb = xorb();
+    let (shard, files) = many_files(&xorb, FILE_COUNT);
+    let server = Start::default().data_dir(&data_dir).start();
+    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    // How long it takes on this machine now, so that the kills fall into it. Its files are removed with the store.
+    let (other, whole) = (folder.path().join("other"), Instant::now());
+    {
+        let server = Start::default().data_dir(&other).start();
+        assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+        assert_eq!(server.client().post("/v1/shards", shard.clone()).await.status, 200);
+    }
+    let whole = whole.elapsed();
+    server.kill();
+
+    let (mut whole_count, mut absent_count) = (0, 0);
+    for _ in 0..KILL_COUNT {
+        let server = Start::default().data_dir(&data_dir).start();
+        let client = server.client();
+        let body = shard.clone();
+        let request = client.request(Method::POST, "/v1/shards").body(body);
+        let sent = tokio::spawn(async move { Answer::try_of(request).await.is_ok_and(|answer| answer.status == 200) });
+        sleep(whole.mul_f64(rng.random_range(0.0..1.0))).await;
+        server.kill();
+        let was_acknowledged = sent.await.unwrap();
+
+        let server = Start::default().data_dir(&data_dir).start();
+        let (first, last) = (is_there(&server, &files[0]).await, is_there(&server, &files[FILE_COUNT - 1]).await);
+        let sample = is_there(&server, &files[rng.random_range(0..FILE_COUNT)]).await;
+        assert!(first == last && last == sample, "some of the files are there");
+        assert!(first || !was_acknowledged, "it was acknowledged");
+        let list = server.client().get("/v1/files").await.json();
+        assert_eq!(!list["files"].as_array().unwrap().is_empty(), first, "the list says something else");
+        assert_eq!(file_count(&server).await, if first { FILE_COUNT as u64 } else { 0 });
+        server.kill();
+        if first {
+            whole_count += 1;
+            // Nothing is left to be cut short: the next rounds begin without them.
+            std::fs::remove_dir_all(&data_dir).unwrap();
+            let server = Start::default().data_dir(&data_dir).start();
+            assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+            server.kill();
+        } else {
+            absent_count += 1;
+        }
+    }
+    println!("{KILL_COUNT} kills: {whole_count} times whole, {absent_count} times absent");
+    assert!(absent_count > 0, "no kill fell into the registration");
+}
+
+#[tokio::test]
+async fn small_registrations_pass_a_large_one() {
+    let xorb = xorb();
+    let server = TestServer::start();
+    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let (shard, files) = many_files(&xorb, FILE_COUNT);
+    let client = server.client();
+    let large = tokio::spawn(async move { client.post("/v1/shards", shard).await });
+    // Other files than those of the large one: of all chunks of further xorbs.
+    let (mut rng, mut count) = (rng(), 0);
+    while !large.is_finished() {
+        let own = Xorb::mixed(&mut rng, 2);
+        assert_eq!(server.client().post(&own.path(), own.bytes.clone()).await.status, 201);
+        let answer = server.client().post("/v1/shards", upload_shard(&own, 0, 2).bytes()).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        count += 1;
+    }
+    assert_eq!(large.await.unwrap().status, 200);
+    assert!(count > 3, "{count} small ones passed it");
+    for file in [&files[0], &files[FILE_COUNT - 1]] {
+        assert!(is_there(&server, file).await);
+    }
+    let again = server.client().post("/v1/shards", many_files(&xorb, FILE_COUNT).0).await;
+    assert_eq!(again.json()["result"], 0, "all of it is known");
+}
+
+#[tokio::test]
+async fn a_shard_beyond_its_quota_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("zorb.toml");
+    std::fs::write(&config, "[quota.'*']\nfiles = 1000\n").unwrap();
+    let server = Start::default().with("config", config.display()).start();
+    let xorb = xorb();
+    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let (shard, files) = many_files(&xorb, FILE_COUNT);
+    let refused = server.client().post("/v1/shards", shard).await;
+    assert_eq!(refused.problem(413, "quota_exceeded")["limit"], 1000);
+    assert!(!is_there(&server, &files[0]).await);
+    let (shard, _) = many_files(&xorb, 1000);
+    assert_eq!(server.client().post("/v1/shards", shard).await.status, 200);
+    assert_eq!(file_count(&server).await, 1000);
+}

@@ -1,0 +1,388 @@
+//! The words that this project does not use, and the test that holds code and settings to them.
+//!
+//! The table is short on purpose: a word is in it because this repository used it for something
+//! that HTTP, POSIX, SQL or storage systems have a name for.
+
+use std::path::{Path, PathBuf};
+
+/// A phrase that is not used, and what to write instead.
+pub(crate) struct Phrase {
+    /// Words with single spaces between them, in lower case. `*` at the end stands for any ending.
+    pub(crate) not: &'static str,
+    /// What to write instead.
+    pub(crate) but: &'static str,
+}
+
+const fn phrase(not: &'static str, but: &'static str) -> Phrase {
+    Phrase { not, but }
+}
+
+/// The table.
+pub(crate) const PHRASES: &[Phrase] = &[
+    phrase("answer*", "response; responds with 404"),
+    phrase("processor*", "CPU"),
+    phrase("folder*", "directory"),
+    phrase("fold the log", "checkpoint the WAL"),
+    phrase("folded", "checkpointed"),
+    phrase("change of threads", "context switch"),
+    phrase("changes of threads", "context switches"),
+    phrase("look again", "check, poll, re-check, reload"),
+    phrase("looks again", "checks, polls, re-checks, reloads"),
+    phrase("looking again", "checking, polling, re-checking, reloading"),
+    phrase("two looks", "two checks"),
+    phrase("its turn", "a permit"),
+    phrase("their turn", "a permit"),
+    phrase("a turn", "a permit"),
+    phrase("no turn", "no permit"),
+    phrase("turns of", "permits of"),
+    phrase("by turns", "round-robin"),
+    phrase("in turn", "sequentially; interleaved (A/B/A/B)"),
+    phrase("room", "disk headroom; response budget; pacing credit; shard budget"),
+    phrase("in line", "queued"),
+    phrase("crowd*", "burst; tenant over its share"),
+    phrase("walls", "dedup scope, owner"),
+    phrase("doubt*", "GC abort reason"),
+    phrase("noted", "recorded; appended"),
+    phrase("withdraw*", "roll back"),
+    phrase("withdrew", "rolled back"),
+    phrase("loose", "unpacked (LZ4 undone)"),
+    phrase("loosen*", "unpack"),
+    phrase("tighten*", "repack"),
+    phrase("patient*", "repair target"),
+    phrase("examine*", "verify (a stored xorb)"),
+    phrase("linger*", "drain"),
+    phrase("lent", "borrowed"),
+    phrase("scrap", "discard buffer"),
+    phrase("outlet*", "connection"),
+    phrase("arrival*", "receive gate"),
+    phrase("bell*", "notify"),
+    phrase("giant*", "large"),
+    phrase("astray", "plaintext on the TLS port"),
+    phrase("sign of life", "health probe"),
+    phrase("signs of life", "health probes"),
+    phrase("mend*", "fix (a request), repair (a store)"),
+    phrase("whoever", "the client, the tenant, the uploader, the caller"),
+    phrase("somebody*", "the client, the tenant, the uploader, the caller"),
+    phrase("nobody*", "no client, no process"),
+    phrase("go away", "be removed"),
+    phrase("goes away", "is removed"),
+    phrase("be gone", "no longer exist"),
+    phrase("is gone", "no longer exists"),
+    phrase("are gone", "no longer exist"),
+    phrase("was gone", "no longer existed"),
+    phrase("has gone", "was removed"),
+    phrase("come again", "be uploaded again"),
+    phrase("comes again", "is uploaded again"),
+    phrase("of no use", "invalid"),
+    phrase("weakened", "test_hooks"),
+    phrase("spoil*", "corrupt_row"),
+    phrase("steal*", "force_restage"),
+    phrase("stolen", "restaged"),
+    phrase("unkept", "unreferenced / unleased"),
+    phrase("unfit", "unusable"),
+    phrase("void", "mismatch; invalid"),
+    phrase("one after the other", "sequentially"),
+    phrase("what limits it", "bottleneck"),
+];
+
+/// Legitimate uses: a file, as the end of its path, and the words around the phrase.
+const ALLOWED: &[(&str, &str)] = &[];
+
+/// Directories and files below `src` whose comments are not clean yet. May only shrink. String
+/// literals are checked everywhere.
+const COMMENTS_NOT_CLEAN: &[&str] = &["src/index/", "src/service/"];
+
+/// Columns of a line that is a comment, at most.
+const COMMENT_WIDTH: usize = 100;
+
+/// The phrases of the table that a text has, with the words around them. Names of code, between
+/// backticks on one line, are left out.
+pub(crate) fn found_in(text: &str) -> Vec<(&'static Phrase, String)> {
+    let text = without_code(text);
+    let words: Vec<&str> = text.split_whitespace().flat_map(|word| word.split(is_separator)).collect();
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    let lower: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
+    let mut found = Vec::new();
+    for at in 0..lower.len() {
+        for phrase in PHRASES.iter().filter(|phrase| begins(&lower[at..], phrase.not)) {
+            let around = &words[at.saturating_sub(3)..(at + 4).min(words.len())];
+            found.push((phrase, around.join(" ")));
+        }
+    }
+    found
+}
+
+fn without_code(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let mut parts: Vec<&str> = line.split('`').collect();
+        // Without its partner a backtick is text.
+        let is_whole = parts.len() % 2 == 1;
+        let mut index = 0;
+        parts.retain(|_| {
+            index += 1;
+            !is_whole || index % 2 == 1
+        });
+        parts.join("` `")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a character separates words. Names of code with `_` or `::` in them are one word and
+/// match nothing.
+fn is_separator(c: char) -> bool {
+    !(c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}'))
+}
+
+fn begins(words: &[String], phrase: &str) -> bool {
+    let mut words = words.iter().map(|word| word.trim_matches(':'));
+    phrase.split(' ').all(|wanted| {
+        let Some(word) = words.next() else { return false };
+        match wanted.strip_suffix('*') {
+            Some(stem) => word.starts_with(stem) && !word.contains(['_', ':', '{']),
+            None => word == wanted,
+        }
+    })
+}
+
+/// A piece of Rust that people read.
+#[derive(Debug, PartialEq)]
+struct Piece {
+    line: usize,
+    is_comment: bool,
+    text: String,
+}
+
+/// String literals and comments of a source file, in order; what comes after `#[cfg(test)] mod … {`
+/// is left out. Comment lines that follow each other are one piece, so that a phrase is found
+/// across the end of a line.
+fn pieces(source: &str) -> Vec<Piece> {
+    let end = source.match_indices("#[cfg(test)]\n").find(|(at, mark)| {
+        let next = source[at + mark.len()..].lines().next().unwrap_or_default();
+        next.starts_with("mod ") && next.ends_with('{')
+    });
+    let source = &source[..end.map_or(source.len(), |(at, _)| at)];
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let at = source.len() - rest.len();
+        let line = source[..at].matches('\n').count() + 1;
+        let before = source[..at].chars().next_back();
+        let is_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_') && !source[..at].ends_with('b');
+        let len = if rest.starts_with("//") {
+            let len = rest.find('\n').unwrap_or(rest.len());
+            let text = rest[..len].trim_start_matches(['/', '!']).trim();
+            match pieces.last_mut() {
+                Some(last) if last.is_comment && is_next_line(source, last, line) => {
+                    last.text.push('\n');
+                    last.text.push_str(text);
+                }
+                _ => pieces.push(Piece { line, is_comment: true, text: text.to_owned() }),
+            }
+            len
+        } else if let Some(hashes) = raw_string(rest).filter(|_| !is_word) {
+            let begin = 2 + hashes;
+            let close = format!("\"{}", "#".repeat(hashes));
+            let len = rest[begin..].find(&close).map_or(rest.len() - begin, |len| len);
+            pieces.push(Piece { line, is_comment: false, text: rest[begin..begin + len].to_owned() });
+            (begin + len + close.len()).min(rest.len())
+        } else if first == '"' {
+            let len = string_len(rest);
+            let text = rest[1..len].trim_end_matches('"').replace("\\\n", "\n").replace("\\n", "\n");
+            pieces.push(Piece { line, is_comment: false, text });
+            len
+        } else if first == '\'' {
+            char_len(rest)
+        } else {
+            first.len_utf8()
+        };
+        rest = &rest[len..];
+    }
+    pieces
+}
+
+/// Whether a comment on this line continues the piece before.
+fn is_next_line(source: &str, last: &Piece, line: usize) -> bool {
+    let is_whole = source.lines().nth(line - 1).is_some_and(|text| text.trim_start().starts_with("//"));
+    is_whole && last.line + last.text.matches('\n').count() + 1 == line
+}
+
+/// The number of `#` of a raw string that begins here.
+fn raw_string(rest: &str) -> Option<usize> {
+    let after = rest.strip_prefix('r')?;
+    let hashes = after.chars().take_while(|c| *c == '#').count();
+    after[hashes..].starts_with('"').then_some(hashes)
+}
+
+/// Bytes of a string literal with its quotes.
+fn string_len(rest: &str) -> usize {
+    let mut is_escaped = true;
+    for (at, c) in rest.char_indices() {
+        match c {
+            '"' if !is_escaped => return at + 1,
+            '\\' => is_escaped = !is_escaped,
+            _ => is_escaped = false,
+        }
+    }
+    rest.len()
+}
+
+/// Bytes of a character literal, or of the quote of a lifetime.
+fn char_len(rest: &str) -> usize {
+    let mut chars = rest.char_indices().skip(1);
+    match chars.next() {
+        Some((_, '\\')) => chars.skip(1).find(|(_, c)| *c == '\'').map_or(1, |(at, _)| at + 1),
+        Some(_) => match chars.next() {
+            Some((at, '\'')) => at + 1,
+            _ => 1,
+        },
+        None => 1,
+    }
+}
+
+/// What is wrong with a source file below `src`: `FILE:LINE: …` each.
+fn faults(path: &str, source: &str) -> Vec<String> {
+    let has_clean_comments = !COMMENTS_NOT_CLEAN.iter().any(|dirty| path.starts_with(dirty));
+    let mut faults = Vec::new();
+    for piece in pieces(source).iter().filter(|piece| !piece.is_comment || has_clean_comments) {
+        faults.extend(named(path, piece.line, &piece.text));
+    }
+    for line in wide_comments(source).into_iter().filter(|_| has_clean_comments) {
+        faults.push(format!("{path}:{line}: a comment of more than {COMMENT_WIDTH} columns"));
+    }
+    faults
+}
+
+/// The numbers of lines that are comments and too wide. Code and drawings between fences cannot be
+/// wrapped.
+fn wide_comments(source: &str) -> Vec<usize> {
+    let mut is_fenced = false;
+    let mut wide = Vec::new();
+    for (index, line) in source.lines().enumerate() {
+        let text = line.trim_start();
+        if !text.starts_with("//") {
+            is_fenced = false;
+        } else if text.trim_start_matches(['/', '!', ' ']).starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if !is_fenced && line.chars().count() > COMMENT_WIDTH {
+            wide.push(index + 1);
+        }
+    }
+    wide
+}
+
+/// The phrases of a text that begins on this line.
+fn named(path: &str, line: usize, text: &str) -> Vec<String> {
+    let is_allowed = |around: &str| ALLOWED.iter().any(|(file, words)| path.ends_with(file) && around.contains(words));
+    let found = found_in(text).into_iter().filter(|(_, around)| !is_allowed(around));
+    found.map(|(phrase, around)| format!("{path}:{line}: “{around}”: write “{}”", phrase.but)).collect()
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file below a directory, with its path below the root.
+fn files(directory: &str, extensions: &[&str]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut directories = vec![root().join(directory)];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).expect("the directory can be read") {
+            let path = entry.expect("the entry can be read").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted)) {
+                let text = std::fs::read_to_string(&path).expect("sources are text");
+                found.push((below_root(&path), text));
+            }
+        }
+    }
+    found
+}
+
+fn below_root(path: &Path) -> String {
+    path.strip_prefix(root()).expect("it is below the root").to_str().expect("names are text").to_owned()
+}
+
+fn is_test(path: &str) -> bool {
+    path.contains("/tests") || path.contains("conformance")
+}
+
+#[test]
+fn strings_and_comments_have_no_words_of_the_table() {
+    let sources: Vec<_> = files("src", &["rs"]).into_iter().filter(|(path, _)| !is_test(path)).collect();
+    assert!(sources.len() > 100, "only {} sources were found", sources.len());
+    let faults: Vec<String> = sources.iter().flat_map(|(path, source)| faults(path, source)).collect();
+    assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
+}
+
+#[test]
+fn settings_and_dashboards_have_no_words_of_the_table() {
+    let mut texts = files("config", &["toml", "conf"]);
+    texts.extend(files("packaging", &["toml", "service"]));
+    texts.extend(files("docs", &["json", "yml"]));
+    assert!(texts.len() >= 6, "only {} files were found", texts.len());
+    let faults: Vec<String> = texts
+        .iter()
+        .flat_map(|(path, text)| text.lines().enumerate().map(move |(index, line)| (path, index + 1, line)))
+        .flat_map(|(path, line, text)| named(path, line, text))
+        .collect();
+    assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
+}
+
+#[test]
+fn every_entry_of_the_lists_is_needed() {
+    let sources = files("src", &["rs"]);
+    for (file, words) in ALLOWED {
+        let is_used = sources.iter().filter(|(path, _)| path.ends_with(file)).any(|(_, source)| {
+            pieces(source).iter().any(|piece| found_in(&piece.text).iter().any(|(_, around)| around.contains(words)))
+        });
+        assert!(is_used, "{file} does not say “{words}” any more: take the entry from the list");
+    }
+    for dirty in COMMENTS_NOT_CLEAN {
+        let is_needed =
+            sources.iter().filter(|(path, _)| path.starts_with(dirty) && !is_test(path)).any(|(_, source)| {
+                !wide_comments(source).is_empty()
+                    || pieces(source).iter().any(|piece| piece.is_comment && !found_in(&piece.text).is_empty())
+            });
+        assert!(is_needed, "{dirty} is clean: take it from the list");
+    }
+}
+
+#[test]
+fn the_check_finds_bad_samples() {
+    let found = |source: &str| faults("src/sample.rs", source).len();
+    for bad in [
+        "fn f() { log(\"the server answers 404\") }",
+        "fn f() { log(\"The FOLDER is full\") }",
+        "fn f() { log(\"out of doubt\") }",
+        "fn f() { log(\"signs \\\n    of life\") }",
+        "fn f() { log(r#\"of no use\"#) }",
+        "fn f() { log(b\"nobody\") }",
+        "/// Whoever has it.\nfn f() {}",
+        "// One after\n// the other.\nfn f() {}",
+        "fn f() {} // is gone",
+        "fn f() { g('\"', \"mend it\") }",
+        "fn f<'a>(x: &'a str) { g(\"void\") }",
+    ] {
+        assert_eq!(found(bad), 1, "{bad}");
+    }
+    assert_eq!(found(&format!("// {}\n", "x".repeat(98))), 1);
+    assert_eq!(found("/// Nobody and a folder.\n"), 2);
+}
+
+#[test]
+fn the_check_lets_code_and_good_samples_pass() {
+    let found = |source: &str| faults("src/sample.rs", source);
+    for good in [
+        "fn answer(folder: &Folder) -> Room { nobody::void(folder) }",
+        "fn f() { log(\"the server responds with 404\") }",
+        "fn f() { log(\"{answer} {folder}\") }",
+        "/// See [`crate::http::answers`] and `max_room`.\nfn f() {}",
+        "fn f() { log(\"bathroom, avoidance, tomorrow\") }",
+        "#[cfg(test)]\nmod tests {\n    // nobody\n    const A: &str = \"folder\";\n}",
+        "fn f() { g('\"'); /* x */ g('\\''); }",
+    ] {
+        assert_eq!(found(good), [""; 0], "{good}");
+    }
+    assert!(found(&format!("// {}\n", "x".repeat(97))).is_empty());
+}

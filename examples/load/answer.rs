@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_length_another_status_and_bytes_behind_the_end_are_errors() {
+    fn wrong_length_wrong_status_and_trailing_bytes_are_errors() {
         assert!(take(GOOD, 7, b"hell").is_err());
         assert!(take(GOOD, 7, b"hello!").is_err());
         assert!(take(b"HTTP/1.1 416 No\r\nContent-Length: 5\r\n\r\nhello", 100, b"hello").is_err());

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_within_two_per_cent_from_nanoseconds_to_minutes() {
+    fn quantiles_are_within_2_percent_from_ns_to_minutes() {
         for micros in [1, 7, 100, 9_999, 1_000_000, 300_000_000] {
             let mut histogram = Histogram::default();
             for _ in 0..99 {

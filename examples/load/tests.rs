@@ -76,8 +76,9 @@ fn once(set: &Set, target: &Target, chunks: Option<usize>, verify: u64) -> anyho
     read::run(set, target, &Plan::once(set, chunks), &load)
 }
 
+/// Over more connections than threads.
 #[test]
-fn a_plan_of_everything_reads_every_byte_once_over_more_connections_than_threads() {
+fn plan_of_everything_reads_every_byte_once() {
     let (_folder, set) = one_xorb();
     let target = serve(set.xorbs[0].bytes.clone(), "");
     for chunks in [Some(1), Some(16), None] {
@@ -89,7 +90,7 @@ fn a_plan_of_everything_reads_every_byte_once_over_more_connections_than_threads
 }
 
 #[test]
-fn one_wrong_byte_of_a_xorb_is_one_error_unless_it_is_not_looked_at() {
+fn wrong_byte_of_a_xorb_is_one_error_unless_unchecked() {
     let (_folder, set) = one_xorb();
     let mut bytes = set.xorbs[0].bytes.clone();
     let middle = bytes.len() / 2;

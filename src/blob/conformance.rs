@@ -46,10 +46,10 @@ suite! {
     a_published_blob_is_read_back_in_any_range
     a_draft_is_invisible_until_published_and_gone_when_dropped
     a_read_past_the_end_is_an_error_and_never_short
-    publishing_twice_keeps_the_last_and_running_readers_keep_the_first
+    publishing_twice_keeps_the_last_and_readers_their_blob
     publishing_what_is_to_be_new_takes_the_place_of_nothing
     deleting_what_is_not_there_is_a_success
-    what_was_read_replaced_deleted_and_published_again_is_what_is_there_now
+    read_replaced_deleted_and_published_again_reads_the_last
     a_blob_of_several_pieces_and_an_odd_length_is_whole
     probing_leaves_nothing_behind
 }
@@ -106,7 +106,8 @@ async fn a_read_past_the_end_is_an_error_and_never_short(store: Store) {
     }
 }
 
-async fn publishing_twice_keeps_the_last_and_running_readers_keep_the_first(store: Store) {
+/// Running readers go on with the first blob.
+async fn publishing_twice_keeps_the_last_and_readers_their_blob(store: Store) {
     put(&store, key(1), b"first").await;
     let mut reader = store.read(key(1), range(0, 5)).await.unwrap().unwrap();
     put(&store, key(1), b"other").await;
@@ -133,7 +134,7 @@ async fn deleting_what_is_not_there_is_a_success(store: Store) {
     assert!(store.read(key(1), range(0, 1)).await.unwrap().is_none());
 }
 
-async fn what_was_read_replaced_deleted_and_published_again_is_what_is_there_now(store: Store) {
+async fn read_replaced_deleted_and_published_again_reads_the_last(store: Store) {
     for round in 0..3_u8 {
         for byte in [1, 2, 3] {
             put(&store, key(byte), &[byte, round, 1]).await;
@@ -166,7 +167,7 @@ async fn probing_leaves_nothing_behind(store: Store) {
 }
 
 #[tokio::test]
-async fn a_process_that_died_leaves_drafts_and_the_next_start_removes_them() {
+async fn drafts_of_a_dead_process_are_removed_at_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap();
     let mut draft = store.draft().unwrap();
@@ -176,8 +177,9 @@ async fn a_process_that_died_leaves_drafts_and_the_next_start_removes_them() {
     assert_eq!(store.remove_stray_drafts().await.unwrap(), 0);
 }
 
+/// Nor after another process removed it.
 #[tokio::test]
-async fn a_file_that_is_kept_open_is_not_read_after_another_process_has_replaced_or_removed_it() {
+async fn open_file_is_not_read_after_another_process_replaced_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2);
     let (store, other): (Store, Store) = (Arc::new(store.clone()), Arc::new(store.keeping_open(0)));
@@ -191,7 +193,7 @@ async fn a_file_that_is_kept_open_is_not_read_after_another_process_has_replaced
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a name that is given behind the back of the store")]
-async fn what_this_process_replaces_is_not_read_on_because_it_has_another_name_left() {
+async fn replaced_file_with_another_hard_link_is_not_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let store: Store = Arc::new(FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2));
     put(&store, key(1), b"first").await;

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_file_that_could_not_be_read_is_read_again_though_it_looks_the_same() {
+    fn unreadable_key_file_is_read_again_even_if_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let before = ring(folder.path()).unwrap();
         let path = folder.path().join(FILE_NAME);

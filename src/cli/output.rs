@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_shown_on_one_line_and_without_what_a_terminal_obeys() {
+    fn name_is_one_line_without_terminal_control_characters() {
         let shown = |name: &str| Plain(name).to_string();
         assert_eq!(shown("größe 1.txt"), "größe 1.txt");
         assert_eq!(shown("a\nb\x1b[2J\u{9b}c"), "a\\nb\\u{1b}[2J\\u{9b}c");

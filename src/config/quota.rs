@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_for_each_repository_for_one_or_for_all_of_an_owner() {
+    fn quota_is_per_repository_for_one_or_all_of_an_owner() {
         assert_eq!(parse("").unwrap(), QuotaConfig::default());
         let text = "quota_files = 10\nquota_physical_bytes = '500B'\n[quota.'acme/bert']\nfiles = 0\nlogical_bytes = 7\n\
              [quota.'acme/*']\nfiles = 12\n[quota.'*']\nphysical_bytes = 9";

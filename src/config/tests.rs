@@ -84,7 +84,7 @@ fn the_documented_file_has_every_key_at_its_default() {
 }
 
 #[test]
-fn tls_takes_both_files_and_does_not_open_the_server_to_everybody() {
+fn tls_needs_both_files_and_does_not_open_the_server() {
     let both = "tls_cert = 'c.pem'\ntls_key = 'k.pem'";
     let files = Config::new(raw(both)).unwrap().tls.unwrap();
     assert_eq!((files.certificates.to_str(), files.key.to_str()), (Some("c.pem"), Some("k.pem")));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_that_of_the_polynomial_for_every_length_wherever_the_pieces_end() {
+    fn crc_follows_the_polynomial_for_every_length_and_split() {
         let mut rng = StdRng::seed_from_u64(64);
         let mut bytes = vec![0; 3000];
         rng.fill(&mut bytes[..]);

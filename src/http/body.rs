@@ -226,8 +226,9 @@ mod tests {
         }
     }
 
+    /// It waits for the next request with little memory.
     #[tokio::test]
-    async fn a_connection_on_which_a_body_was_read_amply_has_little_memory_when_it_waits_for_the_next_request() {
+    async fn connection_shrinks_its_buffer_after_a_large_body() {
         let (socket, mut client) = duplex(1 << 20);
         let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
         let stopping = CancellationToken::new();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_gets_all_but_the_last_eighth_and_another_one_gets_of_that() {
+    fn one_address_gets_seven_eighths_and_another_gets_the_rest() {
         let limiter = ConnectionLimiter::new(16, [].into());
         let many = fill(&limiter, "10.0.0.1");
         assert_eq!(many.len(), 14);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_speaks_for_many_and_few_connections_have_no_reserve() {
+    fn trusted_proxy_has_no_address_limit_nor_has_a_small_server() {
         let limiter = ConnectionLimiter::new(16, ["10.0.0.0/8".parse().unwrap()].into());
         assert_eq!(fill(&limiter, "10.0.0.1").len(), 17, "one waits");
         assert_eq!(fill(&ConnectionLimiter::new(7, [].into()), "10.0.0.1").len(), 8);

@@ -240,8 +240,9 @@ mod tests {
         (called - begun, answer)
     }
 
+    /// The handler may hold a permit.
     #[tokio::test(start_paused = true)]
-    async fn what_a_get_announces_and_does_not_send_is_waited_for_before_its_handler_which_may_hold_a_turn() {
+    async fn unsent_get_body_is_awaited_before_its_handler() {
         for method in ["GET", "HEAD"] {
             let (waited, answer) =
                 ask(&format!("{method} / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n")).await;
@@ -254,8 +255,9 @@ mod tests {
         assert!(answer.contains("connection: close"), "{answer}");
     }
 
+    /// A long body is not waited for, and closes the connection.
     #[tokio::test(start_paused = true)]
-    async fn a_get_without_a_body_or_with_all_of_a_short_one_keeps_its_connection_and_a_long_one_is_not_waited_for() {
+    async fn get_with_no_or_short_body_keeps_its_connection() {
         let (body, long) = ("x".repeat(1000), MAX_SHORT_REST + 1);
         for (rest, is_kept) in [
             ("\r\n".to_owned(), true),

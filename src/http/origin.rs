@@ -162,7 +162,7 @@ mod tests {
     ];
 
     #[test]
-    fn forwarded_headers_count_only_from_the_proxies_that_were_named() {
+    fn forwarded_headers_count_only_from_trusted_proxies() {
         let address = address(None, &["10.0.0.0/8", "::1/128"]);
         check(&address, "10.1.2.3", FORWARDED, "https://models.example/cas");
         check(&address, "::1", FORWARDED, "https://models.example/cas");
@@ -171,8 +171,9 @@ mod tests {
         check(&super::tests::address(None, &[]), "127.0.0.1", FORWARDED, "http://inside:8080");
     }
 
+    /// Every URL of a response repeats it.
     #[test]
-    fn a_base_of_more_than_320_bytes_is_refused_since_every_url_of_an_answer_has_it() {
+    fn base_url_above_320_bytes_is_refused() {
         let base = |len: usize| BaseUrl::of_length("a".repeat(len));
         assert_eq!(base(320).unwrap().0.len(), 320);
         assert_eq!(base(321).unwrap_err().code(), Code::InvalidRequest);
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_server_speaks_tls_itself_its_urls_say_so_unless_a_proxy_that_counts_says_otherwise() {
+    fn tls_server_urls_are_https_unless_a_trusted_proxy_differs() {
         let address = PublicAddress { is_encrypted: true, ..address(None, &["10.0.0.0/8"]) };
         check(&address, "11.1.2.3", FORWARDED, "https://inside:8080");
         check(&address, "10.1.2.3", &[("host", "inside"), ("x-forwarded-proto", "http")], "http://inside");

@@ -174,8 +174,9 @@ mod tests {
     use super::*;
     use crate::runtime::fair::FairGate;
 
+    /// The wait is in the queue of its tenant.
     #[tokio::test]
-    async fn what_is_there_is_taken_within_the_turn_and_what_has_to_wait_waits_without_in_the_line_of_its_tenant() {
+    async fn ready_data_is_taken_within_the_permit_and_waits_without() {
         let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(7));
         let mut permit = Some(gate.wait(tenant, 1).await);
         assert_eq!(with_permit(&mut permit, tenant, ready(1)).await, 1);

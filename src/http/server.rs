@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trailing_slash_of_the_endpoint_and_the_prefix_of_a_proxy_change_nothing() {
+    fn trailing_slash_and_proxy_prefix_change_nothing() {
         let seen = |prefix: &str, target: &str| {
             let request = Request::builder().uri(target).body(()).unwrap();
             normalise(request, prefix).uri().to_string()

@@ -86,7 +86,7 @@ async fn served(state: AppState, stop: &CancellationToken) -> (SocketAddr, impl 
 }
 
 #[tokio::test]
-async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_turn() {
+async fn with_many_uploads_the_next_body_waits_for_a_permit() {
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
     let (cas, metrics) = (state.cas.clone(), Arc::clone(&state.metrics));
@@ -129,8 +129,9 @@ async fn with_many_uploads_under_way_what_arrives_of_the_next_one_waits_for_its_
     timeout(Duration::from_secs(60), both).await.expect("what waits is told");
 }
 
+/// Without budget the request is refused.
 #[tokio::test]
-async fn a_long_answer_has_room_until_its_last_byte_is_gone_and_without_room_there_is_none() {
+async fn long_response_holds_its_budget_until_its_last_byte() {
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
     let short = || json(&state, 1, AnswerRoom::default(), || "a");
@@ -155,7 +156,7 @@ async fn a_long_answer_has_room_until_its_last_byte_is_gone_and_without_room_the
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_keeps_the_room_of_its_answer_until_it_takes_it_or_goes() {
+async fn stalled_client_holds_its_response_budget_until_it_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
     let (cas, stop) = (state.cas.clone(), CancellationToken::new());

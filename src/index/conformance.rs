@@ -61,11 +61,11 @@ mod steps;
 mod usage;
 
 suite! {
-    a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal
-    staging_twice_gives_the_row_to_the_second_and_the_first_cannot_publish
-    staging_a_live_xorb_finds_it_and_changes_nothing_that_a_reader_sees
+    staged_xorb_is_invisible_and_published_one_reads_back
+    second_staging_gets_the_row_and_the_first_cannot_publish
+    staging_a_live_xorb_finds_it_and_changes_nothing
     a_deleting_row_has_no_way_back
-    only_a_staged_row_can_be_abandoned_and_only_a_deleting_one_forgotten
+    only_staged_rows_are_abandoned_only_deleting_forgotten
     publishing_what_was_never_staged_is_lost
     totals_count_what_readers_see
 }
@@ -99,7 +99,7 @@ async fn put(db: &Db, xorb: NewXorb) {
     db.publish_xorb(xorb, ticket, NOW).await.unwrap();
 }
 
-async fn a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal(db: Db) {
+async fn staged_xorb_is_invisible_and_published_one_reads_back(db: Db) {
     let (expected, ticket) = (xorb(1, 7), Ticket::random());
     assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Staged);
     assert_eq!(db.find_xorb(hash(1)).await.unwrap(), None);
@@ -116,7 +116,7 @@ async fn a_staged_xorb_is_invisible_and_a_published_one_reads_back_equal(db: Db)
     assert_eq!(db.find_xorb(hash(2)).await.unwrap(), None);
 }
 
-async fn staging_twice_gives_the_row_to_the_second_and_the_first_cannot_publish(db: Db) {
+async fn second_staging_gets_the_row_and_the_first_cannot_publish(db: Db) {
     let (first, second) = (Ticket::random(), Ticket::random());
     assert_eq!(db.stage_xorb(hash(1), first, NOW).await.unwrap(), Staging::Staged);
     assert_eq!(db.stage_xorb(hash(1), second, NOW).await.unwrap(), Staging::Staged);
@@ -127,7 +127,7 @@ async fn staging_twice_gives_the_row_to_the_second_and_the_first_cannot_publish(
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().layout.chunk_count(), 2);
 }
 
-async fn staging_a_live_xorb_finds_it_and_changes_nothing_that_a_reader_sees(db: Db) {
+async fn staging_a_live_xorb_finds_it_and_changes_nothing(db: Db) {
     put(&db, xorb(1, 3)).await;
     let before = db.find_xorb(hash(1)).await.unwrap();
     let ticket = Ticket::random();
@@ -150,7 +150,7 @@ async fn a_deleting_row_has_no_way_back(db: Db) {
     put(&db, xorb(1, 1)).await;
 }
 
-async fn only_a_staged_row_can_be_abandoned_and_only_a_deleting_one_forgotten(db: Db) {
+async fn only_staged_rows_are_abandoned_only_deleting_forgotten(db: Db) {
     assert!(!db.abandon_xorb(hash(1), NOW).await.unwrap());
     assert!(!db.forget_xorb(hash(1)).await.unwrap());
     put(&db, xorb(1, 1)).await;
@@ -198,7 +198,7 @@ async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn every_migration_of_the_folder_is_built_in_under_its_number_and_name() {
+fn every_migration_file_is_built_in_with_number_and_name() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
     let mut files: Vec<_> =
         std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();

@@ -181,8 +181,9 @@ impl<T> Future for Running<T> {
 mod tests {
     use super::*;
 
+    /// A panic in it means no result.
     #[tokio::test]
-    async fn what_runs_beside_a_closure_takes_no_turn_and_a_panic_in_it_is_no_result() {
+    async fn work_beside_a_closure_takes_no_permit_and_panic_is_none() {
         let pool = Pool::new(1);
         let within = pool.clone();
         let results = pool.run(move || {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_other_thread_what_runs_beside_a_closure_runs_when_it_is_waited_for() {
+    fn without_spare_threads_work_beside_runs_when_awaited() {
         assert_eq!(Pool::new(1).beside(|| 3).wait(), Some(3));
         let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         let pool = Pool::new(1);

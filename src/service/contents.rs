@@ -207,7 +207,7 @@ mod tests {
     use crate::format::ChunkRange;
 
     #[test]
-    fn a_run_has_no_more_chunks_than_a_worker_takes_at_once_and_never_less_than_a_term() {
+    fn run_has_at_most_a_batch_of_chunks_and_at_least_a_term() {
         let term =
             Term { xorb: XorbHash::from_bytes([1; 32]), chunks: ChunkRange::new(0, 8192).unwrap(), raw_len: 8192 };
         let lens: Vec<usize> = runs(&[term; 20]).map(<[Term]>::len).collect();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn locks_of_other_files_are_free_and_one_that_is_held_is_waited_for() {
+    async fn held_file_lock_is_waited_for_and_others_are_free() {
         let locks = FileLocks::default();
         let first = locks.lock(files(&[3, 1, 2, 1])).await;
         let other = locks.lock(files(&[0, 4])).now_or_never().expect("nobody has these");

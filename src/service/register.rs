@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_what_stands_before_the_last_slash_and_nobody_is_the_owner_of_everything() {
+    fn owner_is_before_the_last_slash_and_star_is_its_own() {
         for (repo, owner) in [
             ("models/acme/bert", "models/acme"),
             ("acme/bert", "acme"),

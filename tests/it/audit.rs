@@ -58,8 +58,9 @@ fn gist(line: &Value) -> String {
     format!("{} {status} {} {} {} {}", field("action"), field("code"), field("repo"), field("subject"), field("scope"))
 }
 
+/// It says who did what.
 #[tokio::test]
-async fn of_writes_and_refusals_there_is_a_line_with_who_and_what_and_of_reads_there_is_none() {
+async fn writes_and_refusals_have_a_line_and_reads_have_none() {
     let log = Log::new();
     let server = log.start("writes").start();
     let (client, mut rng) = (server.client(), rng());
@@ -121,7 +122,7 @@ async fn of_writes_and_refusals_there_is_a_line_with_who_and_what_and_of_reads_t
 
 /// What the route table says of a request is what the line says: nobody has to think of the audit log who adds a route.
 #[tokio::test]
-async fn every_route_and_alias_has_its_line_and_only_signs_of_life_have_none() {
+async fn every_route_and_alias_but_health_probes_has_its_line() {
     for scope in ["all", "writes"] {
         let log = Log::new();
         let server = log.start(scope).with("grants", true).start();
@@ -153,7 +154,7 @@ async fn every_route_and_alias_has_its_line_and_only_signs_of_life_have_none() {
 }
 
 #[tokio::test]
-async fn reads_are_noted_with_the_bytes_that_were_sent_and_whether_that_was_all() {
+async fn reads_are_recorded_with_bytes_sent_and_completeness() {
     let log = Log::new();
     let server = log.start("all").with("send_timeout", "600s").start();
     let admin = issue(&server, "admin", "*", &[]);
@@ -202,7 +203,7 @@ async fn reads_are_noted_with_the_bytes_that_were_sent_and_whether_that_was_all(
 }
 
 #[tokio::test]
-async fn sighup_goes_on_in_a_new_file_where_the_old_one_was_moved_away() {
+async fn sighup_reopens_the_log_after_it_was_moved_away() {
     let log = Log::new();
     let server = log.start("writes").start();
     let client = server.client();
@@ -220,8 +221,9 @@ async fn sighup_goes_on_in_a_new_file_where_the_old_one_was_moved_away() {
     assert_eq!(fs::metadata(log.path()).expect("stored").permissions().mode() & 0o777, 0o600);
 }
 
+/// It is reported once.
 #[tokio::test]
-async fn a_log_that_cannot_be_written_loses_lines_counts_them_says_so_once_and_stops_nobody() {
+async fn unwritable_log_counts_lost_lines_and_stops_no_requests() {
     let (server, mut rng) = (Start::default().with("audit_log", "/dev/full").start(), rng());
     let client = server.client();
     for _ in 0..20 {
@@ -244,8 +246,9 @@ fn a_log_that_cannot_be_opened_ends_the_start() {
     assert!(output.status.code() == Some(1) && text.contains("cannot append to the audit log"), "{text}");
 }
 
+/// Those that were cut off too.
 #[tokio::test]
-async fn after_sigterm_every_answered_request_has_a_whole_line_and_so_has_what_was_cut_off() {
+async fn after_sigterm_every_request_has_a_whole_line() {
     let log = Log::new();
     let server = log.start("writes").with("drain_timeout", "1s").start();
     let writer = issue(&server, "write", "*", &[]);
@@ -341,7 +344,7 @@ async fn on_stdout_the_lines_come_after_the_one_that_scripts_wait_for() {
 }
 
 #[tokio::test]
-async fn a_stdout_that_nobody_reads_any_more_keeps_nobody_from_the_end() {
+async fn closed_stdout_does_not_delay_shutdown() {
     use std::io::BufRead;
     let folder = tempfile::tempdir().expect("the test can make a temporary folder");
     let mut child = Child::start(folder.path(), std::process::Stdio::piped());
@@ -362,7 +365,7 @@ async fn a_stdout_that_nobody_reads_any_more_keeps_nobody_from_the_end() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_issued_and_keys_that_are_rotated_are_noted_by_the_command() {
+async fn issued_tokens_and_rotated_keys_are_recorded_by_the_command() {
     let log = Log::new();
     let server = log.start("writes").start();
     let path = log.path();

@@ -30,8 +30,9 @@ const REFRESH: &str = "/v1/token";
 /// What only whoever runs the server may do.
 const ADMINISTRATION: [(&str, &str); 1] = [("get", "/metrics")];
 
+/// On every alias too.
 #[tokio::test]
-async fn on_every_route_and_alias_a_token_opens_what_its_scope_says_and_none_opens_nothing() {
+async fn token_opens_its_scope_on_every_route_and_no_token_nothing() {
     let server = Start::default().with("auth", "token").with("grants", true).start();
     let client = server.client();
     let tokens = ["read", "write", "admin"].map(|scope| issue(&server, scope, "*", &[]));
@@ -97,7 +98,7 @@ async fn check_route(client: &Client, method: &str, path: &str, needed: usize, t
 }
 
 #[tokio::test]
-async fn what_is_no_route_is_a_404_for_everybody_so_that_newer_clients_fall_back() {
+async fn unknown_routes_are_404_for_all_so_newer_clients_fall_back() {
     let server = guarded();
     let zeros = "0".repeat(64);
     for path in ["/v1/xorb-grants-2/default/", "/v3/shards/", "/v1/xorbs/default/x/y/", "/nothing/"] {
@@ -136,8 +137,9 @@ async fn tenants() -> Tenants {
     Tenants { server, client, writers, xorb, files }
 }
 
+/// Tokens of all repositories.
 #[tokio::test]
-async fn a_file_is_there_only_for_the_repository_that_registered_it_and_for_tokens_of_all() {
+async fn file_is_visible_to_its_repository_and_all_tokens_only() {
     let tenants = tenants().await;
     let all = issue(&tenants.server, "read", "*", &[]);
     let same_owner = issue(&tenants.server, "read", "models/a/two", &[]);
@@ -185,7 +187,7 @@ async fn a_xorb_as_a_whole_is_for_tokens_of_all_repositories_only() {
 }
 
 #[tokio::test]
-async fn what_one_owner_has_is_never_mentioned_to_another_by_deduplication() {
+async fn dedup_never_tells_one_owner_of_the_chunks_of_another() {
     let tenants = tenants().await;
     // The first chunk of a file may be asked for.
     let path = format!("/v1/chunks/default/{}", tenants.xorb.chunk_hash(0));
@@ -268,7 +270,7 @@ async fn false_statements_about_foreign_xorbs_tell_nothing() {
 }
 
 #[tokio::test]
-async fn a_token_is_accepted_for_a_minute_after_its_end_and_not_longer() {
+async fn token_is_accepted_for_a_minute_after_its_end_only() {
     let server = guarded();
     let short = issue(&server, "read", "*", &["--ttl", "1s"]);
     let output = token_command(&server, &["inspect", &short, "--json"]);
@@ -283,7 +285,7 @@ async fn a_token_is_accepted_for_a_minute_after_its_end_and_not_longer() {
 }
 
 #[tokio::test]
-async fn a_rotated_key_is_taken_up_at_once_and_a_dropped_one_lets_nobody_in() {
+async fn rotated_key_is_used_at_once_and_a_dropped_one_refused() {
     let server = guarded();
     let client = server.client();
     let path = format!("/v1/reconstructions/{}", "0".repeat(64));

@@ -191,7 +191,7 @@ async fn edit(
 }
 
 #[tokio::test]
-async fn a_client_that_knows_the_windows_only_can_tell_the_hash_of_the_file_and_compose_an_edited_one() {
+async fn client_with_windows_only_derives_file_and_edited_file_hash() {
     let (server, mut rng) = (TestServer::start(), rng());
     let client = server.client();
     let mut file = stored_file(&client, &mut rng).await;

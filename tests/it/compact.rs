@@ -56,7 +56,7 @@ impl Stocked {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_be_rewritten_and_why_and_changes_nothing() {
+async fn dry_run_says_what_would_be_rewritten_and_changes_nothing() {
     let stocked = Stocked::new(Start::default()).await;
     let (folder, data_dir) = (Folder::new(), stocked.server.data_dir().to_owned());
     let [a, b, _] = &stocked.xorbs[..] else { panic!("three") };
@@ -133,8 +133,9 @@ impl Reading {
     }
 }
 
+/// The server is read from meanwhile.
 #[tokio::test]
-async fn xorbs_are_rewritten_beside_a_server_that_is_read_from_and_the_old_ones_go_like_any_garbage() {
+async fn xorbs_are_rewritten_beside_a_server_and_old_ones_removed() {
     let stocked = Stocked::new(Start::default()).await;
     let (folder, client, data_dir) = (Folder::new(), stocked.server.client(), stocked.server.data_dir().to_owned());
     let reading = Reading::of(&stocked);
@@ -169,7 +170,7 @@ async fn xorbs_are_rewritten_beside_a_server_that_is_read_from_and_the_old_ones_
 }
 
 #[tokio::test]
-async fn what_was_compacted_is_served_by_an_index_made_again_and_by_a_restored_backup() {
+async fn compacted_files_are_served_by_rebuilt_index_and_backup() {
     let mut stocked = Stocked::new(Start::default()).await;
     let folder = Folder::new();
     let data_dir = stocked.server.data_dir().to_owned();
@@ -204,7 +205,7 @@ async fn what_was_compacted_is_served_by_an_index_made_again_and_by_a_restored_b
 }
 
 #[tokio::test]
-async fn a_share_that_is_none_is_refused_in_words_and_so_is_one_without_compaction() {
+async fn invalid_share_is_refused_and_so_is_share_without_compact() {
     let (server, folder) = (TestServer::start(), Folder::new());
     let dir = server.data_dir().to_str().unwrap();
     for share in ["0", "-0.5", "1.5", "half", "nan"] {
@@ -231,7 +232,7 @@ async fn nothing_is_copied_where_there_is_too_little_room() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_told_to_compacts_by_itself_and_counts_what_it_does() {
+async fn server_told_to_compact_does_so_and_counts_it() {
     // As old as its files have to be only once the server runs: so it looks often, and finds something in the end.
     let stocked = Stocked::new(Start::default()).await;
     let server = stocked.server.restart_with(|start| start.with("gc_interval", "1s").with("gc_min_live", 0.5));

@@ -147,7 +147,7 @@ async fn several_byte_ranges_are_206_in_parts_in_the_order_asked_for() {
 }
 
 #[tokio::test]
-async fn byte_ranges_that_give_nothing_or_too_much_are_416_with_the_length() {
+async fn byte_ranges_of_nothing_or_too_much_are_416_with_length() {
     let (_server, client, resources) = stocked().await;
     for resource in &resources {
         let len = resource.1.len();
@@ -167,7 +167,7 @@ async fn byte_ranges_that_give_nothing_or_too_much_are_416_with_the_length() {
 }
 
 #[tokio::test]
-async fn a_malformed_byte_range_is_400_and_one_of_another_unit_ignored() {
+async fn malformed_byte_range_is_400_and_another_unit_ignored() {
     let (_server, client, resources) = stocked().await;
     let resource = &resources[1];
     for range in [

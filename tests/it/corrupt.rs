@@ -130,7 +130,7 @@ async fn stored_bytes_that_do_not_decode_break_the_raw_answer() {
 }
 
 #[tokio::test]
-async fn stored_bytes_that_decode_to_something_else_break_the_raw_answer() {
+async fn corrupt_stored_bytes_break_off_the_raw_response() {
     let mut rng = rng();
     let chunks: Vec<_> = (0..6).map(|_| random_bytes(&mut rng, 5_000)).collect();
     let xorb = Xorb::of(Policy::None, &chunks);

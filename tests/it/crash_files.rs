@@ -39,8 +39,9 @@ struct Done {
     files: HashMap<String, Known>,
 }
 
+/// While files are registered and removed.
 #[tokio::test]
-async fn a_server_killed_300_times_while_files_are_registered_and_removed_keeps_to_what_it_acknowledged() {
+async fn server_killed_300_times_keeps_acknowledged_files() {
     let mut rng = rng();
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");

@@ -80,8 +80,9 @@ enum Victim {
     Command,
 }
 
+/// It loses all garbage.
 #[tokio::test]
-async fn a_store_killed_100_times_while_garbage_is_collected_keeps_what_it_acknowledged_and_loses_all_garbage() {
+async fn store_killed_100_times_in_gc_keeps_acknowledged_data() {
     let mut rng = rng();
     let folder = Folder::new();
     let data_dir = folder.path("data");

@@ -62,7 +62,7 @@ fn queries(value: &Value, found: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn the_dashboard_asks_for_metrics_that_there_are_and_for_every_one() {
+async fn dashboard_queries_existing_metrics_and_every_one() {
     let (families, names) = exported().await;
     let dashboard: Value = serde_json::from_str(&read("docs/grafana.json")).expect("the dashboard is JSON");
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ async fn the_alerts_are_about_metrics_that_there_are() {
 }
 
 #[test]
-fn the_panels_of_the_dashboard_have_titles_and_ids_of_their_own_and_do_not_overlap() {
+fn panels_have_titles_and_unique_ids_and_do_not_overlap() {
     let dashboard: Value = serde_json::from_str(&read("docs/grafana.json")).expect("the dashboard is JSON");
     let panels = dashboard["panels"].as_array().expect("it has panels");
     let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());

@@ -103,7 +103,7 @@ async fn every_way_to_ask_for_chunks_gives_exactly_their_bytes() {
 }
 
 #[tokio::test]
-async fn a_range_of_chunks_past_the_end_is_416_with_their_count_and_a_malformed_one_400() {
+async fn chunk_range_past_the_end_is_416_and_a_malformed_one_400() {
     let (_server, client, xorb) = stocked().await;
     for method in [Method::GET, Method::HEAD] {
         for (query, status) in [
@@ -248,7 +248,7 @@ async fn etags_tell_every_two_resources_apart_and_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn two_serializations_of_one_xorb_have_two_etags_and_one_for_the_raw_bytes() {
+async fn two_serializations_have_two_etags_and_one_for_raw_bytes() {
     let chunks = vec![vec![1; 5000], vec![2; 5000]];
     let mut tags = Vec::new();
     for policy in [Policy::None, Policy::Lz4] {

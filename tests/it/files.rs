@@ -8,8 +8,9 @@ use crate::support::{
     Raw, TestServer, Xorb, random_bytes, read_file as read, register, rng, shard_of, stocked, upload_shard,
 };
 
+/// Also after a restart.
 #[tokio::test]
-async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_a_restart() {
+async fn registered_file_reads_back_in_every_range_and_version() {
     let (server, a, b) = stocked().await;
     // Twice the same xorb with overlapping chunks, and another one in between.
     let shard = shard_of(&[(&a, 1, 4), (&b, 0, 5), (&a, 3, 7), (&a, 0, 1)]);
@@ -42,7 +43,7 @@ async fn a_registered_file_reads_back_in_every_range_in_both_versions_and_after_
 }
 
 #[tokio::test]
-async fn the_lengths_of_chunks_come_when_they_are_asked_for_and_only_then() {
+async fn chunk_lengths_are_sent_only_when_requested() {
     let (server, a, b) = stocked().await;
     let client = server.client();
     let shard = shard_of(&[(&a, 1, 4), (&b, 0, 5), (&a, 6, 7)]);
@@ -69,7 +70,7 @@ async fn the_lengths_of_chunks_come_when_they_are_asked_for_and_only_then() {
 
 /// Answers of more than a thousand terms are made on another thread than others.
 #[tokio::test]
-async fn a_file_of_thousands_of_terms_is_made_of_the_same_in_every_answer_whole_and_window_by_window() {
+async fn file_of_many_terms_is_equal_whole_and_by_windows() {
     let server = TestServer::start();
     let (client, mut rng) = (server.client(), rng());
     let chunks: Vec<_> = (0..60).map(|_| random_bytes(&mut rng, 1000)).collect();
@@ -110,7 +111,7 @@ async fn the_empty_file_has_no_terms_and_nothing_to_ask_for() {
 }
 
 #[tokio::test]
-async fn a_hostile_shard_is_refused_with_its_code_and_a_file_that_was_there_reads_the_same() {
+async fn hostile_shard_is_refused_and_an_existing_file_unchanged() {
     let (server, a, b) = stocked().await;
     let client = server.client();
     let good = shard_of(&[(&a, 0, 3), (&b, 1, 2)]);
@@ -171,7 +172,7 @@ async fn the_second_version_answers_a_line_of_json_per_event() {
 }
 
 #[tokio::test]
-async fn a_data_url_allows_its_ranges_alone_or_together_and_nothing_else() {
+async fn data_url_allows_its_ranges_alone_or_together_only() {
     let (server, a, b) = stocked().await;
     let client = server.client();
     let shard = shard_of(&[(&a, 0, 1), (&a, 3, 5)]);
@@ -221,7 +222,7 @@ async fn a_data_url_allows_its_ranges_alone_or_together_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_may_be_asked_for_is_answered_by_a_shard_and_any_other_by_404() {
+async fn eligible_chunk_gets_a_shard_and_any_other_404() {
     let (server, a, _) = stocked().await;
     let client = server.client();
     let first = a.verified.chunk_hashes()[2];

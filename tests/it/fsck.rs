@@ -93,7 +93,7 @@ async fn check_repaired(store: &Stopped, args: &[&str], kinds: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_store_without_faults_is_clean_beside_a_server_and_without_one() {
+async fn sound_store_is_clean_with_and_without_a_server() {
     let store = Stopped::new().await;
     store.check_well().await;
     let server = Start::default().data_dir(&store.data_dir).start();
@@ -109,8 +109,9 @@ async fn a_store_without_faults_is_clean_beside_a_server_and_without_one() {
     assert!(store.data_dir.join(DRAFT).exists());
 }
 
+/// The xorb is out of service until then.
 #[tokio::test]
-async fn what_only_an_upload_can_mend_is_taken_out_of_service_and_stays_a_finding_until_then() {
+async fn damage_only_an_upload_can_repair_stays_a_finding() {
     let store = Stopped::new().await;
     fs::remove_file(store.blob(0)).unwrap();
     fs::OpenOptions::new().write(true).open(store.blob(1)).and_then(|file| file.set_len(77)).unwrap();
@@ -155,7 +156,7 @@ async fn a_blob_that_was_put_back_is_taken_back_into_service() {
 }
 
 #[tokio::test]
-async fn a_row_that_says_something_else_than_its_sound_blob_is_written_anew() {
+async fn row_that_contradicts_its_sound_blob_is_rewritten() {
     for sql in ["layout = x'0100000001000000'", "crc64 = 5", "layout = x'00'"] {
         let store = Stopped::new().await;
         store.sql(&format!("UPDATE xorbs SET {sql} WHERE id = 2")).await;
@@ -164,7 +165,7 @@ async fn a_row_that_says_something_else_than_its_sound_blob_is_written_anew() {
 }
 
 #[tokio::test]
-async fn a_sound_blob_without_a_row_gets_one_and_the_files_that_lacked_it_are_whole_again() {
+async fn sound_blob_without_a_row_gets_one_and_completes_its_files() {
     let store = Stopped::new().await;
     let drop_row = "DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorb_domains WHERE xorb_id = 2; \
          DELETE FROM xorb_chunks WHERE xorb_id = 2; DELETE FROM dedup_chunks WHERE xorb_id = 2; \
@@ -181,7 +182,7 @@ async fn a_sound_blob_without_a_row_gets_one_and_the_files_that_lacked_it_are_wh
 }
 
 #[tokio::test]
-async fn a_xorb_that_is_lost_is_named_with_its_file_and_comes_back_from_an_archive() {
+async fn lost_xorb_is_named_with_its_file_and_restored_by_archive() {
     let store = Stopped::new().await;
     let archive = ["backup", "b.rca", "--data-dir", text(&store.data_dir)];
     store.folder.zorb(&[&archive[..], &["--quiet"]].concat()).ok();
@@ -202,8 +203,9 @@ async fn a_xorb_that_is_lost_is_named_with_its_file_and_comes_back_from_an_archi
     store.check_well().await;
 }
 
+/// It reports the damage.
 #[tokio::test]
-async fn a_damaged_archive_heals_what_stands_before_the_damage_and_says_so() {
+async fn damaged_archive_heals_what_precedes_the_damage() {
     let store = Stopped::new().await;
     store.folder.zorb(&["backup", "b.rca", "--quiet", "--data-dir", text(&store.data_dir)]).ok();
     flip(&store.blob(0), 10);
@@ -220,7 +222,7 @@ async fn a_damaged_archive_heals_what_stands_before_the_damage_and_says_so() {
 }
 
 #[tokio::test]
-async fn garbage_under_the_name_of_a_xorb_is_removed_also_beside_a_server() {
+async fn garbage_named_like_a_xorb_is_removed_even_beside_a_server() {
     let (store, name) = (Stopped::new().await, "0123456789abcdef".repeat(4));
     let place = store.place(&name);
     fs::write(&place, "garbage").unwrap();
@@ -237,7 +239,7 @@ async fn garbage_under_the_name_of_a_xorb_is_removed_also_beside_a_server() {
 }
 
 #[tokio::test]
-async fn references_and_totals_are_computed_again_also_beside_a_server() {
+async fn references_and_totals_are_recounted_even_beside_a_server() {
     let broken = "DELETE FROM xorb_files WHERE file_id = 1; INSERT INTO xorb_files VALUES (3, 2); \
          UPDATE totals SET raw_len = raw_len + 1";
     let store = Stopped::new().await;
@@ -261,7 +263,7 @@ async fn what_dead_uploads_left_is_cleared_up_when_no_server_runs() {
 }
 
 #[tokio::test]
-async fn times_in_the_future_are_left_until_somebody_says_that_the_clock_is_right() {
+async fn future_times_stay_until_the_clock_is_confirmed() {
     let store = Stopped::new().await;
     store.fsck(&["--trust-clock"]).failed(2, &["--repair"]);
     // A clock that ran ten years ahead has touched, condemned, verified and replaced.
@@ -300,7 +302,7 @@ async fn terms_that_do_not_parse_are_named_and_left() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_no_store_cannot_be_checked_and_people_get_lines() {
+async fn directory_that_is_no_store_is_refused_and_text_has_lines() {
     let folder = Folder::new();
     folder.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["no store"]);
     folder.zorb(&["fsck", "--from", "x"]).failed(2, &["--repair"]);

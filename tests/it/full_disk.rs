@@ -40,8 +40,9 @@ impl Filler {
     }
 }
 
+/// Refused as out of space.
 #[tokio::test]
-async fn an_upload_is_refused_as_out_of_space_or_stored_whatever_room_there_is() {
+async fn upload_to_a_nearly_full_disk_is_stored_or_refused() {
     let (server, mut rng) = (Start::default().on_small_disk(4).start(), rng());
     let (client, filler) = (server.client(), Filler::new(&server));
     let kept = Xorb::mixed(&mut rng, 2);
@@ -85,8 +86,9 @@ async fn an_upload_is_refused_as_out_of_space_or_stored_whatever_room_there_is()
     }
 }
 
+/// Everything else is served.
 #[tokio::test]
-async fn below_the_low_water_mark_what_takes_room_is_refused_before_its_body_and_the_rest_goes_on() {
+async fn below_low_water_mark_writes_are_refused_before_their_body() {
     const MARK: u64 = 4 << 20;
     let mut rng = rng();
     let server = Start::default().on_small_disk(8).with("min_free_space", MARK).with("grants", true).start();
@@ -223,8 +225,9 @@ async fn check_disk_that_fills(min_free_space: u64) {
     assert_eq!(blobs_len(data_dir.join("xorbs").read_dir().unwrap()), sum(&sent, true));
 }
 
+/// While clients upload and register.
 #[tokio::test]
-async fn a_disk_that_fills_while_clients_upload_and_register_loses_nothing_and_is_used_again_when_there_is_room() {
+async fn disk_that_fills_under_load_loses_nothing_and_recovers() {
     check_disk_that_fills(0).await;
 }
 

@@ -41,7 +41,7 @@ pub fn count(record: &Value, what: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_file_that_is_removed_is_gone_at_once_and_its_bytes_when_its_time_is_over() {
+async fn removed_file_is_unreadable_at_once_and_deleted_later() {
     let (server, a, b) = stocked().await;
     let (folder, client) = (Folder::new(), server.client());
     // One file of both, one of the second alone.
@@ -94,7 +94,7 @@ async fn a_file_that_is_removed_is_gone_at_once_and_its_bytes_when_its_time_is_o
 }
 
 #[tokio::test]
-async fn a_xorb_that_a_command_has_just_deleted_can_be_sent_again_at_once() {
+async fn xorb_just_deleted_by_a_command_can_be_uploaded_again() {
     let (server, a, _b) = stocked().await;
     let (folder, client) = (Folder::new(), server.client());
     assert_eq!(client.get(&a.path()).await.status, 200);
@@ -166,7 +166,7 @@ async fn a_server_collects_by_itself_and_counts_what_it_does() {
 }
 
 #[tokio::test]
-async fn a_token_removes_what_its_repository_has_and_nothing_of_others() {
+async fn token_removes_only_the_files_of_its_repository() {
     let (server, mut rng) = (guarded(), rng());
     let client = server.client();
     let [a, b] = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
@@ -254,7 +254,7 @@ async fn one_process_at_a_time_deletes_and_none_below_the_grace() {
 }
 
 #[tokio::test]
-async fn a_removal_that_takes_longer_than_a_request_may_is_said_to_and_is_done_all_the_same() {
+async fn removal_beyond_the_request_timeout_says_so_and_completes() {
     let server = Start::default().with("request_timeout", "3s").start();
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 4));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);

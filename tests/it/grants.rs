@@ -40,7 +40,7 @@ async fn check_invisible(server: &TestServer, xorb: &Xorb) {
 }
 
 #[tokio::test]
-async fn the_bytes_of_a_grant_are_invisible_until_the_commit_and_whole_after_it() {
+async fn granted_bytes_are_invisible_until_the_commit() {
     let (server, mut rng) = (granting(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 7));
     let grant = Grant::of(&client, &xorb).await;
@@ -79,7 +79,7 @@ async fn a_committed_xorb_is_there_after_the_process_was_killed() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_between_the_bytes_and_the_commit_forgets_them_and_a_new_grant_does() {
+async fn killed_server_forgets_uncommitted_bytes_and_regrants() {
     let (server, mut rng) = (granting(), rng());
     let xorb = Xorb::mixed(&mut rng, 7);
     let grant = Grant::of(&server.client(), &xorb).await;
@@ -98,7 +98,7 @@ async fn a_process_that_is_killed_between_the_bytes_and_the_commit_forgets_them_
 }
 
 #[tokio::test]
-async fn a_server_that_is_stopped_leaves_nothing_of_what_was_not_committed() {
+async fn stopped_server_leaves_nothing_uncommitted() {
     let (server, mut rng) = (granting(), rng());
     let xorb = Xorb::mixed(&mut rng, 7);
     let grant = Grant::of(&server.client(), &xorb).await;
@@ -125,7 +125,7 @@ async fn the_checksum_is_of_the_body_and_what_is_stored_has_no_footer() {
 }
 
 #[tokio::test]
-async fn a_xorb_that_came_directly_in_the_meantime_stays_and_the_commit_succeeds() {
+async fn xorb_uploaded_directly_meanwhile_stays_and_commit_succeeds() {
     let (server, mut rng) = (granting(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 7));
     let (early, late) = (Grant::of(&client, &xorb).await, Grant::of(&client, &xorb).await);
@@ -144,8 +144,9 @@ async fn a_xorb_that_came_directly_in_the_meantime_stays_and_the_commit_succeeds
     assert_eq!((server.blobs().len(), server.drafts()), (1, 0));
 }
 
+/// A granted upload counts as having it.
 #[tokio::test]
-async fn only_who_has_a_xorb_already_is_told_so_and_a_granted_upload_counts_as_having_it() {
+async fn only_owners_of_a_xorb_are_told_so() {
     let (server, mut rng) = (granting_with_tokens(), rng());
     let client = server.client();
     // One chunk: its hash is known to whoever has seen a reconstruction, and must not do for its bytes.
@@ -204,8 +205,9 @@ async fn a_request_for_a_grant_that_is_not_of_its_form_is_refused() {
     assert_eq!(crc64(b"123456789"), 0xAE8B_1486_0A79_9888, "the checksum of the protocol");
 }
 
+/// With a token and without.
 #[tokio::test]
-async fn where_there_are_no_grants_every_path_of_theirs_is_404_with_and_without_a_token() {
+async fn without_grants_all_grant_paths_are_404() {
     let mut rng = rng();
     let xorb = Xorb::mixed(&mut rng, 3);
     for (server, token) in [(guarded(), true), (Start::default().with("grants", false).start(), false)] {

@@ -22,7 +22,7 @@ async fn check_untouched(server: &TestServer, unwanted: &[&Xorb], health: &Xorb)
 }
 
 #[tokio::test]
-async fn a_duplicate_is_verified_all_the_same_and_never_changes_what_is_stored() {
+async fn duplicate_is_verified_and_never_changes_the_stored_xorb() {
     let (server, mut rng) = (TestServer::start(), rng());
     let client = server.client();
     let chunks: Vec<_> = (0..6).map(|index| vec![index; 5_000]).collect();
@@ -91,7 +91,7 @@ async fn hanging_up_within_a_chunked_body_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn drafts_of_clients_that_stop_sending_are_gone_while_the_server_runs() {
+async fn drafts_of_stalled_clients_are_removed_while_serving() {
     let (server, mut rng) = (Start::default().with("body_timeout", "1s").start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 2 << 20);
     let mut connections = Vec::new();
@@ -107,7 +107,7 @@ async fn drafts_of_clients_that_stop_sending_are_gone_while_the_server_runs() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_that_it_sends_no_more_still_gets_its_answer() {
+async fn client_that_half_closes_still_gets_its_response() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 5);
     let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
@@ -180,7 +180,7 @@ async fn a_client_that_goes_on_sending_after_it_was_refused_reads_why() {
 }
 
 #[tokio::test]
-async fn the_body_of_a_refused_request_is_never_taken_for_the_next_request() {
+async fn body_of_a_refused_request_is_never_the_next_request() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 3);
     let hidden = format!("GET /hidden HTTP/1.1\r\nhost: zorb\r\nx-pad: {}\r\n\r\n", "x".repeat(1000)).repeat(20);

@@ -56,7 +56,7 @@ async fn the_strict_route_takes_64_mib_serialized_and_not_a_byte_more() {
 }
 
 #[tokio::test]
-async fn the_xet_route_has_room_for_the_headers_and_footer_of_64_mib_that_do_not_compress() {
+async fn xet_route_takes_incompressible_64_mib_with_headers_footer() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorb = Xorb::stored(random_bytes(&mut rng, MIB_64).chunks(8 << 10));
     let with_footer = xorb.with_footer_v1(0);
@@ -113,7 +113,7 @@ async fn a_xorb_decompresses_to_64_mib_at_most() {
 }
 
 #[tokio::test]
-async fn an_upload_that_declares_too_much_is_refused_before_its_body_is_read() {
+async fn upload_that_declares_too_much_is_refused_before_its_body() {
     let server = TestServer::start();
     let hash = "0".repeat(64);
     for (path, len) in [("/xorbs", MIB_64 + 1), ("/v1/xorbs/default", 67_502_177), ("/xorbs", usize::MAX >> 1)] {
@@ -149,8 +149,9 @@ async fn wait_for_uploads(server: &TestServer, count: usize) {
     .await;
 }
 
+/// Until an upload ends.
 #[tokio::test]
-async fn beyond_max_uploads_is_503_before_the_body_is_read_until_one_of_them_ends() {
+async fn beyond_max_uploads_is_503_before_the_body_is_read() {
     let (server, mut rng) = (Start::default().with("max_uploads", 2).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 300_000));
     for how in ["finishes", "leaves"] {
@@ -230,7 +231,7 @@ async fn a_body_that_falls_silent_or_trickles_is_answered_408() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_slow_but_fast_enough_is_taken_however_long_it_takes() {
+async fn slow_body_above_the_minimum_rate_is_never_cut_off() {
     let start = Start::default().with("body_timeout", "3s").with("min_upload_rate", 1024);
     let (server, mut rng) = (start.start(), rng());
     let xorb = Xorb::incompressible(&mut rng, 64_000);
@@ -258,7 +259,7 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_request_of_more_than_100_header_fields_is_refused_and_one_of_100_is_answered() {
+async fn more_than_100_header_fields_are_refused_and_100_served() {
     let server = TestServer::start();
     for (count, status) in [(100, 200), (101, 431)] {
         let fields: String = (0..count - 1).map(|nth| format!("x-{nth}: 1\r\n")).collect();
@@ -268,8 +269,9 @@ async fn a_request_of_more_than_100_header_fields_is_refused_and_one_of_100_is_a
     }
 }
 
+/// However it is split.
 #[tokio::test]
-async fn a_head_of_63_kib_is_answered_and_one_that_goes_on_after_64_is_refused_whatever_its_pieces() {
+async fn head_of_63_kib_is_served_and_one_above_64_refused() {
     let server = TestServer::start();
     let begin = "GET /healthz HTTP/1.1\r\nhost: zorb\r\nx: ";
     for (len, end, status) in [(63 << 10, "\r\n\r\n", 200), (64 << 10, "", 431)] {

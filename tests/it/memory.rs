@@ -21,8 +21,9 @@ const UPLOAD_COUNT: usize = 64;
 /// What they may take together, beyond what the server takes when it is idle.
 const ALLOWED_LEN: u64 = 64 << 20;
 
+/// Sixty-four of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_concurrent_uploads_of_64_mib_take_less_than_64_mib() {
+async fn uploads_of_64_mib_at_once_take_less_than_64_mib() {
     let mut rng = rng();
     let server = TestServer::start();
     let client = server.client();
@@ -52,7 +53,7 @@ async fn sixty_four_concurrent_uploads_of_64_mib_take_less_than_64_mib() {
 }
 
 #[test]
-fn bodies_that_come_in_single_bytes_take_no_more_memory_than_they_are_long() {
+fn bodies_of_single_bytes_take_no_more_memory_than_length() {
     const CONNECTION_COUNT: usize = 16;
     const BYTE_COUNT: usize = 20_000;
     let server = TestServer::start();

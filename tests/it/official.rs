@@ -7,9 +7,10 @@ use rand::RngExt;
 
 use crate::support::{TestServer, official_xorb, rng};
 
+/// Uploaded with curl, read by ranges of chunks.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
-fn a_64_mib_xorb_of_the_official_crate_goes_up_with_curl_and_200_random_chunk_ranges_come_back_identical() {
+fn official_64_mib_xorb_round_trips_by_200_random_ranges() {
     let mut rng = rng();
     let (hash, bytes) = official_xorb(&mut rng);
     assert!((60 << 20..=64 << 20).contains(&bytes.len()), "{}", bytes.len());

@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn health_is_that_of_the_process_and_readiness_that_of_the_store() {
+async fn health_is_of_the_process_and_readiness_of_the_store() {
     let server = TestServer::start();
     let (client, tmp) = (server.client(), server.data_dir().join("tmp"));
     let check = async |ready: u16| {
@@ -136,7 +136,7 @@ async fn what_is_in_flight_is_counted_and_ends_at_zero() {
 }
 
 #[tokio::test]
-async fn metrics_are_openmetrics_with_a_help_and_a_type_for_every_family() {
+async fn metrics_are_openmetrics_with_help_and_type_each() {
     let server = TestServer::start();
     server.client().get("/healthz").await;
     let answer = server.client().get("/metrics").await;
@@ -306,7 +306,7 @@ async fn metrics_tell_what_repositories_have() {
 }
 
 #[tokio::test]
-async fn at_the_default_level_uploads_and_failures_are_logged_and_reads_are_not() {
+async fn default_log_level_has_uploads_and_failures_and_no_reads() {
     let (server, mut rng) = (Start::default().with("log", "info").start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 2));
     let answered = || server.log().lines().filter(|line| line.contains("responded")).count();

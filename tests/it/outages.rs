@@ -140,12 +140,12 @@ async fn check(mode: &str, advice: &str, is_refusal: fn(&Answer)) {
 }
 
 #[tokio::test]
-async fn a_file_system_that_becomes_read_only_and_writable_again_costs_nothing_but_the_writes_between() {
+async fn read_only_period_of_the_disk_costs_only_its_writes() {
     check("r", "read-only", Answer::is_outage).await;
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_for_a_while_costs_nothing_but_the_writes_between() {
+async fn failing_disk_costs_only_the_writes_of_that_time() {
     check("i", "the disk fails", Answer::is_outage).await;
 }
 
@@ -165,7 +165,7 @@ async fn a_quota_that_is_used_up_is_a_full_store_for_blobs() {
 }
 
 #[tokio::test]
-async fn without_a_file_to_spare_requests_are_refused_and_with_one_they_are_served_again() {
+async fn without_descriptors_requests_are_refused_until_one_is_free() {
     let mut rng = rng();
     let server = TestServer::start();
     let client = server.client();

@@ -32,7 +32,7 @@ fn tenants(server: &TestServer) -> [String; 3] {
 }
 
 #[tokio::test]
-async fn a_slot_that_gets_free_goes_to_the_tenant_with_less_and_the_other_one_is_told_429() {
+async fn free_slot_goes_to_the_tenant_with_less_the_other_gets_429() {
     let (server, mut rng) = (Start::default().with("auth", "token").with("max_uploads", 4).start(), rng());
     let (xorb, client) = (Xorb::mixed(&mut rng, 3), server.client());
     let [flood, other, admin] = tenants(&server);
@@ -66,7 +66,7 @@ async fn bytes_under_way_are_counted_as_they_are_declared() {
 }
 
 #[tokio::test]
-async fn a_request_that_takes_too_long_is_ended_with_503_and_its_connection_too() {
+async fn request_beyond_its_timeout_ends_with_503_and_closes() {
     let server = Start::default().with("request_timeout", "1s").start();
     let mut connection = Raw::begin_upload(&server, "/v1/reconstructions", 100).await;
     let answer = connection.answer().await;
@@ -104,14 +104,14 @@ async fn read_slowly(rate: u64) -> (usize, usize, f64) {
 }
 
 #[tokio::test]
-async fn who_takes_its_answer_too_slowly_is_cut_off_and_who_is_fast_enough_gets_all_of_it() {
+async fn slow_reader_is_cut_off_and_a_fast_one_gets_everything() {
     let ((cut_len, len, cut), (all_len, _, none)) = tokio::join!(read_slowly(1 << 40), read_slowly(1 << 19));
     assert!(cut_len < len, "{cut_len} of {len}");
     assert_eq!((all_len, cut, none), (len, 1.0, 0.0));
 }
 
 #[tokio::test]
-async fn clients_that_take_nothing_hold_no_turn_so_that_others_are_served_by_the_only_one() {
+async fn stalled_clients_hold_no_permit_so_others_are_served() {
     let (server, mut rng) = (Start::default().with("max_concurrent_reads", 1).start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, 60 << 20));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
@@ -149,7 +149,7 @@ async fn crowd(server: &TestServer, address: &str) -> Vec<Raw> {
 }
 
 #[tokio::test]
-async fn one_address_does_not_get_the_last_connections_and_a_trusted_proxy_does() {
+async fn last_connections_are_not_for_one_address_but_for_a_proxy() {
     let start = || Start::default().with("max_connections", 16);
     let server = start().start();
     // Keeps its connection: while the server has not noticed yet that a crowd has gone, another one would be refused.
@@ -189,8 +189,9 @@ async fn a_crowd_that_comes_before_anybody_is_let_in_is_not_cut_off() {
     }
 }
 
+/// The log says so.
 #[tokio::test]
-async fn the_limit_of_open_files_is_raised_and_what_does_not_fit_below_it_is_lowered_and_said() {
+async fn open_file_limit_is_raised_and_settings_lowered_to_fit() {
     let hard = |server: &TestServer| {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
         let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
@@ -244,7 +245,7 @@ async fn downloads_by_url_count_for_whoever_was_given_the_url() {
 
 /// The table of docs/capacity.md, for connections: 0.7 MiB each, whatever they do.
 #[tokio::test]
-async fn slow_readers_and_slow_senders_stay_within_what_is_stated_for_each() {
+async fn slow_readers_and_senders_stay_within_the_stated_memory() {
     const READER_COUNT: usize = 80;
     const SENDER_COUNT: usize = 40;
     let (server, mut rng) = (TestServer::start(), rng());

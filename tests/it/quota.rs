@@ -90,7 +90,7 @@ fn lens(xorbs: &[Xorb]) -> [Vec<u64>; 3] {
 }
 
 #[tokio::test]
-async fn each_of_the_three_limits_can_be_reached_and_not_passed_by_one() {
+async fn each_of_three_limits_can_be_reached_and_not_passed() {
     for (index, quantity) in MEASURES.into_iter().enumerate() {
         for slack in [0, 1] {
             // Two files are there; the third brings it to the limit, or one beyond.
@@ -126,7 +126,7 @@ async fn each_of_the_three_limits_can_be_reached_and_not_passed_by_one() {
 }
 
 #[tokio::test]
-async fn a_repository_is_charged_by_itself_for_what_others_have_too_and_a_xorb_once() {
+async fn repository_is_charged_for_shared_xorbs_and_once_for_each() {
     let store = Store::with(|_| String::new()).await;
     let (a, b) = (store.writer("acme/a"), store.writer("acme/b"));
     let [first, second, _] = &store.xorbs[..] else { panic!("there are three") };
@@ -149,7 +149,7 @@ async fn a_repository_is_charged_by_itself_for_what_others_have_too_and_a_xorb_o
 }
 
 #[tokio::test]
-async fn of_many_registrations_at_once_as_many_win_as_there_is_room_for() {
+async fn of_concurrent_registrations_as_many_win_as_fit() {
     let store = Store::with(|_| "quota_files = 3".to_owned()).await;
     let writer = store.writer("acme/bert");
     let shards: Vec<_> = (0..3).flat_map(|xorb| (1..6).map(move |end| (xorb, end))).collect();
@@ -163,8 +163,9 @@ async fn of_many_registrations_at_once_as_many_win_as_there_is_room_for() {
     assert!((counted.get("zorb_quota_refused_registrations_total") - 12.0).abs() < 0.5);
 }
 
+/// Named repositories, owners, tokens of all repositories.
 #[tokio::test]
-async fn named_repositories_owners_and_tokens_of_all_repositories_have_limits_of_their_own() {
+async fn limits_of_repositories_owners_and_all_are_separate() {
     let config = "quota_files = 1\n[quota.'acme/large']\nfiles = 3\n[quota.'acme/*']\nfiles = 4\n";
     let store = Store::with(|_| config.to_owned()).await;
     let shard = |xorb: usize, end| upload_shard(&store.xorbs[xorb], 0, end);
@@ -216,7 +217,7 @@ async fn named_repositories_owners_and_tokens_of_all_repositories_have_limits_of
 }
 
 #[tokio::test]
-async fn the_stream_of_events_ends_with_the_sentence_that_says_what_to_do() {
+async fn event_stream_ends_with_the_quota_error_and_its_remedy() {
     let store = Store::with(|_| "quota_files = 1".to_owned()).await;
     let writer = store.writer("acme/bert");
     store.accepted(&writer, &upload_shard(&store.xorbs[0], 0, 1), true).await;

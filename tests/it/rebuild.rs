@@ -235,7 +235,7 @@ async fn an_index_that_was_deleted_and_rebuilt_gives_the_same_answers() {
 }
 
 #[tokio::test]
-async fn a_rebuild_killed_at_any_moment_leaves_an_index_and_can_be_repeated() {
+async fn rebuild_killed_at_any_moment_leaves_an_index_and_repeats() {
     let mut stocked = Stocked::new().await.remove_some().await;
     let before = stocked.answers().await;
     let mut rng = rng();
@@ -295,7 +295,7 @@ async fn a_server_does_not_begin_an_empty_index_where_one_was_lost() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_filled_before_there_were_records_has_them_after_its_next_start() {
+async fn store_older_than_records_has_them_after_its_next_start() {
     let stocked = Stocked::new().await;
     let before = stocked.answers().await;
     let stocked = stocked.stopped_for(async |data_dir| fs::remove_dir_all(data_dir.join("shards")).unwrap()).await;

@@ -106,8 +106,9 @@ async fn keep_reading(client: Client, stored: Stored, stop: Arc<AtomicBool>) -> 
     count
 }
 
+/// By the running server.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_is_found_by_the_running_server_its_file_refused_and_healed_by_an_upload() {
+async fn flipped_bit_is_found_refused_and_healed_by_an_upload() {
     let server = scrubbing().start();
     let (client, (plain, small)) = (server.client(), in_two_forms());
     let stored = store(&client, plain.clone()).await;
@@ -190,8 +191,9 @@ async fn a_part_of_a_file_that_needs_no_damaged_xorb_is_served() {
     }
 }
 
+/// Also after a restart.
 #[tokio::test]
-async fn what_a_reader_stumbles_over_is_checked_at_once_and_stays_refused_after_a_restart() {
+async fn damage_met_by_a_reader_is_checked_and_stays_refused() {
     // Nothing is due for a month.
     let server = TestServer::start();
     let (client, (plain, _)) = (server.client(), in_two_forms());
@@ -217,7 +219,7 @@ async fn what_a_reader_stumbles_over_is_checked_at_once_and_stays_refused_after_
 }
 
 #[tokio::test]
-async fn push_heals_what_it_finds_missing_and_pull_does_not_take_wrong_bytes() {
+async fn push_heals_missing_data_and_pull_takes_no_wrong_bytes() {
     let (server, folder) = (scrubbing().start(), Folder::new());
     let bytes = random_bytes(&mut rng(), 700_000);
     folder.write("file", &bytes);

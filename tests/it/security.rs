@@ -22,7 +22,7 @@ fn check_headers(what: &str, answer: &Answer) {
 }
 
 #[tokio::test]
-async fn every_answer_of_every_route_has_the_headers_that_keep_browsers_from_harm() {
+async fn every_response_of_every_route_has_its_security_headers() {
     let server = Start::default().with("auth", "token").with("grants", true).start();
     let client = server.client();
     let token = issue(&server, "admin", "*", &[]);
@@ -46,7 +46,7 @@ async fn every_answer_of_every_route_has_the_headers_that_keep_browsers_from_har
 }
 
 #[tokio::test]
-async fn what_may_be_kept_in_caches_says_so_itself_and_is_not_overruled() {
+async fn cacheable_responses_say_so_and_are_not_overruled() {
     let (server, mut rng) = (Start::default().start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.header("cache-control"), "no-store");
@@ -86,7 +86,7 @@ async fn a_path_that_is_no_text_gets_problem_json_on_every_route() {
 }
 
 #[tokio::test]
-async fn head_on_a_url_of_data_tells_the_length_of_the_range_and_not_that_of_the_xorb() {
+async fn head_on_a_data_url_gives_the_length_of_its_range() {
     let (server, mut rng) = (Start::default().start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 9));
     // Chunks 1 and 5, so that there are two ranges in one URL.

@@ -58,8 +58,9 @@ async fn a_file_is_found_by_its_sha256_and_soon_verified() {
     server.client().post("/v1/shards", other).await.problem(400, "sha256_conflict");
 }
 
+/// Then the true one can be registered.
 #[tokio::test]
-async fn a_false_sha256_finds_nothing_once_the_file_was_read_and_the_true_one_can_be_registered() {
+async fn false_sha256_finds_nothing_after_verification() {
     let server = TestServer::start();
     let client = server.client();
     let xorb = stored(&client, 5).await;
@@ -75,7 +76,7 @@ async fn a_false_sha256_finds_nothing_once_the_file_was_read_and_the_true_one_ca
 }
 
 #[tokio::test]
-async fn what_a_killed_server_had_not_verified_is_verified_by_the_next_one() {
+async fn verification_of_a_killed_server_is_done_by_the_next() {
     let server = TestServer::start();
     let client = server.client();
     let mut files = Vec::new();
@@ -96,7 +97,7 @@ async fn what_a_killed_server_had_not_verified_is_verified_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_file_whose_blob_is_gone_is_named_once_in_the_log_and_stays_a_claim() {
+async fn file_of_a_missing_blob_is_logged_once_and_stays_a_claim() {
     let server = TestServer::start();
     let client = server.client();
     let (lost, kept) = (stored(&client, 3).await, stored(&client, 4).await);

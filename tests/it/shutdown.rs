@@ -132,7 +132,7 @@ async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
 }
 
 #[tokio::test]
-async fn many_uploads_in_flight_are_either_acknowledged_and_there_or_not_there() {
+async fn uploads_in_flight_are_acknowledged_and_stored_or_neither() {
     let (server, mut rng) = (patient(), rng());
     let xorbs: Vec<_> = (0..12).map(|_| Xorb::incompressible(&mut rng, 1 << 20)).collect();
     let client = server.client();

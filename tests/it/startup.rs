@@ -55,7 +55,7 @@ fn check_refused(mut command: Command, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_first_line_says_where_it_listens_and_holds_as_soon_as_it_is_there() {
+async fn first_line_names_the_listening_address() {
     let folder = folder();
     let (line, _running) = started(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "new/data"]));
     let url = line.strip_prefix("zorb listening on ").and_then(|rest| rest.strip_suffix('\n')).expect("the line");
@@ -66,7 +66,7 @@ async fn the_first_line_says_where_it_listens_and_holds_as_soon_as_it_is_there()
 }
 
 #[tokio::test]
-async fn a_second_server_on_one_folder_refuses_and_does_not_disturb_the_first() {
+async fn second_server_on_a_directory_refuses_without_disturbing() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
     let mut upload = crate::support::Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
@@ -103,7 +103,7 @@ async fn other_machines_are_served_only_if_somebody_said_so() {
 }
 
 #[test]
-fn flags_win_over_the_environment_over_the_file_over_the_default() {
+fn flags_win_over_environment_over_file_over_default() {
     let sources = ["flag", "environment", "file", "zorb-data"];
     for first in 0..sources.len() {
         let folder = folder();

@@ -115,7 +115,7 @@ async fn small_registrations_pass_a_large_one() {
 }
 
 #[tokio::test]
-async fn a_shard_beyond_its_quota_is_refused_before_anything_is_written() {
+async fn shard_beyond_its_quota_is_refused_before_any_write() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("zorb.toml");
     std::fs::write(&config, "[quota.'*']\nfiles = 1000\n").unwrap();

@@ -11,7 +11,7 @@ use crate::support::{Certificates, Raw, Start, TestServer, Xorb, eventually, is_
 const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
 #[tokio::test]
-async fn what_is_sent_through_tls_comes_back_and_the_urls_of_its_data_begin_with_https() {
+async fn data_round_trips_through_tls_with_https_urls() {
     let (certificates, mut rng) = (Certificates::new(), rng());
     let server = certificates.start().start();
     assert!(server.url().starts_with("https://"), "{}", server.url());
@@ -30,8 +30,9 @@ async fn what_is_sent_through_tls_comes_back_and_the_urls_of_its_data_begin_with
     assert_eq!((data.status, data.body), (206, xorb.bytes));
 }
 
+/// For new connections.
 #[tokio::test]
-async fn sighup_brings_a_new_certificate_to_new_connections_and_a_broken_one_to_nobody() {
+async fn sighup_loads_a_new_certificate_and_ignores_a_broken_one() {
     let certificates = Certificates::new();
     let server = certificates.start().start();
     let mut before = certificates.connect(&server, BOTH, &[]).await.expect("the server speaks TLS");
@@ -74,7 +75,7 @@ async fn sighup_brings_a_new_certificate_to_new_connections_and_a_broken_one_to_
 }
 
 #[tokio::test]
-async fn sighup_does_not_end_a_server_that_has_nothing_to_look_at_again() {
+async fn sighup_does_not_end_a_server_with_nothing_to_reload() {
     let server = TestServer::start();
     server.hang_up();
     eventually("it is logged", async || server.log().contains("SIGHUP")).await;
@@ -84,7 +85,7 @@ async fn sighup_does_not_end_a_server_that_has_nothing_to_look_at_again() {
 }
 
 #[tokio::test]
-async fn tls_1_2_and_1_3_are_spoken_and_http_1_1_in_them_and_nothing_else() {
+async fn tls_1_2_and_1_3_with_http_1_1_and_nothing_else() {
     let certificates = Certificates::new();
     let server = certificates.start().start();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -100,7 +101,7 @@ async fn tls_1_2_and_1_3_are_spoken_and_http_1_1_in_them_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn plain_http_on_a_port_of_tls_gets_one_answer_that_says_so_and_then_the_end() {
+async fn plain_http_on_the_tls_port_gets_one_response_that_says_so() {
     let certificates = Certificates::new();
     let server = certificates.start().start();
     for request in [
@@ -128,7 +129,7 @@ async fn plain_http_on_a_port_of_tls_gets_one_answer_that_says_so_and_then_the_e
 }
 
 #[tokio::test]
-async fn who_connects_and_says_nothing_keeps_nobody_waiting_takes_a_slot_and_loses_it() {
+async fn silent_connection_blocks_none_takes_a_slot_and_loses_it() {
     let certificates = Certificates::new();
     let server = certificates.start().with("max_connections", 2).start();
     let mut first = TcpStream::connect(server.address()).await.unwrap();
@@ -158,7 +159,7 @@ async fn a_handshake_that_stalls_does_not_delay_the_end() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_refused_before_its_end_is_told_why_through_tls_too() {
+async fn upload_refused_before_its_end_gets_its_reason_over_tls() {
     let certificates = Certificates::new();
     let server = certificates.start().start();
     let client = certificates.client(&server);
@@ -179,7 +180,7 @@ async fn a_key_that_everybody_may_read_is_used_with_a_warning() {
 }
 
 #[test]
-fn a_start_with_half_a_pair_or_with_two_halves_of_different_pairs_fails_with_a_sentence() {
+fn start_with_half_or_mismatched_pair_fails_with_a_message() {
     let (certificates, other) = (Certificates::new(), Certificates::new());
     let folder = tempfile::tempdir().unwrap();
     let fails = |settings: &[(&str, &std::path::Path)], expected: &str| {
@@ -211,7 +212,7 @@ fn zorb(server: &TestServer, authority: Option<&Certificates>, args: &[&str]) ->
 }
 
 #[test]
-fn every_command_that_talks_to_a_server_believes_the_authority_that_it_is_given_and_only_that() {
+fn every_command_trusts_only_the_given_authority() {
     let (certificates, other) = (Certificates::new(), Certificates::new());
     let server = certificates.start().start();
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_route_that_a_newer_client_probes_is_404_and_never_405_or_200_or_a_page() {
+async fn probed_newer_route_is_404_and_not_405_200_or_a_page() {
     let server = TestServer::start();
     let client = server.client();
     for path in
@@ -71,8 +71,9 @@ async fn footers_of_xorbs_and_shards_may_be_there_or_not() {
     assert!(contents == [&a.raw[..], &b.raw[..]].concat());
 }
 
+/// In one file, and across the files of a batch.
 #[tokio::test]
-async fn two_ranges_of_one_xorb_in_a_file_and_across_the_files_of_a_batch_are_all_there() {
+async fn two_ranges_of_one_xorb_are_both_there() {
     let (server, a, _) = stocked().await;
     let client = server.client();
     let (first, second) = (shard_of(&[(&a, 0, 1), (&a, 3, 4)]), shard_of(&[(&a, 5, 7)]));
@@ -91,8 +92,9 @@ async fn two_ranges_of_one_xorb_in_a_file_and_across_the_files_of_a_batch_are_al
     assert_eq!(ranges, [(0, 1), (3, 4), (5, 7)]);
 }
 
+/// Too many files are refused.
 #[tokio::test]
-async fn a_file_that_is_named_a_thousand_times_is_planned_once_and_too_many_files_are_refused() {
+async fn file_named_1000_times_is_planned_once() {
     let (server, a, _) = stocked().await;
     let client = server.client();
     let shard = upload_shard(&a, 0, 7);
@@ -110,7 +112,7 @@ async fn a_file_that_is_named_a_thousand_times_is_planned_once_and_too_many_file
 }
 
 #[tokio::test]
-async fn only_a_range_that_begins_past_the_end_is_416_and_the_largest_number_is_clamped() {
+async fn only_a_range_past_the_end_is_416_and_the_largest_clamped() {
     let (server, a, _) = stocked().await;
     let client = server.client();
     let shard = upload_shard(&a, 0, 7);
@@ -173,7 +175,7 @@ async fn a_payload_that_expands_beyond_what_it_declares_is_refused() {
 }
 
 #[tokio::test]
-async fn a_shard_that_comes_before_its_xorb_leaves_nothing_and_works_when_it_comes_again() {
+async fn shard_before_its_xorb_leaves_nothing_and_works_later() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 5));
     let shard = upload_shard(&xorb, 1, 4);
@@ -205,7 +207,7 @@ async fn one_xorb_from_eight_clients_at_once_is_stored_once_and_whole() {
 }
 
 #[tokio::test]
-async fn a_shard_may_name_a_xorb_of_an_earlier_session_without_listing_it() {
+async fn shard_may_name_a_xorb_of_an_earlier_session_unlisted() {
     let (server, a, b) = stocked().await;
     register(&server.client(), upload_shard(&a, 0, 7).bytes()).await;
     let mut later = shard_of(&[(&b, 0, 2), (&a, 2, 3)]);
@@ -241,7 +243,7 @@ async fn base_of(client: &Client, file: &str, xorb: &Xorb, headers: &[(&'static 
 }
 
 #[tokio::test]
-async fn forwarded_headers_count_only_if_they_come_from_a_proxy_that_was_named() {
+async fn forwarded_headers_count_only_from_a_trusted_proxy() {
     let forwarded =
         [("x-forwarded-proto", "https"), ("x-forwarded-host", "evil.example"), ("x-forwarded-prefix", "/cas")];
     for (proxies, is_trusted) in [("", false), ("192.0.2.0/24", false), ("192.0.2.1, 127.0.0.0/8", true)] {

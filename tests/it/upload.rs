@@ -81,7 +81,7 @@ async fn a_new_xorb_is_answered_201_and_the_same_again_200() {
 }
 
 #[tokio::test]
-async fn the_xet_route_answers_200_under_any_prefix_and_behind_two_slashes() {
+async fn xet_route_responds_200_under_any_prefix_and_two_slashes() {
     let (server, mut rng) = (TestServer::start(), rng());
     for prefix in ["/v1/xorbs/default", "/v1/xorbs/default-merkledb", "//v1/xorbs/default", "/v1/xorbs/a%20b"] {
         let xorb = Xorb::mixed(&mut rng, 2);
@@ -93,7 +93,7 @@ async fn the_xet_route_answers_200_under_any_prefix_and_behind_two_slashes() {
 }
 
 #[tokio::test]
-async fn the_hash_in_the_path_may_be_in_upper_case_and_is_answered_in_lower_case() {
+async fn upper_case_hash_in_the_path_is_returned_in_lower_case() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 2);
     let path = format!("/xorbs/{}", xorb.hash().to_uppercase());
@@ -126,7 +126,7 @@ async fn the_content_type_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_100_continue_gets_it_before_it_sends_and_is_refused_before_it_sends() {
+async fn expect_100_continue_is_granted_or_refused_before_the_body() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 3);
     let head = |len: usize| {
@@ -146,7 +146,7 @@ async fn a_client_that_expects_100_continue_gets_it_before_it_sends_and_is_refus
 }
 
 #[tokio::test]
-async fn footers_of_both_versions_are_taken_and_neither_stored_nor_counted() {
+async fn footers_of_both_versions_are_accepted_and_not_stored() {
     let (server, mut rng) = (TestServer::start(), rng());
     let xorbs: [_; 3] = std::array::from_fn(|_| Xorb::mixed(&mut rng, 4));
     let client = server.client();
@@ -239,8 +239,9 @@ async fn every_proper_prefix_of_a_xorb_is_incomplete_or_another_xorb() {
     check_stored(&server, &[]).await;
 }
 
+/// One blob is left.
 #[tokio::test]
-async fn of_eight_identical_uploads_at_once_one_is_inserted_and_one_blob_is_left() {
+async fn of_eight_concurrent_uploads_one_is_inserted() {
     let (server, mut rng) = (TestServer::start(), rng());
     for _ in 0..5 {
         let xorb = Xorb::incompressible(&mut rng, 3 << 20);
@@ -257,8 +258,9 @@ async fn of_eight_identical_uploads_at_once_one_is_inserted_and_one_blob_is_left
     }
 }
 
+/// Every range of it decodes.
 #[tokio::test]
-async fn of_two_serializations_at_once_one_wins_whole_and_every_range_of_it_decodes() {
+async fn of_two_concurrent_serializations_one_is_stored_whole() {
     let (server, mut rng) = (TestServer::start(), rng());
     for round in 0..10 {
         let chunks: Vec<Vec<u8>> = (0..12)
@@ -291,7 +293,7 @@ async fn of_two_serializations_at_once_one_wins_whole_and_every_range_of_it_deco
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_gets_from_the_log_into_the_file_of_the_index_while_the_server_runs() {
+async fn wal_is_checkpointed_into_the_index_file_while_serving() {
     let (server, xorb) = (TestServer::start(), Xorb::mixed(&mut rng(), 3));
     let (path, hash) = (server.data_dir().join("index.sqlite"), xorb.hash().parse::<XorbHash>().unwrap());
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.to_vec()).await.status, 201);

@@ -95,6 +95,10 @@ const COMMENTS_NOT_CLEAN: &[&str] = &["src/index/", "src/service/"];
 /// Columns of a line that is a comment, at most.
 const COMMENT_WIDTH: usize = 100;
 
+/// Characters of the name of a function, at most. Test names are the longest; what does not fit is
+/// a doc comment.
+const NAME_LEN: usize = 60;
+
 /// The phrases of the table that a text has, with the words around them. Names of code, between
 /// backticks on one line, are left out.
 pub(crate) fn found_in(text: &str) -> Vec<(&'static Phrase, String)> {
@@ -270,6 +274,23 @@ fn wide_comments(source: &str) -> Vec<usize> {
     wide
 }
 
+/// The names of functions that are too long, each with its line. Cases of a suite carry no
+/// `#[test]`, so every function counts.
+fn long_names(source: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (index, line) in source.lines().enumerate() {
+        let declaration = line.trim_start();
+        let Some((before, rest)) = declaration.split_once("fn ") else { continue };
+        let is_declared =
+            before.split_whitespace().all(|word| word.chars().all(|c| c.is_alphanumeric() || "()".contains(c)));
+        let name = rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
+        if is_declared && name.len() > NAME_LEN {
+            found.push((index + 1, name));
+        }
+    }
+    found
+}
+
 /// The phrases of a text that begins on this line.
 fn named(path: &str, line: usize, text: &str) -> Vec<String> {
     let is_allowed = |around: &str| ALLOWED.iter().any(|(file, words)| path.ends_with(file) && around.contains(words));
@@ -313,6 +334,18 @@ fn strings_and_comments_have_no_words_of_the_table() {
     assert!(sources.len() > 100, "only {} sources were found", sources.len());
     let faults: Vec<String> = sources.iter().flat_map(|(path, source)| faults(path, source)).collect();
     assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
+}
+
+#[test]
+fn names_of_functions_have_at_most_60_characters() {
+    let directories = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
+    let sources: Vec<_> = directories.iter().flat_map(|directory| files(directory, &["rs"])).collect();
+    assert!(sources.len() > 300, "only {} sources were found", sources.len());
+    let long = |(path, source): &(String, String)| -> Vec<String> {
+        long_names(source).into_iter().map(|(line, name)| format!("{path}:{line}: {name}")).collect()
+    };
+    let faults: Vec<String> = sources.iter().flat_map(long).collect();
+    assert!(faults.is_empty(), "{} names are too long:\n  {}", faults.len(), faults.join("\n  "));
 }
 
 #[test]
@@ -368,6 +401,12 @@ fn the_check_finds_bad_samples() {
     }
     assert_eq!(found(&format!("// {}\n", "x".repeat(98))), 1);
     assert_eq!(found("/// Nobody and a folder.\n"), 2);
+    let named = |len: usize, before: &str| format!("#[test]\n{before}fn {}() {{}}\n", "x".repeat(len));
+    for before in ["", "    async ", "pub(crate) "] {
+        assert_eq!(long_names(&named(61, before)).len(), 1, "{before}");
+        assert!(long_names(&named(60, before)).is_empty(), "{before}");
+    }
+    assert!(long_names(&named(61, "// a ")).is_empty());
 }
 
 #[test]

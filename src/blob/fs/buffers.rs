@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_buffer_of_the_length_that_is_asked_for_is_taken_and_what_is_too_much_is_not_kept() {
+    fn latest_buffer_of_the_length_is_reused_and_surplus_freed() {
         let free = FreeList::new(3);
         for (len, byte) in [(2, 1), (5, 2), (2, 3), (5, 4)] {
             free.give_back(vec![byte; len].into_boxed_slice());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_when_the_last_piece_of_it_is_dropped_and_not_before() {
+    fn buffer_is_returned_when_its_last_slice_is_dropped() {
         let buffers = Buffers::default();
         let free_count = || buffers.free.count();
         let mut piece = buffers.take(3);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_the_pieces_are_and_with_or_without_a_block_the_file_has_all_of_them_in_order() {
+    async fn file_has_all_pieces_in_order_with_or_without_a_block() {
         let (_folder, store) = store();
         let bytes: Vec<u8> = (0..3 * LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
         for len in
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_blocks_than_the_constant_says_and_they_come_back() {
+    fn block_count_stays_below_the_maximum_and_blocks_return() {
         let (_folder, store) = store();
         let drafts: Vec<FsDraft> = (0..2 * MAX_BLOCK_COUNT).map(|_| draft(&store)).collect();
         assert_eq!(drafts.iter().filter(|draft| draft.block.is_some()).count(), MAX_BLOCK_COUNT);
@@ -239,8 +239,9 @@ mod tests {
         assert_eq!(store.blocks.count(), 0);
     }
 
+    /// From the first full block on.
     #[tokio::test]
-    async fn a_draft_has_a_second_block_from_the_first_full_one_on_and_only_past_the_page_cache() {
+    async fn second_block_is_taken_for_direct_writes_only() {
         let (_folder, store) = store();
         for (is_direct, counts) in [(true, [1, 2, 2, 2]), (false, [1, 1, 1, 1])] {
             let mut draft = draft(&store.clone().writing_directly(is_direct));
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn blocks_of_both_lengths_in_one_draft_are_written_in_their_order() {
+    async fn blocks_of_both_lengths_are_written_in_order() {
         let (_folder, store) = store();
         let store = store.writing_directly(true);
         let held: Vec<Block> = (0..MAX_LARGE_COUNT).map(|_| store.blocks.take().unwrap()).collect();
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sixteen_drafts_have_a_block_also_where_the_first_ones_have_two() {
+    async fn sixteen_drafts_have_a_block_even_if_the_first_have_two() {
         let (_folder, store) = store();
         let store = store.writing_directly(true);
         let mut drafts: Vec<FsDraft> = Vec::new();
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_draft_that_is_dropped_while_a_block_is_being_written_leaves_no_file() {
+    async fn draft_dropped_during_a_block_write_leaves_no_file() {
         let (_folder, store) = store();
         let store = store.writing_directly(true);
         for _ in 0..100 {
@@ -299,8 +300,9 @@ mod tests {
         }
     }
 
+    /// Every later call fails too.
     #[tokio::test]
-    async fn what_is_against_a_block_is_said_by_the_next_thing_that_is_done_and_nothing_works_after_that() {
+    async fn failed_block_write_is_reported_by_the_next_call() {
         let (_folder, store) = store();
         let store = store.writing_directly(true);
         for len in [1, LARGE_BLOCK_LEN] {
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_to_write_what_there_is_every_few_blocks_and_each_byte_once() {
+    fn kernel_is_asked_to_write_back_each_byte_once() {
         let (_folder, store) = store();
         let mut draft = draft(&store);
         let piece = vec![1; 3 << 20];
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_comes_back_in_place_of_a_blob_and_leaves_no_file() {
+    async fn written_bytes_are_returned_without_a_blob_or_a_file() {
         let (_folder, store) = store();
         let store = store.writing_directly(true);
         let bytes: Vec<u8> = (0..LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_used_longest_ago_makes_room_and_is_closed_at_once() {
+    fn least_recently_used_file_is_evicted_and_closed_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
         let [first, second] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
@@ -192,8 +192,9 @@ mod tests {
         assert!(!is_open(&keep(&KeptFiles::new(0), folder.path(), 1)));
     }
 
+    /// An open that began before it must not put the old file back.
     #[test]
-    fn a_file_that_is_forgotten_is_closed_at_once_and_one_opened_before_that_is_not_kept() {
+    fn forgotten_file_is_closed_and_an_earlier_open_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
         let file = keep(&kept, folder.path(), 1);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_removed_file_is_given_it_to_close_and_it_is_kept_no_more() {
+    fn removed_file_is_returned_to_be_closed_and_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
         let file = keep(&kept, folder.path(), 1);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_files_are_closed_without_anybody_asking_for_them_and_the_others_stay() {
+    fn removed_files_are_closed_unasked_and_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
         let [removed, named] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));

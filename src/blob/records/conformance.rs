@@ -148,7 +148,7 @@ async fn nothing_is_complete_until_somebody_says_so(store: Store) {
 }
 
 #[tokio::test]
-async fn numbers_go_on_after_a_restart_and_behind_what_another_process_has_appended() {
+async fn numbers_continue_after_restart_and_other_processes() {
     let folder = tempfile::tempdir().unwrap();
     let (first, other) = (open(folder.path()), open(folder.path()));
     let a = first.append("a".into()).await.unwrap();
@@ -162,7 +162,7 @@ async fn numbers_go_on_after_a_restart_and_behind_what_another_process_has_appen
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_is_empty_and_is_not_made_by_reading_it() {
+async fn missing_store_is_empty_and_reading_does_not_create_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = FsRecordStore::open_existing(folder.path(), Pool::new(1));
     assert_eq!((store.list(None).await.unwrap(), store.last().await.unwrap()), (vec![], None));
@@ -175,7 +175,7 @@ async fn a_store_that_is_not_there_is_empty_and_is_not_made_by_reading_it() {
 }
 
 #[tokio::test]
-async fn what_else_lies_in_the_folders_is_left_alone_and_a_first_folder_without_records_is_passed_over() {
+async fn foreign_files_stay_and_an_empty_first_directory_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let seq = store.append("a".into()).await.unwrap();
@@ -189,7 +189,7 @@ async fn what_else_lies_in_the_folders_is_left_alone_and_a_first_folder_without_
 }
 
 #[tokio::test]
-async fn a_file_that_has_grown_beyond_a_record_is_an_error_before_memory_is_taken() {
+async fn file_too_long_for_a_record_is_an_error_before_allocation() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let seq = store.append("a".into()).await.unwrap();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_place_unless_it_is_absolute_or_has_a_part_that_is_empty_or_dots() {
+    fn name_is_a_path_unless_absolute_or_with_empty_or_dot_parts() {
         let place = |folders: &[&'static str], file| Ok(Place { folders: folders.to_vec(), file });
         assert_eq!(Place::of("a"), place(&[], "a"));
         assert_eq!(Place::of("a/b c/..."), place(&["a", "b c"], "..."));

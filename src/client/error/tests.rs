@@ -9,7 +9,7 @@ fn check(status: u16, body: &str, is_transient: bool, text: &str) {
 }
 
 #[test]
-fn a_refusal_says_what_the_server_said_and_only_a_passing_one_is_tried_again() {
+fn refusal_repeats_the_servers_text_and_transient_ones_retry() {
     check(404, r#"{"code":"not_found","detail":"There is none."}"#, false, "404 not_found: There is none.");
     check(503, r#"{"code":"overloaded","detail":"Wait."}"#, true, "503 overloaded: Wait.");
     check(507, r#"{"code":"out_of_space"}"#, false, "507: out_of_space");

@@ -88,7 +88,7 @@ fn a_chunk_is_stored_once_and_runs_of_chunks_are_one_term() {
 }
 
 #[test]
-fn what_does_not_fit_goes_into_the_next_xorb_and_duplicates_point_back() {
+fn excess_goes_into_the_next_xorb_and_duplicates_refer_back() {
     let a = noise(4, usize::try_from(MAX_XORB_RAW_LEN).unwrap() + 200_000);
     let (xorbs, packed) = check(&[&a, &a[..1 << 20]], 1 << 20);
     assert_eq!(xorbs.len(), 2);

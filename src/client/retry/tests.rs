@@ -8,7 +8,7 @@ fn check(failure_count: u32, asked_secs: Option<u64>, random: f64, expected_mill
 }
 
 #[test]
-fn the_delay_doubles_up_to_a_limit_and_is_spread_over_half_of_it() {
+fn delay_doubles_to_a_limit_and_is_spread_over_half_of_it() {
     check(1, None, 0.0, Some(125));
     check(1, None, 0.8, Some(225));
     check(2, None, 0.0, Some(250));
@@ -25,7 +25,7 @@ fn it_gives_up_after_the_last_retry() {
 }
 
 #[test]
-fn a_server_that_names_a_delay_gets_at_least_that_up_to_a_minute() {
+fn retry_after_of_a_server_is_honoured_up_to_a_minute() {
     check(1, Some(2), 0.0, Some(2_000));
     check(3, Some(2), 1.0, Some(2_500));
     check(1, Some(100_000), 0.0, Some(60_000));

@@ -8,7 +8,7 @@ fn check_url(text: &str, expected: Result<&str, ParseUrlError>) {
 }
 
 #[test]
-fn a_url_may_have_a_path_and_a_slash_at_its_end_but_nothing_behind() {
+fn url_may_have_a_path_and_a_final_slash_and_nothing_else() {
     check_url("http://127.0.0.1:8080", Ok("http://127.0.0.1:8080/readyz"));
     check_url("http://127.0.0.1:8080/", Ok("http://127.0.0.1:8080/readyz"));
     check_url("https://store.example/zorb/", Ok("https://store.example/zorb/readyz"));

@@ -56,7 +56,7 @@ fn uncompressed_chunk_has_equal_lengths() {
 }
 
 #[test]
-fn header_with_lengths_beyond_24_bits_is_written_as_one_that_nobody_reads() {
+fn header_beyond_24_bit_lengths_is_written_as_unreadable() {
     let header = ChunkHeader { payload_len: (1 << 24) + 5, scheme: Scheme::None, raw_len: (1 << 24) + 5 };
     assert_eq!(ChunkHeader::parse(&header.to_bytes()), Err(HeaderError::PayloadTooLong { len: (1 << 24) - 1 }));
 }

@@ -133,7 +133,7 @@ fn trigger() -> Vec<u8> {
 }
 
 #[test]
-fn a_match_is_a_cut_from_the_minimum_length_on_and_not_one_byte_before() {
+fn match_cuts_from_the_minimum_length_and_not_a_byte_before() {
     let trigger = trigger();
     for (chunk_len, is_cut) in [(8_190, false), (8_191, false), (8_192, true), (8_193, true), (131_071, true)] {
         let mut data = vec![59; chunk_len - trigger.len()];

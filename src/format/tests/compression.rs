@@ -13,7 +13,7 @@ fn header(scheme: Scheme, payload: &[u8], raw: &[u8]) -> ChunkHeader {
 }
 
 #[test]
-fn grouping_sorts_bytes_by_their_position_modulo_4_and_joining_undoes_it() {
+fn grouping_sorts_bytes_by_position_mod_4_and_joining_undoes() {
     let mut grouped = [0; 10];
     bg4::split(b"0123456789", &mut grouped);
     assert_eq!(&grouped, b"0481592637");
@@ -31,7 +31,7 @@ fn grouping_sorts_bytes_by_their_position_modulo_4_and_joining_undoes_it() {
 }
 
 #[test]
-fn what_was_encoded_decodes_to_the_same_for_every_policy_kind_and_length() {
+fn encoded_chunk_decodes_for_every_policy_kind_and_length() {
     let mut decoder = Decoder::new();
     let mut encoder = Encoder::new();
     for policy in [Policy::None, Policy::Lz4, Policy::ByteGroupedLz4, Policy::BruteForce, Policy::Predict] {

@@ -76,7 +76,7 @@ fn single_chunks_have_the_published_chunk_file_and_range_hashes() {
 }
 
 #[test]
-fn blinding_a_chunk_hash_gives_the_published_value_and_no_key_changes_nothing() {
+fn blinded_chunk_hash_is_the_published_one_and_no_key_is_noop() {
     let hello = chunk(HELLO_WORLD);
     let blinded = HmacKey::from_bytes(counting()).blind(&hello);
     assert_eq!(blinded.to_string(), "01d774a58eab4d28ea31a959ebdd1adbfb6940544b51a316db7acd593dfdd0b4");
@@ -176,7 +176,7 @@ fn aggregate_by_the_letter(nodes: &[(ChunkHash, u64)]) -> XorbHash {
 }
 
 #[test]
-fn aggregation_chunk_by_chunk_equals_that_level_by_level_for_every_count_up_to_1100() {
+fn aggregation_equals_level_by_level_up_to_1100_chunks() {
     let mut aggregator = Aggregator::new();
     let mut nodes = Vec::new();
     for index in 0_u64..1_100 {
@@ -187,8 +187,9 @@ fn aggregation_chunk_by_chunk_equals_that_level_by_level_for_every_count_up_to_1
     }
 }
 
+/// Hashes that never, or always, end a group.
 #[test]
-fn aggregation_of_hashes_that_never_or_always_end_a_group_equals_that_level_by_level() {
+fn aggregation_equals_level_by_level_without_and_all_group_ends() {
     for last_byte in [0, 1] {
         for count in [1, 2, 3, 8, 9, 10, 26, 27, 28, 81, 82, 730, 8_192] {
             let nodes: Vec<_> = (0_u64..count)

@@ -70,7 +70,7 @@ fn compressed(data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn frames_with_every_combination_of_options_decode_to_their_bytes() {
+fn frames_of_all_option_combinations_decode() {
     for kind in Kind::ALL {
         for len in LENS {
             let raw = Noise::new(len as u64).sample(kind, len);
@@ -99,7 +99,7 @@ fn encoded_frame_begins_like_those_of_stock_clients() {
 }
 
 #[test]
-fn every_proper_prefix_of_a_frame_is_truncated_and_a_longer_one_has_trailing_bytes() {
+fn frame_prefix_is_truncated_and_longer_one_has_trailing_bytes() {
     let raw = Noise::new(1).sample(Kind::Text, 500);
     for info in infos(raw.len()).iter().step_by(3) {
         let frame = frame(info, &raw, 200);
@@ -114,8 +114,9 @@ fn every_proper_prefix_of_a_frame_is_truncated_and_a_longer_one_has_trailing_byt
     }
 }
 
+/// No byte is written beyond the length of the chunk.
 #[test]
-fn frame_that_is_shorter_or_longer_than_the_chunk_is_refused_before_a_byte_is_written_beyond() {
+fn frame_of_another_length_is_refused_before_an_overrun() {
     let raw = Noise::new(1).sample(Kind::Text, 500);
     let plain = frame(&FrameInfo::new(), &raw, raw.len());
     for len in 1..500 {
@@ -130,7 +131,7 @@ fn frame_that_is_shorter_or_longer_than_the_chunk_is_refused_before_a_byte_is_wr
 }
 
 #[test]
-fn a_few_bytes_that_stand_for_megabytes_are_refused_at_the_length_of_the_chunk() {
+fn expansion_bomb_is_refused_at_the_length_of_the_chunk() {
     // One literal, then a match that repeats it: 255 more per byte.
     let mut data = vec![0x1F, b'a', 1, 0];
     data.resize(60_000, 0xFF);
@@ -203,7 +204,7 @@ fn blocks_that_are_not_taken() {
 }
 
 #[test]
-fn matches_reach_into_the_block_before_only_where_blocks_are_linked() {
+fn matches_reach_into_the_previous_block_only_if_linked() {
     // No literal, a match of 4 bytes from 3 back, then one literal, as the last bytes of a block
     // must be.
     let second = compressed(&[0x00, 3, 0, 0x10, b'!']);
@@ -214,7 +215,7 @@ fn matches_reach_into_the_block_before_only_where_blocks_are_linked() {
 }
 
 #[test]
-fn match_from_65535_bytes_back_in_a_linked_block_is_found_over_several_blocks() {
+fn match_65535_bytes_back_is_found_over_linked_blocks() {
     let raw = Noise::new(3).bytes(70_000);
     let mut blocks: Vec<u8> = raw.chunks(1_000).flat_map(stored).collect();
     blocks.extend(compressed(&[0x00, 0xFF, 0xFF, 0x10, b'!']));

@@ -20,7 +20,7 @@ fn chunk_ranges_are_half_open_and_never_clamped() {
 }
 
 #[test]
-fn a_chunk_range_past_the_end_resolves_to_none_however_large_its_numbers() {
+fn chunk_range_past_the_end_is_none_for_any_number() {
     for text in ["0-5", "4-5", "4", "4-", "5-", "-5", "0-99999999999999999999", "99999999999999999999"] {
         check(text, Ok(None));
     }

@@ -39,7 +39,7 @@ fn reference_chunks() -> Vec<(ChunkHash, u64)> {
 }
 
 #[test]
-fn the_796_chunks_of_the_sample_file_give_its_xorb_file_and_range_hash() {
+fn sample_file_of_796_chunks_has_its_xorb_file_and_range_hash() {
     let chunks = reference_chunks();
     assert_eq!(chunks.len(), 796);
     let pairs = || chunks.iter().map(|(hash, len)| (hash, *len));
@@ -55,7 +55,7 @@ fn the_796_chunks_of_the_sample_file_give_its_xorb_file_and_range_hash() {
 }
 
 #[test]
-fn the_first_three_chunks_of_the_sample_file_hash_to_their_names() {
+fn first_three_chunks_of_the_sample_file_hash_to_their_names() {
     for (hash, len) in &reference_chunks()[..3] {
         let raw = reference_file(&format!("{hash}.chunk"));
         assert_eq!(raw.len() as u64, *len);

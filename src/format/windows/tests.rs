@@ -86,13 +86,13 @@ fn changes_that_are_far_apart_have_windows_of_their_own() {
 }
 
 #[test]
-fn a_window_that_settles_where_the_next_change_begins_is_one_with_it() {
+fn window_that_settles_where_the_next_begins_merges_with_it() {
     check_windows(&fine(20, STABLE), &[(0, S), (3 * S, 4 * S)], &[(0, 6 * S)]);
     check_windows(&fine(20, STABLE), &[(0, S), (4 * S, 5 * S)], &[(0, 3 * S), (4 * S, 7 * S)]);
 }
 
 #[test]
-fn one_stable_chunk_is_not_enough_and_the_two_must_follow_each_other() {
+fn one_stable_chunk_is_not_enough_and_two_must_be_adjacent() {
     let lens = [STABLE, 8_192, STABLE, 131_072, STABLE, 122_880, STABLE, 122_879, 9_000];
     let ends: Vec<u64> = lens
         .iter()
@@ -108,13 +108,13 @@ fn one_stable_chunk_is_not_enough_and_the_two_must_follow_each_other() {
 }
 
 #[test]
-fn a_length_is_stable_from_twice_the_minimum_to_the_maximum_less_the_minimum() {
+fn stable_length_is_between_two_minimums_and_max_minus_min() {
     let stable = [1, 16_383, 16_384, 122_879, 122_880, 131_072].map(is_stable_len);
     assert_eq!(stable, [false, false, true, true, false, false]);
 }
 
 #[test]
-fn a_window_that_settles_within_a_segment_goes_on_to_the_end_of_the_segment() {
+fn window_settling_in_a_segment_extends_to_its_end() {
     let file = File::of(&[&[STABLE; 2], &[STABLE; 10], &[STABLE; 3]]);
     check_windows(&file, &[(0, 2 * S)], &[(0, 12 * S)]);
     let answer = file.windows(&[(0, 2 * S)]).unwrap();
@@ -122,20 +122,20 @@ fn a_window_that_settles_within_a_segment_goes_on_to_the_end_of_the_segment() {
 }
 
 #[test]
-fn a_window_that_settles_with_the_end_of_a_segment_does_not_take_the_next_one() {
+fn window_settling_at_a_segment_end_leaves_out_the_next() {
     let file = File::of(&[&[STABLE; 2], &[STABLE; 2], &[STABLE; 3]]);
     check_windows(&file, &[(0, 2 * S)], &[(0, 4 * S)]);
 }
 
 #[test]
-fn a_change_in_the_rest_of_a_settled_segment_keeps_the_window_open() {
+fn change_in_a_settled_segment_keeps_the_window_open() {
     let file = File::of(&[&[STABLE; 10], &[STABLE; 10]]);
     check_windows(&file, &[(0, S), (9 * S, 10 * S)], &[(0, 20 * S)]);
     check_windows(&file, &[(0, S), (7 * S, 8 * S)], &[(0, 10 * S)]);
 }
 
 #[test]
-fn changes_are_clamped_to_the_file_and_may_come_in_any_order_and_overlap() {
+fn changes_are_clamped_and_may_be_unordered_and_overlap() {
     let file = fine(20, STABLE);
     let dirty = [(19 * S, u64::MAX), (5 * S, 6 * S), (5 * S - 1, 5 * S + 1), (5 * S, 5 * S + 1)];
     check_windows(&file, &dirty, &[(4 * S, 8 * S), (19 * S, 20 * S)]);
@@ -157,7 +157,7 @@ fn a_change_of_everything_leaves_two_gaps_of_nothing() {
 }
 
 #[test]
-fn only_the_first_gap_starts_the_file_and_only_the_last_one_ends_it() {
+fn first_gap_starts_the_file_and_last_gap_ends_it() {
     let answer = fine(30, STABLE).windows(&[(5 * S, 6 * S), (15 * S, 16 * S)]).unwrap();
     let flags = answer.gaps.iter().flatten().map(|gap| (gap.at_start(), gap.at_end()));
     assert_eq!(flags.collect::<Vec<_>>(), [(true, false), (false, false), (false, true)]);
@@ -212,7 +212,7 @@ fn random_file(rng: &mut StdRng) -> File {
 }
 
 #[test]
-fn random_changes_of_random_files_get_the_windows_of_the_rules_and_gaps_that_yield_the_file_hash() {
+fn random_changes_get_rule_windows_and_gaps_give_file_hash() {
     let mut rng = StdRng::seed_from_u64(1);
     for _ in 0..500 {
         let file = random_file(&mut rng);

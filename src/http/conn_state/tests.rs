@@ -66,7 +66,7 @@ async fn who_takes_nothing_is_cut_off_after_the_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_a_little_again_and_again_is_cut_off_by_the_rate_and_who_takes_enough_is_not() {
+async fn slow_reader_is_cut_off_by_rate_and_a_fast_one_is_not() {
     // 10 bytes per second; 100 are buffered, which is worth ten seconds.
     let (took, sent, cut) = send(10, 10_000, 5, Duration::from_secs(1)).await;
     assert!(sent.is_err() && cut);
@@ -77,7 +77,7 @@ async fn who_takes_a_little_again_and_again_is_cut_off_by_the_rate_and_who_takes
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_every_answer_begins_anew() {
+async fn time_without_data_does_not_count_and_each_response_is_new() {
     let (mut socket, conn, mut client) = pair(100);
     for _ in 0..5 {
         conn.begin();
@@ -96,7 +96,7 @@ async fn the_time_in_which_the_server_has_nothing_to_send_does_not_count_and_eve
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
+async fn permit_ends_when_its_piece_is_sent_or_the_client_stalls() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (mut socket, conn, mut client) = pair(1);
     conn.hold(gate.wait(tenant, 1).await, 100);
@@ -112,8 +112,9 @@ async fn a_turn_ends_when_its_piece_is_out_or_the_client_takes_no_more() {
     client.read_exact(&mut [0; 100]).await.unwrap();
 }
 
+/// The wait for a permit is not counted against the client.
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_not_the_clients_fault() {
+async fn rest_of_a_piece_waits_for_a_permit_without_blame() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (mut socket, conn, mut client) = pair(1);
     conn.hold(gate.wait(tenant, 1).await, 100);
@@ -142,7 +143,7 @@ async fn what_is_left_of_a_piece_goes_out_in_a_turn_again_and_waiting_for_it_is_
 }
 
 #[tokio::test]
-async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_something() {
+async fn no_permit_is_taken_until_the_client_reads_something() {
     let gate = FairGate::unbounded(1);
     let (mut socket, conn, mut client) = tcp_pair().await;
     conn.hold(gate.wait(Tenant::new(1), 1).await, 100);
@@ -164,7 +165,7 @@ async fn however_often_it_is_tried_no_turn_is_taken_before_the_client_takes_some
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_ends_while_it_is_in_line_for_its_turn_leaves_the_line() {
+async fn closed_connection_leaves_the_queue_for_a_permit() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (mut socket, conn, mut client) = pair(1);
     conn.hold(gate.wait(tenant, 1).await, 100);
@@ -198,7 +199,7 @@ async fn tcp_pair() -> (PacedStream<TcpStream>, Arc<ConnState>, TcpStream) {
 }
 
 #[tokio::test]
-async fn a_body_is_read_in_turns_that_are_asked_for_when_something_has_arrived_and_end_with_each_read() {
+async fn body_read_takes_a_permit_on_arrival_and_ends_it_each_read() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (mut socket, conn, mut client) = tcp_pair().await;
     let mut bytes = [0; 4];
@@ -247,7 +248,7 @@ async fn read_len(socket: &mut PacedStream<DuplexStream>) -> u64 {
 }
 
 #[tokio::test]
-async fn only_of_a_body_that_is_read_amply_and_is_far_from_its_end_is_more_read_than_a_little_at_once() {
+async fn large_reads_only_for_bodies_read_amply_and_far_from_end() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (socket, mut client) = duplex(2 << 20);
     let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
@@ -269,8 +270,9 @@ async fn only_of_a_body_that_is_read_amply_and_is_far_from_its_end_is_more_read_
     assert_eq!(read_len(&mut socket).await, READ_LEN);
 }
 
+/// Not where there is no connection.
 #[tokio::test]
-async fn the_next_piece_waits_until_a_long_one_before_is_out_and_not_where_there_is_no_connection() {
+async fn next_piece_waits_until_a_long_one_is_sent() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let alone = ConnState::default();
     for _ in 0..2 {
@@ -303,7 +305,7 @@ async fn the_next_piece_waits_until_a_long_one_before_is_out_and_not_where_there
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
+async fn closed_connection_leaves_the_queue_for_its_body() {
     let gate = FairGate::unbounded(1);
     let (mut socket, conn, mut client) = tcp_pair().await;
     let arriving = conn.receive(Some(gate.deferred(Tenant::new(1), 1)));
@@ -318,7 +320,7 @@ async fn a_connection_that_ends_while_its_body_is_in_line_leaves_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_a_connection_on_which_nothing_was_asked_reads_nothing_more() {
+async fn idle_connection_reads_nothing_after_shutdown_begins() {
     let (socket, mut client) = duplex(100);
     let (conn, stopping) = (Arc::new(ConnState::default()), CancellationToken::new());
     let pace = Pace { idle: STALL, min_bytes_per_sec: 1 };

@@ -7,11 +7,11 @@ use crate::index::{Claim, ClaimState, FileRecord, Index, IndexErrorKind, NewFile
 use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
-    file_records_have_terms_repositories_and_what_is_known_of_the_sha256
+    file_records_have_terms_repositories_and_sha256_claims
     file_records_come_in_pages_in_ascending_order_each_once
     a_restored_file_is_one_like_any_other
     a_restored_file_replaces_what_was_known_of_it
-    files_without_their_xorbs_are_not_restored_nor_are_those_beside_them
+    files_without_their_xorbs_are_not_restored
 }
 
 fn at(byte: u8) -> FileHash {
@@ -40,7 +40,7 @@ fn record(byte: u8, repos: &[&str]) -> FileRecord {
     }
 }
 
-async fn file_records_have_terms_repositories_and_what_is_known_of_the_sha256(db: Db) {
+async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
     put(&db, xorb(1, 3)).await;
     let states = [None, Some(Sha256State::Claimed), Some(Sha256State::Verified)];
     let mut expected = Vec::new();
@@ -116,7 +116,8 @@ async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
     assert_eq!(records(&db).await, [verified]);
 }
 
-async fn files_without_their_xorbs_are_not_restored_nor_are_those_beside_them(db: Db) {
+/// Nor are the other files of the same batch.
+async fn files_without_their_xorbs_are_not_restored(db: Db) {
     put(&db, xorb(1, 3)).await;
     let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
     let missing = FileRecord { terms: vec![term(2, 0, 2)], ..record(8, &["r"]) };
@@ -125,8 +126,9 @@ async fn files_without_their_xorbs_are_not_restored_nor_are_those_beside_them(db
     assert_eq!(records(&db).await, []);
 }
 
+/// It changes nothing.
 #[tokio::test]
-async fn an_index_that_is_read_only_reads_beside_a_writer_and_without_one_and_changes_nothing() {
+async fn read_only_index_reads_with_or_without_a_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.sqlite");
     assert!(SqliteIndex::open_read_only(&path).await.is_err());

@@ -8,10 +8,10 @@ use crate::index::{Claim, ClaimState, KnownSha256, NewFile, Reader, Registered};
 
 suite_in_steps! {
     a_file_is_not_known_with_another_sha256
-    unverified_claims_of_two_repositories_may_contradict_each_other
-    a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified
-    unverified_claims_are_listed_in_order_from_behind_any_of_them
-    what_a_file_has_takes_the_place_of_a_false_claim_and_nothing_else_can_be_claimed_then
+    unverified_claims_of_two_repositories_may_differ
+    claim_is_told_to_its_makers_and_to_all_once_verified
+    unverified_claims_are_listed_in_order_after_any_of_them
+    true_sha256_replaces_a_false_claim_and_bars_others
     a_verified_claim_is_settled_once
 }
 
@@ -40,7 +40,7 @@ async fn a_file_is_not_known_with_another_sha256(db: Db) {
     assert_eq!(db.find_sha256(sha256(2), Reader::All).await.unwrap(), None);
 }
 
-async fn unverified_claims_of_two_repositories_may_contradict_each_other(db: Db) {
+async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     put(&db, xorb(1, 3)).await;
     let register = async |repo: &str, byte: u8| {
         let new = NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) };
@@ -84,7 +84,7 @@ async fn unverified_claims_of_two_repositories_may_contradict_each_other(db: Db)
     assert_eq!(register("b", 2).await, Registered::OtherSha256 { file: file_hash(9), unverified: None });
 }
 
-async fn a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_verified(db: Db) {
+async fn claim_is_told_to_its_makers_and_to_all_once_verified(db: Db) {
     put(&db, xorb(1, 3)).await;
     let register = async |repo: &str, claim: Option<Sha256>| {
         let new = NewFile { sha256: claim, ..file(9, &[term(1, 0, 1)]) };
@@ -105,7 +105,7 @@ async fn a_claim_is_told_to_those_who_made_it_and_to_all_readers_once_it_is_veri
     }
 }
 
-async fn unverified_claims_are_listed_in_order_from_behind_any_of_them(db: Db) {
+async fn unverified_claims_are_listed_in_order_after_any_of_them(db: Db) {
     put(&db, xorb(1, 3)).await;
     let new = |byte| NewFile { sha256: Some(sha256(byte)), ..file(byte, &[term(1, 0, 1)]) };
     for byte in [7, 3, 5, 9] {
@@ -136,7 +136,7 @@ async fn unverified_claims_are_listed_in_order_from_behind_any_of_them(db: Db) {
     assert_eq!(of_len(short_len..long_len + 1).await, [7, 5, 9, 4]);
 }
 
-async fn what_a_file_has_takes_the_place_of_a_false_claim_and_nothing_else_can_be_claimed_then(db: Db) {
+async fn true_sha256_replaces_a_false_claim_and_bars_others(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed =
         |byte| registration("r", vec![NewFile { sha256: Some(sha256(byte)), ..file(9, &[term(1, 0, 1)]) }], &[1]);

@@ -12,19 +12,19 @@ use crate::index::{
 use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
-    an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted_and_not_to_be_had_again
-    a_xorb_that_a_file_refers_to_is_not_condemned_and_not_deleted
+    idle_xorb_is_condemned_then_deleted_and_invisible
+    referenced_xorb_is_neither_condemned_nor_deleted
     a_xorb_that_was_touched_in_time_or_promised_is_not_condemned
     a_condemned_xorb_lives_again_after_every_touch
     a_time_in_the_past_does_not_make_a_xorb_older
     only_staged_xorbs_that_are_old_are_given_up
-    the_generation_grows_when_a_xorb_becomes_invisible_and_only_then
+    generation_grows_only_when_a_xorb_becomes_invisible
     a_collection_is_noted_and_never_taken_back
     lives_and_terms_are_listed_in_pages_without_a_gap
-    a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one
-    a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_it_is_cleared_up
-    the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_reference
-    the_xorbs_of_a_removed_file_are_touched_as_of_its_removal_when_the_clock_has_gone_back_since
+    file_ends_with_its_last_claim_and_stays_for_other_claims
+    removed_file_is_not_found_and_can_be_registered_again
+    xorbs_of_a_removed_file_are_touched_with_their_last_ref
+    xorbs_are_touched_as_of_removal_though_the_clock_went_back
     a_sha256_that_only_one_repository_claims_goes_with_its_claim
     a_large_file_is_cleared_up_in_steps_that_keep_what_is_left
 }
@@ -53,7 +53,8 @@ pub(super) async fn sweep(db: &Db, now: Timestamp) {
     while db.sweep_removed(now).await.unwrap() {}
 }
 
-async fn an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted_and_not_to_be_had_again(db: Db) {
+/// A deleted xorb is neither counted nor found.
+async fn idle_xorb_is_condemned_then_deleted_and_invisible(db: Db) {
     put(&db, xorb(2, 5)).await;
     let kept = db.totals().await.unwrap();
     condemned(&db, 1).await;
@@ -76,7 +77,7 @@ async fn an_idle_xorb_is_condemned_then_deleted_and_then_not_visible_not_counted
     assert_eq!(db.totals().await.unwrap(), both);
 }
 
-async fn a_xorb_that_a_file_refers_to_is_not_condemned_and_not_deleted(db: Db) {
+async fn referenced_xorb_is_neither_condemned_nor_deleted(db: Db) {
     put(&db, xorb(1, 3)).await;
     db.register(&registration("r", vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
     assert!(life(&db, 1).await.is_referenced);
@@ -166,7 +167,7 @@ async fn only_staged_xorbs_that_are_old_are_given_up(db: Db) {
     assert_eq!(db.condemn_xorbs(all(), NOW, after(60)).await.unwrap(), [hash(3)]);
 }
 
-async fn the_generation_grows_when_a_xorb_becomes_invisible_and_only_then(db: Db) {
+async fn generation_grows_only_when_a_xorb_becomes_invisible(db: Db) {
     let before = db.generation().await.unwrap();
     condemned(&db, 1).await;
     db.renew_xorb(hash(1), None, NOW).await.unwrap();
@@ -223,7 +224,7 @@ async fn lives_and_terms_are_listed_in_pages_without_a_gap(db: Db) {
     }
 }
 
-async fn a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one(db: Db) {
+async fn file_ends_with_its_last_claim_and_stays_for_other_claims(db: Db) {
     put(&db, xorb(1, 3)).await;
     for repo in ["a", "b", "c"] {
         db.register(&registration(repo, vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
@@ -245,7 +246,8 @@ async fn a_file_goes_with_its_last_claim_and_stays_for_those_who_have_one(db: Db
     assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "removing a file removes no xorb");
 }
 
-async fn a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_it_is_cleared_up(db: Db) {
+/// Before it is cleared up.
+async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed = || NewFile { sha256: Some(sha256(1)), ..file(9, &[term(1, 0, 1)]) };
     db.register(&registration("a", vec![claimed()], &[1])).await.unwrap();
@@ -278,7 +280,7 @@ async fn a_removed_file_is_found_by_nothing_and_can_be_registered_again_before_i
     assert!(!life(&db, 1).await.is_referenced);
 }
 
-async fn the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_reference(db: Db) {
+async fn xorbs_of_a_removed_file_are_touched_with_their_last_ref(db: Db) {
     for byte in [1, 2, 3] {
         put(&db, xorb(byte, 3)).await;
     }
@@ -292,7 +294,7 @@ async fn the_xorbs_of_a_removed_file_are_touched_when_they_lose_their_last_refer
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(6), after(50)).await.unwrap(), [hash(3)]);
 }
 
-async fn the_xorbs_of_a_removed_file_are_touched_as_of_its_removal_when_the_clock_has_gone_back_since(db: Db) {
+async fn xorbs_are_touched_as_of_removal_though_the_clock_went_back(db: Db) {
     put(&db, xorb(1, 3)).await;
     db.register(&registration("r", vec![file(8, &[term(1, 0, 1)])], &[1])).await.unwrap();
     db.remove_claims(file_hash(8), None, after(9)).await.unwrap();

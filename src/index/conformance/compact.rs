@@ -16,13 +16,13 @@ use crate::runtime::clock::Timestamp;
 suite_in_steps! {
     all_terms_are_listed_in_pages_by_row_and_by_file
     files_of_a_xorb_are_listed_in_pages_and_without_removed_ones
-    a_switched_file_has_its_new_terms_and_references_and_all_else_as_before
+    switched_file_has_new_terms_and_references_only
     a_file_that_names_an_old_xorb_still_keeps_it
-    every_condition_of_a_switch_is_checked_and_a_refusal_changes_nothing
-    a_switch_makes_the_new_xorb_live_and_touches_the_old_one_that_it_leaves
+    every_condition_of_a_switch_is_checked
+    switch_makes_the_new_xorb_live_and_touches_the_old_one
     of_two_switches_of_one_file_one_is_done
     an_answer_names_the_new_xorb_once_the_old_one_is_left
-    a_xorb_is_endowed_with_owners_and_chunks_where_it_is_visible_and_sound
+    xorb_is_endowed_only_where_visible_and_sound
     a_xorb_is_claimed_only_where_there_is_no_row
 }
 
@@ -123,7 +123,7 @@ async fn files_of_a_xorb_are_listed_in_pages_and_without_removed_ones(db: Db) {
     assert_eq!(files_of(&db, 3).await, []);
 }
 
-async fn a_switched_file_has_its_new_terms_and_references_and_all_else_as_before(db: Db) {
+async fn switched_file_has_new_terms_and_references_only(db: Db) {
     stocked(&db, 4).await;
     let old = [term(1, 0, 2), term(2, 1, 3), term(1, 3, 4), term(1, 0, 2)];
     db.register(&registration("r", vec![file(9, &old), file(8, &[term(1, 0, 1)])], &[1, 2])).await.unwrap();
@@ -189,7 +189,8 @@ async fn a_file_that_names_an_old_xorb_still_keeps_it(db: Db) {
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
 }
 
-async fn every_condition_of_a_switch_is_checked_and_a_refusal_changes_nothing(db: Db) {
+/// A refusal changes nothing.
+async fn every_condition_of_a_switch_is_checked(db: Db) {
     stocked(&db, 4).await;
     let files = vec![file(9, &[term(1, 0, 2), term(2, 1, 3)]), file(8, &[term(1, 2, 3)])];
     db.register(&registration("r", files, &[1, 2])).await.unwrap();
@@ -239,7 +240,7 @@ async fn every_condition_of_a_switch_is_checked_and_a_refusal_changes_nothing(db
     assert_eq!(db.switch_terms(&[], after(5)).await.unwrap(), Switched::All);
 }
 
-async fn a_switch_makes_the_new_xorb_live_and_touches_the_old_one_that_it_leaves(db: Db) {
+async fn switch_makes_the_new_xorb_live_and_touches_the_old_one(db: Db) {
     stocked(&db, 3).await;
     let files = vec![file(9, &[term(1, 0, 2), term(2, 1, 3)]), file(8, &[term(2, 2, 3)])];
     db.register(&registration("r", files, &[1, 2])).await.unwrap();
@@ -294,7 +295,8 @@ async fn an_answer_names_the_new_xorb_once_the_old_one_is_left(db: Db) {
     assert_eq!((named(5, "org").await, named(5, "other").await), (Some(hash(1)), None));
 }
 
-async fn a_xorb_is_endowed_with_owners_and_chunks_where_it_is_visible_and_sound(db: Db) {
+/// With owners and chunks.
+async fn xorb_is_endowed_only_where_visible_and_sound(db: Db) {
     put(&db, NewXorb { domain: None, ..xorb(1, 3) }).await;
     put(&db, xorb(2, 3)).await;
     let chunk = |byte| ChunkHash::from_bytes([byte; 32]);

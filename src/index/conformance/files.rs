@@ -12,15 +12,15 @@ use crate::index::{
 use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
-    a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else
-    a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees
+    registered_file_reads_back_for_its_repositories_only
+    second_registration_with_other_terms_changes_nothing
     a_registration_with_a_missing_xorb_changes_nothing_at_all
-    a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them
+    part_of_a_file_comes_with_the_terms_around_it_only
     deduplication_stays_within_its_domain
-    an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk
+    dedup_names_other_xorbs_of_the_file_except_single_chunks
     a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs
     contents_are_those_of_visible_xorbs_only
-    parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where_these_do
+    parts_are_requested_chunks_of_visible_xorbs_to_their_end
     the_empty_file_can_be_registered
 }
 
@@ -59,7 +59,7 @@ pub(super) fn reader(repo: &str) -> Reader {
     Reader::Repo(repo.to_owned())
 }
 
-async fn a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_nobody_else(db: Db) {
+async fn registered_file_reads_back_for_its_repositories_only(db: Db) {
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;
     let terms = [term(1, 0, 2), term(2, 1, 3), term(1, 0, 1)];
@@ -79,7 +79,7 @@ async fn a_registered_file_reads_back_equal_to_those_who_registered_it_and_to_no
     assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), Some(found));
 }
 
-async fn a_second_registration_with_other_terms_changes_nothing_that_a_reader_sees(db: Db) {
+async fn second_registration_with_other_terms_changes_nothing(db: Db) {
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;
     db.register(&registration("r", vec![file(9, &[term(1, 0, 2)])], &[1])).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
     assert_eq!(lost.kind, IndexErrorKind::Lost);
 }
 
-async fn a_part_of_a_file_comes_with_the_terms_around_it_and_not_with_all_of_them(db: Db) {
+async fn part_of_a_file_comes_with_the_terms_around_it_only(db: Db) {
     put(&db, xorb(1, 3)).await;
     // 1500 terms of 1000 and 2000 bytes in turn.
     let terms: Vec<Term> = (0..1500).map(|index| term(1, 0, 1 + index % 2)).collect();
@@ -169,7 +169,7 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     assert_eq!(foreign("other").await.unwrap(), []);
 }
 
-async fn an_answer_names_the_other_xorbs_of_the_file_but_none_of_one_chunk(db: Db) {
+async fn dedup_names_other_xorbs_of_the_file_except_single_chunks(db: Db) {
     for (byte, chunk_count) in [(1, 3), (2, 3), (3, 1), (4, 3)] {
         put(&db, xorb(byte, chunk_count)).await;
     }
@@ -220,7 +220,7 @@ async fn contents_are_those_of_visible_xorbs_only(db: Db) {
     assert!(db.xorb_contents(Vec::new()).await.unwrap().is_empty());
 }
 
-async fn parts_are_the_chunks_that_were_asked_for_of_visible_xorbs_and_end_where_these_do(db: Db) {
+async fn parts_are_requested_chunks_of_visible_xorbs_to_their_end(db: Db) {
     let whole = [xorb(1, 7), xorb(2, 1)];
     for xorb in whole.clone() {
         put(&db, xorb).await;

@@ -5,9 +5,9 @@ use crate::index::{NewXorb, SpentGrant, Staging, Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
 
 suite! {
-    a_grant_is_spent_in_the_transaction_that_makes_its_xorb_live_and_not_if_that_fails
-    a_grant_can_be_spent_twice_and_stays_spent_until_its_time_is_over
-    a_xorb_is_renewed_only_where_it_is_visible_and_its_domain_has_it
+    grant_is_spent_with_its_publication_and_not_if_that_fails
+    grant_can_be_spent_twice_and_stays_spent_until_it_expires
+    xorb_is_renewed_only_where_visible_and_of_its_owner
 }
 
 const LATER: Timestamp = Timestamp::from_millis(NOW.as_millis() + 5000);
@@ -16,7 +16,7 @@ fn grant(byte: u8, expires: Timestamp) -> SpentGrant {
     SpentGrant { nonce: [byte; 16], expires }
 }
 
-async fn a_grant_is_spent_in_the_transaction_that_makes_its_xorb_live_and_not_if_that_fails(db: Db) {
+async fn grant_is_spent_with_its_publication_and_not_if_that_fails(db: Db) {
     let (ticket, granted) = (Ticket::random(), NewXorb { grant: Some(grant(1, LATER)), ..xorb(1, 3) });
     db.publish_xorb(granted.clone(), ticket, NOW).await.unwrap_err();
     assert!(!db.is_grant_spent([1; 16]).await.unwrap());
@@ -26,7 +26,7 @@ async fn a_grant_is_spent_in_the_transaction_that_makes_its_xorb_live_and_not_if
     assert!(!db.is_grant_spent([2; 16]).await.unwrap());
 }
 
-async fn a_grant_can_be_spent_twice_and_stays_spent_until_its_time_is_over(db: Db) {
+async fn grant_can_be_spent_twice_and_stays_spent_until_it_expires(db: Db) {
     for _ in 0..2 {
         db.spend_grant(grant(1, NOW)).await.unwrap();
     }
@@ -40,7 +40,7 @@ async fn a_grant_can_be_spent_twice_and_stays_spent_until_its_time_is_over(db: D
     put(&db, NewXorb { grant: Some(grant(2, LATER)), ..xorb(1, 3) }).await;
 }
 
-async fn a_xorb_is_renewed_only_where_it_is_visible_and_its_domain_has_it(db: Db) {
+async fn xorb_is_renewed_only_where_visible_and_of_its_owner(db: Db) {
     let org = || Some("org".to_owned());
     assert!(!db.renew_xorb(hash(1), org(), NOW).await.unwrap());
     assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Staged);

@@ -9,11 +9,11 @@ use crate::index::{FilesHit, HealthSums, IndexErrorKind, NewXorb, Registered, Sp
 use crate::runtime::clock::Timestamp;
 
 suite! {
-    an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first
-    a_damaged_xorb_is_seen_as_such_and_is_not_there_for_whoever_may_upload_it
+    upload_counts_as_verification_and_the_oldest_is_due_first
+    damaged_xorb_is_marked_and_counts_as_absent_for_uploads
     a_mark_hits_only_the_row_that_was_seen
-    a_heal_describes_another_serialization_and_keeps_references_and_sums_right
-    a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing
+    heal_describes_another_serialization_and_keeps_the_sums
+    heal_under_an_old_ticket_changes_nothing
     a_heal_in_the_same_serialization_replaces_nothing
     what_is_not_visible_is_neither_due_nor_marked
     a_xorb_names_the_files_that_need_it_up_to_a_limit
@@ -43,7 +43,7 @@ async fn due(db: &Db, before: Timestamp) -> Vec<u8> {
     due.iter().map(|xorb| xorb.hash.as_bytes()[0]).collect()
 }
 
-async fn an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first(db: Db) {
+async fn upload_counts_as_verification_and_the_oldest_is_due_first(db: Db) {
     for byte in [3, 1, 2] {
         let ticket = Ticket::random();
         db.stage_xorb(hash(byte), ticket, NOW).await.unwrap();
@@ -60,7 +60,7 @@ async fn an_upload_counts_as_a_verification_and_the_oldest_one_is_due_first(db: 
     assert_eq!(db.due_xorbs(after(9), 2).await.unwrap().len(), 2);
 }
 
-async fn a_damaged_xorb_is_seen_as_such_and_is_not_there_for_whoever_may_upload_it(db: Db) {
+async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;
     let mut new = registration("org/a", vec![file(9, &[])], &[1, 2]);
@@ -101,7 +101,8 @@ async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
     assert_eq!(db.find_health(hash(1)).await.unwrap().unwrap().damaged_at, Some(after(1)));
 }
 
-async fn a_heal_describes_another_serialization_and_keeps_references_and_sums_right(db: Db) {
+/// References too.
+async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
     put(&db, xorb(1, 3)).await;
     assert_eq!(db.register(&registration("org/a", vec![file(9, &[])], &[1])).await.unwrap(), Registered::New);
     mark(&db, 1).await;
@@ -128,7 +129,7 @@ async fn a_heal_describes_another_serialization_and_keeps_references_and_sums_ri
     assert_eq!(db.heal_xorb(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
 }
 
-async fn a_heal_under_a_ticket_that_is_not_the_last_one_changes_nothing(db: Db) {
+async fn heal_under_an_old_ticket_changes_nothing(db: Db) {
     put(&db, xorb(1, 3)).await;
     mark(&db, 1).await;
     let (first, second) = (Ticket::random(), Ticket::random());
@@ -181,8 +182,9 @@ async fn a_xorb_names_the_files_that_need_it_up_to_a_limit(db: Db) {
     assert_eq!(hit, FilesHit { files: vec![file_hash(1), file_hash(2)], count: 3 });
 }
 
+/// The row does not parse.
 #[tokio::test]
-async fn a_xorb_that_was_never_verified_is_due_before_all_others_and_a_heal_mends_a_row_that_does_not_parse() {
+async fn unverified_xorb_is_due_first_and_heal_repairs_its_row() {
     let folder = tempfile::tempdir().unwrap();
     let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
     let db: Db = std::sync::Arc::new(index.clone());

@@ -5,12 +5,12 @@ use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, XorbEntry};
 
 suite_in_steps! {
-    files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them
+    files_are_listed_by_hash_to_their_readers_only
     a_list_shows_a_sha256_and_the_true_one_after_a_false_claim
     xorbs_are_listed_when_readers_may_see_them
 }
 
-async fn files_are_listed_in_the_order_of_their_hashes_to_those_who_may_read_them(db: Db) {
+async fn files_are_listed_by_hash_to_their_readers_only(db: Db) {
     put(&db, xorb(1, 3)).await;
     for (repo, bytes) in [("org/a", [0xf0, 3, 1]), ("org/b", [2, 3, 0x80])] {
         let files = bytes.iter().map(|byte| file(*byte, &[term(1, 0, 2)])).collect();

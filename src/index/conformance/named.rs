@@ -6,13 +6,12 @@ use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::index::{Registered, Registration, XorbState};
 
 suite! {
-    a_registration_touches_what_it_names_where_no_file_keeps_it_also_where_the_file_was_known_with_other_xorbs
-    a_xorb_that_loses_its_last_file_under_a_clock_that_went_back_is_as_fresh_as_the_latest_registration
+    registration_touches_xorbs_that_no_file_keeps
+    xorb_without_files_is_as_fresh_as_its_last_registration
 }
 
-async fn a_registration_touches_what_it_names_where_no_file_keeps_it_also_where_the_file_was_known_with_other_xorbs(
-    db: Db,
-) {
+/// Also where the file is known with other xorbs.
+async fn registration_touches_xorbs_that_no_file_keeps(db: Db) {
     for byte in 1..=4 {
         put(&db, xorb(byte, 3)).await;
     }
@@ -43,7 +42,8 @@ async fn a_registration_touches_what_it_names_where_no_file_keeps_it_also_where_
     assert_eq!(sinces().await, [after(60), after(20), after(30), NOW, after(60)]);
 }
 
-async fn a_xorb_that_loses_its_last_file_under_a_clock_that_went_back_is_as_fresh_as_the_latest_registration(db: Db) {
+/// Also under a clock that went back.
+async fn xorb_without_files_is_as_fresh_as_its_last_registration(db: Db) {
     put(&db, xorb(1, 3)).await;
     let file = file(9, &[term(1, 0, 1)]);
     for millis in [30, 10] {

@@ -7,9 +7,9 @@ use crate::index::{Claim, ClaimState, NewFile, NewXorb, Registered, Ticket};
 
 suite_in_steps! {
     owned_xorbs_are_those_of_the_domain_that_can_be_seen
-    readers_of_a_file_come_with_whether_they_said_what_is_known_now
+    readers_of_a_file_come_with_whether_they_claimed_sha256
     claimed_files_are_those_of_the_repository_and_its_sha256
-    what_a_registration_adds_to_known_files_is_told_apart_from_nothing
+    additions_to_known_files_are_told_apart_from_none
 }
 
 async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
@@ -30,7 +30,7 @@ async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
     assert_eq!(db.owned_xorbs(Vec::new(), "org".to_owned()).await.unwrap(), []);
 }
 
-async fn readers_of_a_file_come_with_whether_they_said_what_is_known_now(db: Db) {
+async fn readers_of_a_file_come_with_whether_they_claimed_sha256(db: Db) {
     put(&db, xorb(1, 3)).await;
     let register = async |repo: &str, claim: Option<u8>| {
         let new = NewFile { sha256: claim.map(sha256), ..file(9, &[term(1, 0, 1)]) };
@@ -75,7 +75,7 @@ async fn claimed_files_are_those_of_the_repository_and_its_sha256(db: Db) {
     assert_eq!(claimed("a").await, [(file_hash(7), true), (file_hash(8), true)], "it cannot claim more than is known");
 }
 
-async fn what_a_registration_adds_to_known_files_is_told_apart_from_nothing(db: Db) {
+async fn additions_to_known_files_are_told_apart_from_none(db: Db) {
     put(&db, xorb(1, 3)).await;
     let mut new = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);

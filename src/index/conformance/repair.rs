@@ -14,13 +14,14 @@ use crate::index::{
 use crate::runtime::clock::Timestamp;
 
 suite! {
-    a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row
+    rowless_blob_is_adopted_or_claimed_once
     rows_are_paged_by_hash_and_blobs_without_one_are_told
     an_index_that_is_right_has_no_faults
-    times_that_have_not_come_are_set_back_page_by_page_and_nothing_else_is
+    future_times_are_set_back_by_page_and_no_others
 }
 
-async fn a_blob_without_a_row_can_be_adopted_or_claimed_once_and_not_where_there_is_a_row(db: Db) {
+/// Not where there is a row.
+async fn rowless_blob_is_adopted_or_claimed_once(db: Db) {
     let orphan = NewXorb { domain: None, ..xorb(1, 3) };
     assert!(db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
     assert!(!db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
@@ -77,7 +78,7 @@ async fn health(db: &Db, byte: u8) -> XorbHealth {
     db.find_health(hash(byte)).await.unwrap().unwrap()
 }
 
-async fn times_that_have_not_come_are_set_back_page_by_page_and_nothing_else_is(db: Db) {
+async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
     for byte in 1..=6 {
         put(&db, xorb(byte, 3)).await;
     }
@@ -151,7 +152,7 @@ fn fault(byte: u8) -> FileFault {
 }
 
 #[tokio::test]
-async fn parts_of_columns_that_are_cut_off_are_inconsistent_also_behind_the_cut_and_before_it() {
+async fn cut_columns_are_inconsistent_before_and_behind_the_cut() {
     for sql in [
         "UPDATE xorbs SET layout = x'01' WHERE id = 1",
         "UPDATE xorbs SET layout = substr(layout, 1, 16) WHERE id = 1",
@@ -169,7 +170,7 @@ async fn parts_of_columns_that_are_cut_off_are_inconsistent_also_behind_the_cut_
 }
 
 #[tokio::test]
-async fn references_that_are_missing_or_too_many_are_found_and_rebuilt() {
+async fn missing_and_surplus_references_are_found_and_rebuilt() {
     let sql = "DELETE FROM xorb_files WHERE file_id = 1 AND xorb_id = 2; INSERT INTO xorb_files VALUES (3, 1)";
     let (_folder, index) = tampered(sql).await;
     let faults = index.faulty_files_now().await;
@@ -184,7 +185,7 @@ async fn references_that_are_missing_or_too_many_are_found_and_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_xorb_that_is_gone_is_lost_for_the_files_that_name_it_and_comes_back_with_an_adoption() {
+async fn missing_xorb_is_lost_to_its_files_and_back_when_adopted() {
     let (_folder, index) = tampered("DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorbs WHERE id = 2").await;
     assert_eq!(index.faulty_files_now().await, [FileFault { lost: vec![hash(2)], ..fault(1) }]);
     assert!(!index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
@@ -214,7 +215,7 @@ async fn terms_that_do_not_parse_are_told_and_left() {
 }
 
 #[tokio::test]
-async fn totals_are_mended_by_what_they_lack_also_while_xorbs_come_and_go() {
+async fn totals_are_repaired_while_xorbs_come_and_go() {
     let (_folder, index) =
         tampered("UPDATE totals SET xorb_count = xorb_count + 5, serialized_len = 7, raw_len = raw_len - 1").await;
     let drift = index.as_dyn().totals_drift().await.unwrap();

@@ -14,12 +14,12 @@ use crate::index::{
 };
 
 suite_in_steps! {
-    a_repository_has_its_files_and_each_of_their_xorbs_once_whoever_else_has_them
-    a_registration_that_tells_nothing_new_costs_nothing_even_beyond_the_limit
-    each_limit_is_reached_and_not_exceeded_and_a_refusal_changes_nothing
+    repository_counts_its_files_and_each_xorb_once
+    registration_of_known_files_is_free_beyond_the_limit
+    limits_are_reached_not_exceeded_and_refusal_changes_nothing
     what_is_exceeded_already_refuses_only_what_adds_to_it
-    the_limit_of_an_owner_is_for_all_of_its_repositories_together
-    a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept
+    limit_of_an_owner_covers_all_its_repositories
+    large_removed_file_is_free_at_once_its_xorbs_when_swept
     records_of_scattered_files_are_charged_and_given_back
     usages_are_listed_in_pages_by_name
     the_largest_usages_are_the_first_and_as_many_as_asked_for
@@ -99,7 +99,8 @@ async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
     }
 }
 
-async fn a_repository_has_its_files_and_each_of_their_xorbs_once_whoever_else_has_them(db: Db) {
+/// Regardless of other owners.
+async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
     stocked(&db).await;
     let none = Allowance::default();
     assert_eq!(usage(&db, "a").await, Usage::default());
@@ -129,7 +130,7 @@ async fn a_repository_has_its_files_and_each_of_their_xorbs_once_whoever_else_ha
     assert_eq!(usage(&db, "b").await, used(1, 1000, &[2]));
 }
 
-async fn a_registration_that_tells_nothing_new_costs_nothing_even_beyond_the_limit(db: Db) {
+async fn registration_of_known_files_is_free_beyond_the_limit(db: Db) {
     stocked(&db).await;
     db.register(&limited("a", &Allowance::default(), &[10, 20])).await.unwrap();
     let tight = own(Limits { file_count: Some(1), logical_len: Some(1), physical_len: Some(1) });
@@ -141,7 +142,7 @@ async fn a_registration_that_tells_nothing_new_costs_nothing_even_beyond_the_lim
     assert_eq!(usage(&db, "b").await, used(1, 1000, &[1]));
 }
 
-async fn each_limit_is_reached_and_not_exceeded_and_a_refusal_changes_nothing(db: Db) {
+async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
     stocked(&db).await;
     let none = Limits::default();
     let cases = [
@@ -189,7 +190,7 @@ async fn what_is_exceeded_already_refuses_only_what_adds_to_it(db: Db) {
     assert!(matches!(db.register(&limited("a", &lowered, &[30])).await.unwrap(), Registered::OverQuota(_)));
 }
 
-async fn the_limit_of_an_owner_is_for_all_of_its_repositories_together(db: Db) {
+async fn limit_of_an_owner_covers_all_its_repositories(db: Db) {
     stocked(&db).await;
     let owner = |name: &str, count| {
         let limits = Limits { file_count: Some(count), ..Limits::default() };
@@ -233,7 +234,7 @@ async fn of_two_registrations_at_the_limit_one_wins(db: Db) {
     assert_eq!((won, usage(&db, "a").await.file_count), (1, 1));
 }
 
-async fn a_large_file_counts_no_more_at_once_and_its_xorbs_until_they_are_swept(db: Db) {
+async fn large_removed_file_is_free_at_once_its_xorbs_when_swept(db: Db) {
     const COUNT: u8 = 8;
     stocked(&db).await;
     let (all, none): (Vec<u8>, _) = ((1..=COUNT).collect(), Allowance::default());

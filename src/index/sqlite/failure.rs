@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extended_codes_mean_what_their_primary_codes_do_but_for_the_one_of_a_full_disk() {
+    fn extended_codes_mean_their_primary_code_but_for_disk_full() {
         assert_eq!(kind(13), IndexErrorKind::NoSpace);
         assert_eq!(kind(4874), IndexErrorKind::NoSpace);
         assert_eq!(kind(5), IndexErrorKind::Unavailable);

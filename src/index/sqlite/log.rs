@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_goes_into_the_file_when_it_is_folded_and_not_before() {
+    async fn writes_reach_the_file_at_a_checkpoint_and_not_before() {
         let (_folder, path, index) = open().await;
         write_mib(&index, 6).await;
         let before = len(&path);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_writes_while_the_log_is_folded_comes_after_it_and_who_reads_sees_what_was_before() {
+    async fn writes_follow_a_checkpoint_and_reads_see_the_state_before() {
         let (_folder, path, index) = open().await;
         let mut reading = index.readers.begin().await.unwrap();
         let seen = "SELECT count(*) FROM filler";

@@ -184,8 +184,9 @@ mod tests {
         assert!(!replacement.finish().unwrap());
     }
 
+    /// It mixes nothing of the two indexes.
     #[test]
-    fn a_publication_that_was_cut_short_after_any_step_is_finished_and_mixes_nothing() {
+    fn replacement_cut_short_after_any_step_is_completed() {
         let old: &[(&str, &str)] = &[("i-wal", "old log"), ("i-shm", "old shm"), ("i", "old")];
         for moved in 0..=old.len() {
             let mut files: Vec<(String, &str)> = vec![("i.rebuilt-77".to_owned(), "new")];
@@ -204,14 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_old_one_the_new_one_is_put_in_place_all_the_same() {
+    fn new_index_is_put_in_place_without_an_old_one() {
         let (folder, replacement) = folder(&[("i.new", "new")]);
         assert_eq!(replacement.publish(NOW).unwrap(), None);
         assert_eq!(names(folder.path()), pairs(&[("i", "new")]));
     }
 
+    /// An old index is never overwritten.
     #[test]
-    fn one_whose_log_is_still_there_is_not_published_and_an_old_one_is_never_overwritten() {
+    fn index_with_its_wal_is_not_published_nor_old_overwritten() {
         let (_folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.new-wal", "log")]);
         replacement.publish(NOW).unwrap_err();
         let (folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.old-77", "older")]);

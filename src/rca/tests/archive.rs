@@ -68,7 +68,7 @@ fn damage_is_told_and_only_what_is_before_it_can_be_read() {
 }
 
 #[test]
-fn a_file_that_changes_behind_the_listing_is_noticed_before_the_end_of_the_content() {
+fn change_after_the_listing_is_noticed_before_content_ends() {
     let a = b"not compressible: 0a91b8c7".as_slice();
     let (bytes, _) = archive(&[&[("a", a), ("b", a)], &[("c", a)]]);
     let mut noticed = 0;

@@ -13,8 +13,9 @@ fn unchunk(data: &[u8], layout: Layout) -> (Vec<u8>, Option<Vec<u8>>, Option<boo
     (payload, unchunker.metadata().map(<[u8]>::to_vec), unchunker.trailing_garbage())
 }
 
+/// In any pieces, by any number of openings.
 #[test]
-fn what_goes_in_at_any_width_in_any_pieces_by_any_number_of_openings_comes_out() {
+fn chunks_of_any_layout_read_back_what_was_written() {
     let seed = 11;
     println!("seed {seed}");
     let mut rng = rng(seed);
@@ -46,8 +47,9 @@ fn what_goes_in_at_any_width_in_any_pieces_by_any_number_of_openings_comes_out()
     }
 }
 
+/// A full chunk has no successor until more is written.
 #[test]
-fn chunks_begin_where_the_format_says_and_a_full_one_has_no_successor_yet() {
+fn chunks_begin_at_offsets_of_the_format() {
     let layout = Layout::ARCHIVE;
     let mut chunker = Chunker::open(Cursor::new(Vec::new()), layout).unwrap();
     chunker.append(&[7; 0x8000 - 10], &[1; 8]).unwrap();
@@ -86,7 +88,7 @@ fn a_size_below_the_header_is_refused_by_both_again_and_again() {
 }
 
 #[test]
-fn payload_before_the_end_of_a_short_file_is_handed_out_and_then_the_error() {
+fn payload_of_a_short_file_is_returned_before_the_error() {
     let data = [0x80, 0, 1, 1, 1, 1, 1, 1, 1, 1, b'a', b'b'];
     let mut unchunker = Unchunker::new(&data[..], Layout::ARCHIVE);
     let mut buf = [0; 100];

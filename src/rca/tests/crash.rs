@@ -32,7 +32,7 @@ struct State {
 const AFTER: (&str, &[u8]) = ("after", b"appended behind the crash");
 
 #[test]
-fn every_crash_state_keeps_all_committed_blobs_and_can_be_appended_to() {
+fn crash_states_keep_committed_blobs_and_can_be_appended_to() {
     let mut states = 0;
     for scenario in scenarios() {
         let all = [scenario.truth.clone(), blobs(&scenario.session)].concat();
@@ -46,7 +46,7 @@ fn every_crash_state_keeps_all_committed_blobs_and_can_be_appended_to() {
 }
 
 #[test]
-fn a_second_crash_while_the_first_is_being_mended_loses_nothing_either() {
+fn second_crash_during_repair_loses_no_committed_blob() {
     let (mut states, mut torn) = (0, 0);
     for scenario in scenarios() {
         let all = [scenario.truth.clone(), blobs(&scenario.session)].concat();

@@ -121,8 +121,9 @@ fn an_archive_must_keep_to_the_hash_rule_it_has_told() {
     assert_eq!((seen.code(), seen.verified), (Some("final_hash_mismatch"), 2));
 }
 
+/// So does the reference implementation.
 #[test]
-fn a_readme_reset_with_a_wrong_hash_is_the_short_reset_it_is_for_the_reference() {
+fn readme_reset_with_wrong_hash_reads_as_short_reset() {
     let mut bytes = three([0x81, 0x02], Hashed::Excluded);
     let at = bytes.windows(2).position(|w| w == [0x81, 0x02]).unwrap();
     bytes[at + 5] ^= 1;
@@ -141,8 +142,9 @@ fn nothing_is_appended_to_the_readme_dialect() {
     append(three([0x81, 0x04], Hashed::Included), &[("x", b"y")], WriteOptions::default()).unwrap();
 }
 
+/// They are read, hashed, and appended to.
 #[test]
-fn unknown_control_blocks_and_overlong_varints_are_read_hashed_and_appended_to() {
+fn unknown_control_blocks_and_overlong_varints_are_accepted() {
     let bytes = Maker::default()
         .raw(&[0x83, 0x81, 0x00, 1, 2]) // type 1, two bytes, overlong
         .blob("one", "1")

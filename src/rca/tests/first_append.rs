@@ -13,7 +13,7 @@ fn is_foreign(bytes: &[u8]) -> Option<bool> {
 }
 
 #[test]
-fn whatever_a_first_append_leaves_when_it_is_interrupted_is_not_foreign() {
+fn interrupted_first_append_is_recognised_as_an_archive() {
     let small = WriteOptions { buffer_len: 100, ..WriteOptions::default() };
     let contents = [Vec::new(), b"some text".to_vec(), noise(1, 50), noise(2, 300), noise(3, 40_000)];
     for (content, options) in contents.iter().flat_map(|content| [(content, WriteOptions::default()), (content, small)])

@@ -19,7 +19,7 @@ use crate::rca::{WriteOptions, Writer};
 const ARCHIVES: usize = 500;
 
 #[test]
-fn five_hundred_random_archives_are_read_alike_by_the_independent_reader() {
+fn independent_reader_reads_500_random_archives_alike() {
     let seed = std::env::var("ZORB_SEED").ok().map_or(4, |seed| seed.parse().unwrap());
     println!("ZORB_SEED={seed}");
     let (mut rng, dir) = (rng(seed), tempfile::tempdir().unwrap());
@@ -166,7 +166,7 @@ fn sparse_archive(path: &Path, below: u64) -> Vec<Blob> {
 }
 
 #[test]
-fn an_append_crosses_0x8000_0000_into_a_chunk_with_a_64_bit_size() {
+fn append_crosses_0x8000_0000_into_a_chunk_of_64_bit_size() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sparse.rca");
     let mut truth = sparse_archive(&path, 17);

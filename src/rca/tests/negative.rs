@@ -42,7 +42,7 @@ fn check(damaged: &[u8], truth: &[Blob], what: &str) {
 }
 
 #[test]
-fn every_proper_prefix_is_an_error_at_a_place_or_an_empty_archive() {
+fn proper_prefix_is_an_error_at_a_place_or_an_empty_archive() {
     let (bytes, truth) = small();
     for cut in 0..bytes.len() {
         check(&bytes[..cut], &truth, &format!("cut at {cut}"));

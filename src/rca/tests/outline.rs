@@ -42,7 +42,7 @@ fn each_session_can_be_read_by_itself_in_any_order() {
 }
 
 #[test]
-fn every_sound_archive_of_the_reference_has_the_blobs_that_its_sessions_have() {
+fn sound_reference_archives_have_the_blobs_of_their_sessions() {
     let manifest = manifest();
     let mut count = 0;
     for vector in list(&manifest["vectors"]) {
@@ -75,7 +75,7 @@ fn a_session_with_a_changed_byte_is_found_and_not_verified() {
 }
 
 #[test]
-fn an_archive_cut_anywhere_is_an_error_or_an_outline_of_what_is_there() {
+fn cut_archive_is_an_error_or_an_outline_of_the_rest() {
     let (bytes, _) = archive(&[&[("a", b"some content")], &[("b", &noise(1, 3000))]]);
     for len in 0..bytes.len() {
         // The one chunk says how long it is, so every cut is seen; only one into the header leaves
@@ -102,7 +102,7 @@ fn an_outline_reads_a_buffer_per_blob_and_no_more() {
 }
 
 #[test]
-fn a_writer_begins_a_session_when_told_and_only_if_the_last_one_has_a_blob() {
+fn session_begins_when_told_and_only_after_a_blob() {
     let mut writer = Writer::open(Cursor::new(Vec::new())).unwrap();
     writer.begin_session().unwrap();
     writer.append("a", &b"1"[..]).unwrap();
@@ -133,8 +133,9 @@ fn a_writer_reads_back_its_own_sessions_between_two_appends() {
     read(writer.into_storage().into_inner().as_slice()).assert_clean(&all, "read between appends");
 }
 
+/// Readers then find a clean end.
 #[test]
-fn an_outline_of_a_writer_mends_what_a_crash_left_and_readers_then_find_a_clean_end() {
+fn outline_of_a_writer_repairs_what_a_crash_left() {
     let (before, all) = archive(&[&[("a", b"some content")]]);
     let (later, _) = archive(&[&[("a", b"some content"), ("b", b"more")]]);
     let mut torn = later.clone();
@@ -154,7 +155,7 @@ fn an_outline_of_a_writer_mends_what_a_crash_left_and_readers_then_find_a_clean_
 }
 
 #[test]
-fn a_reader_of_another_session_is_where_it_says_beside_a_reader_of_all() {
+fn session_reader_works_beside_a_reader_of_everything() {
     let (bytes, all) = archive(&[&[("a", b"1")], &[("b", b"2")]]);
     let mut outline = open(&bytes).unwrap();
     // Going on behind the session's end is going on into the next one.

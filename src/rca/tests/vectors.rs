@@ -81,8 +81,9 @@ fn check_row(seen: Seen, truth: &[Blob], want: &[Value], what: &Value) {
     assert!(seen.verified <= seen.exact(truth), "{what}: a wrong blob was called verified");
 }
 
+/// It refuses or repairs all others.
 #[test]
-fn a_reopened_writer_appends_to_every_sound_file_and_refuses_or_mends_the_others() {
+fn reopened_writer_appends_to_sound_files_refuses_or_repairs() {
     let manifest = manifest();
     for vector in list(&manifest["vectors"]) {
         let file = text(&vector["file"]);
@@ -130,7 +131,7 @@ fn a_reopened_writer_does_what_the_notes_ask_of_a_better_one() {
 }
 
 #[test]
-fn every_crash_state_of_the_reference_reads_as_recorded_and_can_be_appended_to() {
+fn reference_crash_states_read_as_recorded_and_take_appends() {
     let manifest = manifest();
     let mut states = 0;
     for replay in list(&manifest["crash_replays"]) {

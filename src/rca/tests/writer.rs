@@ -16,7 +16,7 @@ fn a_name_with_nul_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_name_longer_than_readers_take_is_refused_and_changes_nothing() {
+fn name_longer_than_readers_accept_is_refused_unchanged() {
     let mut writer = Writer::open(Cursor::new(Vec::new())).unwrap();
     let longest = "n".repeat(1 << 20);
     assert_eq!(writer.append(&format!("{longest}n"), io::empty()).unwrap_err().code(), "name_too_long");
@@ -65,7 +65,7 @@ fn create_refuses_what_is_not_empty() {
 }
 
 #[test]
-fn every_call_that_fails_poisons_the_writer_and_loses_no_committed_blob() {
+fn failed_call_poisons_the_writer_and_keeps_committed_blobs() {
     let (base, truth) = archive(&[&[("one", b"first")], &[("two", b"second")]]);
     let base = [base, b"garbage".to_vec()].concat();
     let options = WriteOptions { buffer_len: 1000, ..WriteOptions::default() };
@@ -94,7 +94,7 @@ fn every_call_that_fails_poisons_the_writer_and_loses_no_committed_blob() {
 }
 
 #[test]
-fn content_that_cannot_be_read_poisons_the_writer_and_adds_nothing() {
+fn unreadable_content_poisons_the_writer_and_adds_nothing() {
     struct Broken(usize);
     impl Read for Broken {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -115,8 +115,9 @@ fn content_that_cannot_be_read_poisons_the_writer_and_adds_nothing() {
     read(writer.into_storage().get_ref().as_slice()).assert_clean(&truth, "after the failure");
 }
 
+/// A reader needs no lock.
 #[test]
-fn two_writers_of_one_file_are_kept_apart_until_the_first_is_gone() {
+fn second_writer_is_refused_until_the_first_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.rca");
     let open = || std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
@@ -130,7 +131,7 @@ fn two_writers_of_one_file_are_kept_apart_until_the_first_is_gone() {
 }
 
 #[test]
-fn the_lock_goes_with_the_writer_though_a_forked_process_still_has_the_file_open() {
+fn lock_ends_with_its_writer_even_if_a_fork_has_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.rca");
     let open = || std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
@@ -156,7 +157,7 @@ fn a_file_shorter_than_its_size_field_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_blob_beyond_the_buffer_streams_through_with_a_padded_length() {
+fn blob_beyond_the_buffer_streams_with_a_padded_length() {
     const LEN: u64 = 300 << 20;
     let options = WriteOptions { buffer_len: 100, ..WriteOptions::default() };
     let mut file = tempfile::tempfile().unwrap();
@@ -202,8 +203,9 @@ impl Read for Ramp {
     }
 }
 
+/// Archives with any other level and window are readable.
 #[test]
-fn levels_and_windows_that_zstd_has_not_are_refused_and_the_others_are_readable() {
+fn unknown_zstd_levels_and_windows_are_refused() {
     for window_log in [Some(9), Some(28)] {
         let options = WriteOptions { window_log, ..WriteOptions::default() };
         assert!(matches!(Writer::create(Cursor::new(Vec::new()), options), Err(Error::BadOptions(_))));

@@ -23,7 +23,7 @@ fn unpacked(zstd: &mut ZstdDecompressor, mut input: &[u8], step: usize) -> Vec<u
 }
 
 #[test]
-fn the_first_flush_begins_with_the_header_of_an_unfinished_two_megabyte_frame() {
+fn first_flush_begins_with_the_header_of_an_open_2_mib_frame() {
     let mut zstd = ZstdCompressor::new(3, None).unwrap();
     let first = packed(&mut zstd, b"foo\0content");
     assert_eq!(first[..6], [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58]);

@@ -24,7 +24,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_file_is_synced_before_it_gets_its_name_and_its_folder_after_that() {
+fn file_is_synced_before_its_rename_and_directory_after() {
     let folder = folder();
     let path = folder.path().join("file");
     let steps = steps(|| {
@@ -36,8 +36,9 @@ fn a_file_is_synced_before_it_gets_its_name_and_its_folder_after_that() {
     assert_eq!(std::fs::read(path).unwrap(), b"bytes");
 }
 
+/// Also at unaligned addresses and with odd lengths.
 #[test]
-fn what_goes_past_the_page_cache_is_all_there_wherever_it_lies_and_between_what_does_not() {
+fn direct_and_buffered_writes_mix_at_any_offset() {
     let bytes: Vec<u8> = (0..4 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let aligned = bytes.as_ptr().align_offset(DIRECT_ALIGNMENT);
     // Where it may go, at an odd address, and of an odd length.
@@ -56,7 +57,7 @@ fn what_goes_past_the_page_cache_is_all_there_wherever_it_lies_and_between_what_
 }
 
 #[test]
-fn what_was_written_in_part_past_the_page_cache_or_not_at_all_is_whole_and_what_follows_is_behind_it() {
+fn partial_direct_write_is_completed_and_later_bytes_follow() {
     let bytes: Vec<u8> = (0..2 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
     for written_len in [None, Some(0), Some(1), Some(DIRECT_ALIGNMENT), Some(bytes.len() - 1), Some(bytes.len())] {
         let folder = folder();
@@ -73,7 +74,7 @@ fn what_was_written_in_part_past_the_page_cache_or_not_at_all_is_whole_and_what_
 }
 
 #[test]
-fn the_parent_of_a_folder_is_synced_also_when_the_folder_was_there_already() {
+fn parent_of_an_existing_directory_is_synced_too() {
     let folder = folder();
     let path = folder.path().join("a/b/c");
     assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the directory"; 3]);
@@ -82,7 +83,7 @@ fn the_parent_of_a_folder_is_synced_also_when_the_folder_was_there_already() {
 }
 
 #[test]
-fn many_folders_are_made_durable_with_one_sync_also_when_they_were_there_already() {
+fn many_directories_take_one_sync_existing_ones_too() {
     let folder = folder();
     let names = || ["a", "b"].map(str::to_owned).into_iter();
     for _ in 0..2 {
@@ -92,7 +93,7 @@ fn many_folders_are_made_durable_with_one_sync_also_when_they_were_there_already
 }
 
 #[test]
-fn a_removed_file_is_gone_durably_and_one_that_was_not_there_is_no_error() {
+fn removal_is_durable_and_removing_nothing_is_no_error() {
     let folder = folder();
     let path = folder.path().join("file");
     std::fs::File::create(&path).unwrap();
@@ -110,7 +111,7 @@ fn a_file_in_the_place_of_a_folder_is_an_error() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_an_error_and_a_dot_at_its_end_is_nothing() {
+fn directory_creation_failure_is_an_error_and_final_dot_is_not() {
     let folder = folder();
     create_folder(&folder.path().join("new/deep/.")).unwrap();
     assert!(folder.path().join("new/deep").is_dir());
@@ -133,7 +134,7 @@ fn a_new_name_is_taken_only_if_it_is_free() {
 }
 
 #[test]
-fn a_folder_appears_whole_in_place_of_an_empty_one_or_of_nothing() {
+fn directory_is_published_whole_over_an_empty_one_or_none() {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -153,7 +154,7 @@ fn a_folder_appears_whole_in_place_of_an_empty_one_or_of_nothing() {
 }
 
 #[test]
-fn a_file_that_is_opened_has_a_durable_name_when_it_is_new_and_keeps_its_bytes_when_it_is_not() {
+fn opened_file_is_durable_if_new_and_unchanged_if_not() {
     let folder = folder();
     let path = folder.path().join("file");
     assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), ["sync the directory"]);
@@ -166,7 +167,7 @@ fn a_file_that_is_opened_has_a_durable_name_when_it_is_new_and_keeps_its_bytes_w
 }
 
 #[test]
-fn files_of_one_folder_in_a_row_are_synced_one_by_one_and_their_names_together() {
+fn files_of_one_directory_are_synced_each_and_names_once() {
     let folder = folder();
     let mut enclosure = Enclosure::open(folder.path()).unwrap();
     let steps = steps(|| {
@@ -183,8 +184,9 @@ fn files_of_one_folder_in_a_row_are_synced_one_by_one_and_their_names_together()
     assert_eq!(std::fs::read(folder.path().join("a/b/2")).unwrap(), b"bytes");
 }
 
+/// It replaces an existing file only when told to.
 #[test]
-fn an_enclosed_file_goes_through_no_link_replaces_only_when_told_and_leaves_nothing_behind() {
+fn enclosed_file_follows_no_link_and_leaves_nothing_behind() {
     let (folder, outside) = (folder(), folder());
     let path = |name: &str| folder.path().join(name);
     std::os::unix::fs::symlink(outside.path(), path("link")).unwrap();

@@ -32,8 +32,9 @@ fn alone_a_tenant_gets_everything_at_once() {
     assert!(gate.shared.state().queues.is_empty(), "who has gone is forgotten");
 }
 
+/// Queues of one tenant are in order of arrival.
 #[tokio::test(start_paused = true)]
-async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_and_lines_are_in_order() {
+async fn single_request_waits_for_one_of_each_tenant_at_most() {
     let gate = gate(1, 1);
     // Of a stranger: who has all that one may have is passed over, and its line would begin behind
     // the next one.
@@ -63,7 +64,7 @@ async fn who_comes_last_with_one_request_is_served_after_one_of_each_that_wait_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_longer_than_the_limit_and_who_gave_up_is_not_served() {
+async fn wait_ends_at_the_limit_and_gives_up_its_place() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
     let begin = Instant::now();
@@ -76,8 +77,9 @@ async fn nobody_waits_for_longer_than_the_limit_and_who_gave_up_is_not_served() 
     drop(now(&gate, OTHER, 1));
 }
 
+/// The refused tenant is above its share.
 #[tokio::test(start_paused = true)]
-async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_still_get_in() {
+async fn full_queue_refuses_its_tenant_but_admits_others() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
     let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(gate.enter(FLOOD, 1))).collect();
@@ -95,8 +97,9 @@ async fn a_line_has_an_end_and_who_comes_then_is_above_its_share_but_others_stil
     assert!(other.await.is_ok());
 }
 
+/// It leaves no trace in the queues.
 #[test]
-fn where_nobody_may_wait_who_finds_no_room_is_refused_at_once_and_forgotten() {
+fn without_waiting_a_request_that_does_not_fit_is_refused() {
     let limits = Limits { capacity: 8, per_tenant: 6, waiting_count: 0, patience: Duration::ZERO };
     let gate = FairGate::new(limits);
     let refused = |tenant, weight| gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap_err();
@@ -132,7 +135,7 @@ async fn small_requests_pass_a_large_one_for_a_bounded_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothing() {
+async fn leaving_the_queue_costs_nothing_even_when_just_served() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
     let (mut gone, mut served) = (Box::pin(gate.enter(OTHER, 1)), Box::pin(gate.enter(THIRD, 1)));
@@ -146,8 +149,9 @@ async fn who_leaves_the_line_or_has_just_been_served_when_it_leaves_costs_nothin
     drop(now(&gate, FLOOD, 1));
 }
 
+/// A request above the limit of a tenant still runs when it is alone.
 #[tokio::test(start_paused = true)]
-async fn a_tenant_keeps_to_its_limit_and_is_passed_over_but_one_large_request_is_not_impossible() {
+async fn tenant_over_its_limit_is_passed_over_large_request_runs() {
     let gate = gate(8, 6);
     let first = now(&gate, FLOOD, 6);
     let mut more = Box::pin(gate.enter(FLOOD, 1));
@@ -281,7 +285,7 @@ async fn those_who_have_begun_take_no_place_from_those_who_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_line_those_who_come_and_those_who_have_begun_are_served_in_turn() {
+async fn new_and_started_requests_of_a_queue_alternate() {
     let gate =
         FairGate::new(Limits { waiting_count: 9, capacity: 1, per_tenant: 1, patience: Duration::from_secs(30) });
     for (coming, begun, expected) in [(1, 5, "ebbbbb"), (5, 1, "ebeeee"), (3, 3, "ebebeb"), (0, 2, "bb"), (2, 0, "ee")]
@@ -333,7 +337,7 @@ async fn served(gate: &FairGate, client_count: usize, asks: &[u64]) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_gets_its_turns_at_a_pace_while_others_are_there_and_all_of_them_when_it_is_alone() {
+async fn burst_is_paced_beside_others_and_unlimited_alone() {
     let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
     let often: Vec<u64> = (0..200).step_by(7).collect();
     // All would be four in a millisecond, the pace is four in two.
@@ -373,7 +377,7 @@ async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_crowds_are_both_served_at_their_pace_and_the_server_is_nobody_else() {
+async fn two_bursts_are_paced_and_the_server_is_a_tenant_too() {
     let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
     let gate = FairGate::pacing(limits, Duration::from_millis(8));
     // Each gets four permits in 8 ms of the thirty-two that there are.

@@ -11,8 +11,9 @@ fn open(path: &std::path::Path) -> (Journal, JournalCounts) {
     (journal, counts)
 }
 
+/// A line after the close counts as lost; only the owner can read the file.
 #[tokio::test]
-async fn every_line_before_the_close_is_there_in_order_and_readable_by_the_owner_only() {
+async fn lines_before_close_are_written_in_order_to_a_private_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lines");
     let (journal, counts) = open(&path);
@@ -28,7 +29,7 @@ async fn every_line_before_the_close_is_there_in_order_and_readable_by_the_owner
 }
 
 #[tokio::test]
-async fn half_a_line_that_a_crash_has_left_does_not_become_the_beginning_of_another() {
+async fn line_cut_by_a_crash_is_ended_before_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lines");
     fs::write(&path, "whole\nhal").unwrap();
@@ -38,8 +39,9 @@ async fn half_a_line_that_a_crash_has_left_does_not_become_the_beginning_of_anot
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole\nhal\nnext\n");
 }
 
+/// Lines go to the file under the name; without its directory the old file stays in use.
 #[tokio::test]
-async fn after_a_reopen_lines_go_to_the_file_that_has_the_name_then_and_without_a_folder_to_the_old_one() {
+async fn reopen_follows_the_name_or_keeps_the_old_file() {
     let folder = tempfile::tempdir().unwrap();
     let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
     fs::create_dir(&inner).unwrap();
@@ -95,7 +97,7 @@ async fn a_journal_that_cannot_be_written_loses_lines_and_counts_them() {
 }
 
 #[tokio::test]
-async fn a_file_at_its_maximum_takes_no_more_lines_until_it_is_moved_away() {
+async fn full_file_takes_no_lines_until_it_is_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let (path, moved) = (folder.path().join("lines"), folder.path().join("moved"));
     fs::write(&path, "0123456\n").unwrap();

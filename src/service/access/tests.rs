@@ -83,7 +83,7 @@ fn a_token_says_what_it_was_issued_for() {
 }
 
 #[test]
-fn a_token_is_safe_in_urls_and_headers_and_easy_to_find_when_leaked() {
+fn token_is_safe_in_urls_and_headers_and_easy_to_scan_for() {
     let token = claims().issue(&ring());
     assert!(token.expose().starts_with("zorb_"));
     assert!(token.expose().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
@@ -158,7 +158,7 @@ fn a_repository_is_covered_by_its_own_name_and_by_all() {
 }
 
 #[test]
-fn names_have_1_to_255_bytes_and_neither_spaces_nor_control_characters() {
+fn names_have_1_to_255_bytes_without_spaces_or_controls() {
     assert_eq!("".parse::<Repo>(), Err(NameError::Len { len: 0 }));
     assert_eq!("a".repeat(256).parse::<Subject>(), Err(NameError::Len { len: 256 }));
     assert_eq!("*".parse::<Repo>(), Err(NameError::Reserved));
@@ -173,7 +173,7 @@ fn names_have_1_to_255_bytes_and_neither_spaces_nor_control_characters() {
 }
 
 #[test]
-fn what_an_older_key_has_signed_is_valid_until_that_key_is_dropped() {
+fn token_of_an_older_key_is_valid_until_the_key_is_dropped() {
     let token = claims().issue(&ring());
     let mut rotated = ring();
     for number in 2..=5 {
@@ -322,7 +322,7 @@ fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Permitted, Re
 }
 
 #[test]
-fn a_data_url_allows_each_of_its_ranges_alone_and_all_of_them_in_order() {
+fn data_url_allows_each_range_alone_and_all_in_order() {
     let signed = [(0, 100), (150, 200), (300, 301)];
     let url = url(&signed);
     for range in signed {

@@ -28,7 +28,7 @@ fn fill(admission: &Arc<Admission>, tenant: Tenant, count: usize) -> (Vec<Admitt
 }
 
 #[tokio::test(start_paused = true)]
-async fn alone_a_tenant_gets_all_but_the_last_eighth_which_is_for_who_comes_next() {
+async fn single_tenant_gets_seven_eighths_and_the_next_the_rest() {
     let admission = admission(16, u64::MAX);
     let (flood, refusal) = fill(&admission, FLOOD, 99);
     assert_eq!((flood.len(), refusal), (14, Some(Refusal::AboveShare)));
@@ -36,15 +36,16 @@ async fn alone_a_tenant_gets_all_but_the_last_eighth_which_is_for_who_comes_next
     assert_eq!((other.len(), refusal), (2, Some(Refusal::Full)));
 }
 
+/// Then it is full, not above its share.
 #[tokio::test(start_paused = true)]
-async fn below_eight_slots_one_tenant_may_have_all_of_them_and_then_it_is_full_not_unfair() {
+async fn below_eight_slots_one_tenant_may_have_all_of_them() {
     let admission = admission(7, u64::MAX);
     let (flood, refusal) = fill(&admission, FLOOD, 99);
     assert_eq!((flood.len(), refusal), (7, Some(Refusal::Full)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_goes_to_who_was_refused_until_both_have_their_share() {
+async fn freed_slots_go_to_the_refused_tenant_until_shares_match() {
     let admission = admission(4, u64::MAX);
     let (mut flood, _) = fill(&admission, FLOOD, 4);
     let mut other = Vec::new();

@@ -225,7 +225,7 @@ fn a_range_that_begins_at_or_behind_the_end_is_past_the_end() {
 }
 
 #[test]
-fn the_empty_file_is_an_empty_plan_as_a_whole_and_past_the_end_in_any_range() {
+fn empty_file_has_an_empty_plan_and_any_range_is_past_its_end() {
     let plan = check(&Store::default(), &[], None);
     assert_eq!((plan.file.terms.len(), plan.xorbs.len()), (0, 0));
     assert_eq!(select(&[], 0, Some(bytes(0, 1))).unwrap_err(), PlanError::PastEnd { file_len: 0 });
@@ -239,7 +239,7 @@ fn two_ranges_of_one_xorb_that_lie_apart_are_two_descriptors() {
 }
 
 #[test]
-fn two_ranges_of_one_xorb_that_touch_or_overlap_are_one_descriptor() {
+fn touching_or_overlapping_ranges_of_a_xorb_merge() {
     let store = Store::of(&[(1, &[10; 10])]);
     for terms in [[(1, 2, 4), (1, 4, 6)], [(1, 4, 6), (1, 2, 4)], [(1, 2, 5), (1, 3, 6)], [(1, 3, 4), (1, 2, 6)]] {
         assert_eq!(descriptors(&check(&store, &store.file(&terms), None).xorbs), [vec![(2, 6)]]);
@@ -247,7 +247,7 @@ fn two_ranges_of_one_xorb_that_touch_or_overlap_are_one_descriptor() {
 }
 
 #[test]
-fn the_same_chunks_twice_in_a_file_are_two_terms_and_one_descriptor() {
+fn repeated_chunks_are_two_terms_and_one_descriptor() {
     let store = Store::of(&[(1, &[10; 10])]);
     let plan = check(&store, &store.file(&[(1, 2, 4), (1, 2, 4), (1, 2, 4)]), None);
     assert_eq!(plan.file.terms.len(), 3);
@@ -263,7 +263,7 @@ fn two_ranges_with_the_same_first_chunk_are_one_descriptor() {
 }
 
 #[test]
-fn trimming_makes_room_between_terms_that_would_otherwise_be_merged() {
+fn trimming_separates_terms_that_would_merge() {
     let store = Store::of(&[(1, &[10; 10])]);
     let file = store.file(&[(1, 0, 5), (1, 4, 9)]);
     let plan = check(&store, &file, Some(bytes(0, 51)));
@@ -273,7 +273,7 @@ fn trimming_makes_room_between_terms_that_would_otherwise_be_merged() {
 }
 
 #[test]
-fn files_of_a_batch_share_the_descriptors_of_a_xorb_and_none_loses_its_own() {
+fn files_of_a_batch_share_descriptors_and_keep_their_own() {
     let store = Store::of(&[(1, &[10; 10]), (2, &[7; 3])]);
     let files = [store.file(&[(1, 0, 2)]), store.file(&[(2, 0, 1), (1, 5, 7)]), store.file(&[(1, 1, 3)])];
     let selections: Vec<_> = files.iter().map(|file| select(file, file_len(file), None).unwrap()).collect();
@@ -306,7 +306,7 @@ fn only_the_terms_around_the_range_need_to_be_there() {
 }
 
 #[test]
-fn terms_that_do_not_cover_the_range_are_an_inconsistency_and_not_a_short_answer() {
+fn uncovered_range_is_an_inconsistency_not_a_short_response() {
     let store = Store::of(&[(1, &[10; 10])]);
     let file = store.file(&[(1, 0, 2), (1, 5, 6), (1, 3, 4), (1, 9, 10)]);
     let gap = |terms: &[FileTerm], range, offset| {
@@ -321,7 +321,7 @@ fn terms_that_do_not_cover_the_range_are_an_inconsistency_and_not_a_short_answer
 }
 
 #[test]
-fn a_layout_that_is_missing_or_contradicts_a_term_is_an_inconsistency() {
+fn missing_or_contradicting_layout_is_an_inconsistency() {
     let store = Store::of(&[(1, &[10; 10])]);
     let whole = |terms: &[FileTerm]| store.plan(&select(terms, file_len(terms), None).unwrap()).unwrap_err();
     let term = |xorb, end, len| FileTerm { xorb: hash(xorb), chunks: chunks(0, end), place: bytes(0, len) };
@@ -342,7 +342,7 @@ fn chunk_lengths_are_those_of_the_chunks_asked_for() {
 }
 
 #[test]
-fn chunk_lengths_come_with_a_plan_of_as_many_as_are_allowed_and_not_of_one_more() {
+fn chunk_lengths_come_up_to_the_allowed_count_only() {
     let store = Store::of(&[(1, &[10, 20, 30]), (2, &[40, 50])]);
     let file = store.file(&[(1, 0, 3), (2, 0, 2), (1, 1, 2)]);
     // Of the first and the last term one chunk each is wanted: four in all.
@@ -432,7 +432,7 @@ fn random_batches_keep_every_promise() {
 }
 
 #[test]
-fn a_range_of_a_file_of_100_gib_asks_for_the_layouts_of_that_range_only() {
+fn range_of_a_100_gib_file_reads_layouts_of_the_range_only() {
     // Terms of 16 chunks of 64 KiB each, 1 MiB: 102 400 of them over 1600 xorbs.
     let chunk_len = 65_536;
     let one = layout(&[chunk_len; 1024]);

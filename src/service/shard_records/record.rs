@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_no_line_holds_are_left_out_and_the_record_can_be_read() {
+    fn owners_too_long_for_a_line_are_left_out_of_the_record() {
         let owners = (0..60).map(|owner| (format!("{owner}{}", "x".repeat(1_000_000)), vec![0])).collect();
         let record = Registered { at: AT, repos: Vec::new(), owners, origin: None, shard: Bytes::new() };
         let Record::Register(read) = parse(&Record::Register(record).encode()).unwrap() else { panic!("another kind") };

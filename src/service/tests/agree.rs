@@ -160,7 +160,7 @@ async fn records_that_are_older_than_the_index_are_refused() {
 }
 
 #[tokio::test]
-async fn pruning_keeps_the_last_record_that_was_taken_and_those_behind_it() {
+async fn pruning_keeps_the_last_taken_record_and_those_behind_it() {
     let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
     let cas = setup.process();
     cas.complete_records().await.unwrap();
@@ -198,7 +198,7 @@ async fn a_first_start_that_dies_between_both_ids_is_completed() {
 }
 
 #[tokio::test]
-async fn a_store_from_before_there_were_ids_gets_one_and_keeps_its_files() {
+async fn store_without_an_id_gets_one_and_keeps_its_files() {
     let (mut setup, xorb, other) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     setup.records = Default::default();
     setup.index.tamper("UPDATE store SET store_id = NULL").await;
@@ -215,7 +215,7 @@ async fn a_store_from_before_there_were_ids_gets_one_and_keeps_its_files() {
 }
 
 #[tokio::test]
-async fn new_terms_that_may_still_be_withdrawn_are_not_taken_by_a_start() {
+async fn new_terms_that_may_roll_back_are_not_taken_at_a_start() {
     let (setup, old, new) = (Setup::new().await, xorb_of(&[0, 1, 2, 3]), xorb_of(&[1, 2]));
     let cas = setup.process();
     cas.complete_records().await.unwrap();

@@ -99,7 +99,7 @@ pub(super) async fn records(setup: &Setup) -> Vec<FileRecord> {
 }
 
 #[tokio::test]
-async fn a_backup_whose_nth_operation_fails_is_completed_by_the_next_one() {
+async fn backup_with_nth_failure_is_completed_by_the_next_one() {
     let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
     let archive = folder.path().join("b.rca");
     for moment in [Moment::Before, Moment::After] {
@@ -126,7 +126,7 @@ async fn a_backup_whose_nth_operation_fails_is_completed_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_restore_whose_nth_operation_fails_says_so_and_can_be_repeated() {
+async fn restore_with_nth_failure_reports_it_and_can_be_repeated() {
     let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
     let archive = folder.path().join("b.rca");
     new_archive(&archive);

@@ -123,7 +123,7 @@ async fn verify_until(cas: &Cas, what: &str, mut holds: impl AsyncFnMut() -> boo
 }
 
 #[tokio::test]
-async fn a_claim_is_its_own_repositorys_until_the_file_was_read_and_then_every_readers() {
+async fn claim_is_private_until_verified_then_shared_by_readers() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = File::upload("true", &cas).await;
@@ -141,7 +141,7 @@ async fn a_claim_is_its_own_repositorys_until_the_file_was_read_and_then_every_r
 }
 
 #[tokio::test]
-async fn a_claim_that_comes_while_nothing_is_to_be_verified_is_noticed() {
+async fn claim_made_while_verification_idles_is_noticed() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (first, second) = (File::upload("one", &cas).await, File::upload("two", &cas).await);
@@ -158,7 +158,7 @@ async fn a_claim_that_comes_while_nothing_is_to_be_verified_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_false_claim_gives_way_to_what_the_file_has_and_cannot_be_made_again() {
+async fn false_claim_is_replaced_and_cannot_be_made_again() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = File::upload("victim", &cas).await;
@@ -282,8 +282,9 @@ async fn long_file_is_verified_in_parts_and_holds_up_no_other() {
     assert!(is_verified(&cas, "a", &long).await);
 }
 
+/// They are tried again.
 #[tokio::test]
-async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_again() {
+async fn unreadable_files_settle_nothing_and_delay_no_others() {
     let setup = Setup::new().await;
     let cas = setup.process();
     // More of them than are listed at once; missing ones, short ones, and ones with other bytes: such as decode as well as
@@ -319,7 +320,7 @@ async fn files_that_cannot_be_read_settle_nothing_hold_up_nobody_and_are_tried_a
 }
 
 #[tokio::test]
-async fn a_verification_whose_nth_operation_fails_is_repeated_until_it_succeeds() {
+async fn verification_with_nth_failure_repeats_until_it_succeeds() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let setup = Setup::new().await;
@@ -338,7 +339,7 @@ async fn a_verification_whose_nth_operation_fails_is_repeated_until_it_succeeds(
 }
 
 #[tokio::test]
-async fn a_verification_that_is_dropped_in_the_middle_of_a_file_leaves_the_claim_to_the_next_process() {
+async fn dropped_verification_leaves_the_claim_to_the_next_process() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
     let cas = setup.process_over(blobs.clone());
@@ -371,7 +372,7 @@ async fn a_giant_that_takes_for_ever_does_not_hold_up_smaller_files() {
 }
 
 #[tokio::test]
-async fn a_contradiction_that_is_not_decided_in_time_is_left_to_the_background() {
+async fn contradiction_not_decided_in_time_goes_to_the_background() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
     let cas = setup.process_over(blobs.clone());

@@ -120,8 +120,9 @@ async fn mostly_dead() -> (Setup, Cas, BuiltXorb, FileInfo) {
     (setup, cas, old, file)
 }
 
+/// At every step, until the old xorb is deleted.
 #[tokio::test]
-async fn a_mostly_dead_xorb_is_rewritten_and_its_file_reads_as_before_at_every_step_until_the_old_one_is_gone() {
+async fn mostly_dead_xorb_is_rewritten_and_its_file_stays_readable() {
     let (setup, cas, old, file) = mostly_dead().await;
     let (expected, new) = (bytes_of(3..5), xorb_of(&[3, 4]));
     let planned = plan(&cas).await;
@@ -163,8 +164,9 @@ async fn a_mostly_dead_xorb_is_rewritten_and_its_file_reads_as_before_at_every_s
     check_same(&setup, "pruned").await;
 }
 
+/// Also of one file; its terms stay as they are.
 #[tokio::test]
-async fn what_overlaps_or_touches_is_one_run_also_of_one_file_and_terms_stay_as_they_are() {
+async fn overlapping_or_touching_terms_are_one_run() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let old = xorb_of(&numbers(0, 40));
@@ -189,7 +191,7 @@ async fn what_overlaps_or_touches_is_one_run_also_of_one_file_and_terms_stay_as_
 }
 
 #[tokio::test]
-async fn a_file_across_several_old_xorbs_is_switched_once_and_they_share_a_new_one() {
+async fn file_across_old_xorbs_is_switched_once_to_a_shared_new_one() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let old: Vec<BuiltXorb> = (0..5).map(|number| xorb_of(&numbers(number * 10, number * 10 + 10))).collect();
@@ -224,7 +226,7 @@ fn eligible(from: u32) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn owners_are_not_mixed_and_everybody_is_told_of_the_same_chunks_as_before() {
+async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let asked = eligible(1000);
@@ -268,7 +270,7 @@ async fn owners_are_not_mixed_and_everybody_is_told_of_the_same_chunks_as_before
 }
 
 #[tokio::test]
-async fn a_single_chunk_that_somebody_else_has_uploaded_is_no_obstacle_to_an_index_made_again() {
+async fn foreign_single_chunk_does_not_hinder_a_rebuilt_index() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let old = xorb_of(&numbers(0, 10));
@@ -305,7 +307,7 @@ async fn a_plan_changes_nothing_and_is_always_the_same() {
 }
 
 #[tokio::test]
-async fn what_was_touched_within_the_grace_or_is_needed_enough_or_not_at_all_is_left_alone() {
+async fn recent_well_used_and_unused_xorbs_are_left_alone() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (young, needed, garbage) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)), xorb_of(&numbers(20, 30)));
@@ -329,7 +331,7 @@ async fn what_was_touched_within_the_grace_or_is_needed_enough_or_not_at_all_is_
 }
 
 #[tokio::test]
-async fn all_but_one_chunk_is_a_reason_where_everything_is_asked_for_and_all_of_it_is_none() {
+async fn at_full_share_one_dead_chunk_counts_and_none_does_not() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (almost, whole) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
@@ -380,7 +382,7 @@ async fn more_chunks_than_a_xorb_takes_make_a_second_one() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_is_damaged_is_found_while_it_is_copied_and_the_others_are_rewritten() {
+async fn damaged_chunk_is_found_while_copied_and_others_rewritten() {
     for presence in [Presence::Alone, Presence::Shared] {
         let setup = Setup::new().await;
         let cas = setup.process();
@@ -416,7 +418,7 @@ async fn a_chunk_that_is_damaged_is_found_while_it_is_copied_and_the_others_are_
 }
 
 #[tokio::test]
-async fn what_happens_to_files_between_a_plan_and_its_execution_counts() {
+async fn changes_between_plan_and_execution_count() {
     let (setup, cas, old, file) = mostly_dead().await;
     let more = [file_of(&old, 4, 5, None), file_of(&old, 4, 6, None), file_of(&old, 9, 10, None)];
     let planned = plan(&cas).await;
@@ -446,7 +448,7 @@ async fn what_happens_to_files_between_a_plan_and_its_execution_counts() {
 }
 
 #[tokio::test]
-async fn files_without_number_are_switched_some_at_a_time_and_each_once() {
+async fn many_files_are_switched_in_batches_and_each_once() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (a, b) = (xorb_of(&numbers(0, 100)), xorb_of(&numbers(100, 200)));
@@ -519,7 +521,7 @@ async fn a_compaction_that_is_stopped_is_gone_on_with_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_new_xorb_that_an_upload_publishes_at_this_moment_is_left_to_it_by_another_process() {
+async fn new_xorb_published_by_an_upload_meanwhile_is_left_to_it() {
     let (setup, cas, _, file) = mostly_dead().await;
     let new: XorbHash = xorb_of(&[3, 4]).xorb().hash();
     // A server has claimed the row, and may put a blob there any time.
@@ -535,7 +537,7 @@ async fn a_new_xorb_that_an_upload_publishes_at_this_moment_is_left_to_it_by_ano
 }
 
 #[tokio::test]
-async fn terms_that_were_written_down_and_not_switched_cost_nothing_when_their_xorb_is_gone() {
+async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
     let (setup, cas, _, file) = mostly_dead().await;
     assert_eq!(compact(&cas).await.file_count, 1);
     collect_all(&setup, &cas).await;
@@ -618,7 +620,7 @@ async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presenc
 
 #[cfg(feature = "full-tests")]
 #[tokio::test]
-async fn a_compaction_whose_nth_operation_fails_loses_nothing_and_the_next_one_goes_on() {
+async fn compaction_with_nth_failure_loses_nothing_and_resumes() {
     for presence in [Presence::Alone, Presence::Shared] {
         for moment in [Moment::Before, Moment::After] {
             let mut n = 0;
@@ -679,7 +681,7 @@ impl BlobStore for CompactedBlobs {
 }
 
 #[tokio::test]
-async fn a_file_that_is_switched_while_a_backup_runs_is_in_the_archive_when_it_ends() {
+async fn file_switched_during_a_backup_is_in_its_archive() {
     let (setup, cas, _, file) = mostly_dead().await;
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("b.rca");

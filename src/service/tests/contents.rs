@@ -25,7 +25,7 @@ fn knows(contents: &Contents, xorb: &BuiltXorb, term: &Term) -> bool {
 }
 
 #[tokio::test]
-async fn a_xorb_is_read_for_its_terms_and_once_more_for_all_that_come_and_go_in_it_later() {
+async fn xorb_is_read_for_its_terms_and_once_more_for_later_ones() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (one, other) = (xorb_of(&(0..12).collect::<Vec<_>>()), xorb_of(&[100, 101]));
@@ -61,8 +61,9 @@ async fn a_xorb_is_read_for_its_terms_and_once_more_for_all_that_come_and_go_in_
     assert!(knows(&contents, &other, &all[1]));
 }
 
+/// Terms past the end or with other lengths.
 #[tokio::test]
-async fn terms_that_go_past_the_end_or_say_other_lengths_have_no_chunks_and_xorbs_that_are_not_there_are_not() {
+async fn invalid_terms_and_missing_xorbs_have_no_chunks() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let xorb = xorb_of(&[1, 2, 3]);

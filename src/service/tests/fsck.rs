@@ -153,7 +153,7 @@ async fn check_mended(broken: &Broken, case: &str) {
 }
 
 #[tokio::test]
-async fn everything_that_is_wrong_is_found_and_what_can_be_is_repaired() {
+async fn every_fault_is_found_and_repairable_ones_are_repaired() {
     let broken = broken().await;
     let deep = fsck(&broken.setup, Presence::Alone, true);
     // The orphan's row comes back with the first run, before the files are looked at: without a repair it is lost.
@@ -169,8 +169,9 @@ async fn everything_that_is_wrong_is_found_and_what_can_be_is_repaired() {
     check_mended(&broken, "at once").await;
 }
 
+/// No row of an upload is touched.
 #[tokio::test]
-async fn beside_a_server_only_what_is_safe_is_repaired_and_no_row_of_an_upload_is_touched() {
+async fn beside_a_server_only_safe_repairs_are_made() {
     let broken = broken().await;
     let (setup, deep) = (&broken.setup, fsck(&broken.setup, Presence::Shared, true));
     let mut done = run(&deep, true).await.unwrap();
@@ -187,7 +188,7 @@ async fn beside_a_server_only_what_is_safe_is_repaired_and_no_row_of_an_upload_i
 
 #[cfg(feature = "full-tests")]
 #[tokio::test]
-async fn a_repair_whose_nth_operation_fails_loses_nothing_and_the_next_one_finishes_it() {
+async fn repair_with_nth_failure_loses_nothing_and_next_finishes() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let broken = broken().await;
@@ -211,7 +212,7 @@ async fn a_repair_whose_nth_operation_fails_loses_nothing_and_the_next_one_finis
 }
 
 #[tokio::test]
-async fn an_upload_that_comes_while_a_bad_blob_is_removed_is_told_to_come_back() {
+async fn upload_during_removal_of_a_bad_blob_is_told_to_retry() {
     let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let (cas, hash) = (setup.process(), first.xorb().hash());
     setup.blobs.damage(BlobKey::xorb(hash), b"garbage".to_vec());
@@ -251,8 +252,9 @@ fn gc_policy() -> GcPolicy {
     GcPolicy::new(MIN_GRACE, DAY).unwrap()
 }
 
+/// Nothing is collected too early.
 #[tokio::test]
-async fn a_clock_that_ran_ahead_stops_collections_until_somebody_says_that_it_is_right_and_nothing_goes_too_early() {
+async fn clock_ahead_stops_collections_until_it_is_confirmed() {
     let (setup, garbage) = ahead(10 * 365 * DAY).await;
     let cas = setup.process();
     let collect = async || cas.collect_garbage(gc_policy(), &GcPace::default()).await;
@@ -288,9 +290,9 @@ async fn times_that_come_within_a_minute_are_nothing_to_tell_of() {
     assert!(found[0].0.detail.starts_with("times of one xorb in the future, by up to 1 h;"), "{}", found[0].0.detail);
 }
 
+/// The next run finishes it.
 #[tokio::test]
-async fn setting_times_back_with_the_nth_operation_failing_collects_nothing_too_early_and_is_finished_by_the_next_run()
-{
+async fn resetting_times_with_nth_failure_collects_nothing_early() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let (setup, garbage) = ahead(MIN_GRACE).await;

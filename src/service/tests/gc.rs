@@ -43,8 +43,9 @@ async fn stored(text: &str, cas: &Cas) -> BuiltXorb {
     xorb
 }
 
+/// It stays readable for that day.
 #[tokio::test]
-async fn garbage_is_condemned_after_its_grace_readable_for_a_day_more_and_then_gone() {
+async fn garbage_is_condemned_after_grace_then_deleted_after_a_day() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let garbage = stored("garbage", &cas).await;
@@ -74,7 +75,7 @@ async fn garbage_is_condemned_after_its_grace_readable_for_a_day_more_and_then_g
 }
 
 #[tokio::test]
-async fn whoever_was_told_that_a_xorb_is_there_may_count_on_it_for_the_grace() {
+async fn promised_xorb_stays_for_the_grace() {
     for touch in 0..4 {
         let setup = Setup::new().await;
         let cas = setup.process();
@@ -107,7 +108,7 @@ async fn whoever_was_told_that_a_xorb_is_there_may_count_on_it_for_the_grace() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_question_for_a_chunk_keeps_its_xorb_until_its_key_expires() {
+async fn dedup_response_keeps_its_xorb_until_its_key_expires() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = File::upload("file", &cas).await;
@@ -192,7 +193,7 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn a_clock_that_has_gone_back_collects_nothing_until_it_has_caught_up() {
+async fn clock_set_back_collects_nothing_until_it_catches_up() {
     let mut setup = Setup::new().await;
     stored("garbage", &setup.process()).await;
     setup.clock.advance(MIN_GRACE);
@@ -215,7 +216,7 @@ fn a_policy_below_what_clients_were_promised_is_refused() {
 }
 
 #[tokio::test]
-async fn what_uploads_and_deletions_have_left_is_cleared_up_when_it_is_old() {
+async fn leftovers_of_uploads_and_deletions_are_removed_when_old() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (staged, deleting) = (xorb("staged", Compression::Lz4), xorb("deleting", Compression::Lz4));
@@ -234,8 +235,9 @@ async fn what_uploads_and_deletions_have_left_is_cleared_up_when_it_is_old() {
     assert_eq!(setup.blobs.list().await.unwrap(), []);
 }
 
+/// Although it is still cached.
 #[tokio::test]
-async fn a_xorb_that_another_process_has_deleted_can_be_sent_again_although_memory_still_has_it() {
+async fn xorb_deleted_by_another_process_can_be_uploaded_again() {
     let setup = Setup::new().await;
     let (server, command) = (setup.process(), setup.process());
     let xorb = stored("garbage", &server).await;
@@ -355,7 +357,7 @@ async fn check_collection_with_fault(n: usize, moment: Moment) -> bool {
 }
 
 #[tokio::test]
-async fn a_collection_whose_nth_operation_fails_loses_nothing_and_the_next_one_goes_on() {
+async fn collection_with_nth_failure_loses_nothing_and_resumes() {
     for moment in [Moment::Before, Moment::After] {
         let mut n = 0;
         while check_collection_with_fault(n, moment).await {
@@ -366,7 +368,7 @@ async fn a_collection_whose_nth_operation_fails_loses_nothing_and_the_next_one_g
 }
 
 #[tokio::test]
-async fn a_collection_that_is_stopped_leaves_rows_that_the_next_one_finishes() {
+async fn stopped_collection_leaves_rows_that_the_next_one_finishes() {
     let setup = Setup::new().await;
     let cas = setup.process();
     stored("garbage", &cas).await;

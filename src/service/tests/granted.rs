@@ -98,7 +98,7 @@ async fn check_grant_with_fault(n: usize, moment: Moment, is_there: bool) -> boo
 }
 
 #[tokio::test]
-async fn a_granted_upload_whose_nth_operation_fails_leaves_nothing_visible_and_can_be_repeated() {
+async fn granted_upload_with_nth_failure_is_invisible_and_repeats() {
     for is_there in [false, true] {
         for moment in [Moment::Before, Moment::After] {
             let mut n = 0;
@@ -111,7 +111,7 @@ async fn a_granted_upload_whose_nth_operation_fails_leaves_nothing_visible_and_c
 }
 
 #[tokio::test]
-async fn a_commit_that_could_not_be_staged_can_be_repeated_without_the_bytes() {
+async fn failed_commit_is_repeated_without_the_bytes() {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let (cas, grant) = (setup.process(), grant(&setup, &xorb, 1));
     send(&cas, &xorb, grant).await.unwrap();
@@ -122,8 +122,9 @@ async fn a_commit_that_could_not_be_staged_can_be_repeated_without_the_bytes() {
     assert_eq!(read(&cas, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
 }
 
+/// A spent grant is forgotten some time later.
 #[tokio::test]
-async fn what_nobody_commits_is_forgotten_with_its_grant_and_a_spent_grant_some_time_later() {
+async fn uncommitted_upload_expires_with_its_grant() {
     let (setup, first, second) = (Setup::new().await, xorb("one", Policy::Lz4), xorb("two", Policy::Lz4));
     let cas = setup.process();
     let (committed, left) = (grant(&setup, &first, 1), grant(&setup, &second, 2));

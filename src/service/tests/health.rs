@@ -57,7 +57,7 @@ async fn read_again(cas: &Cas, found: &StoredXorb) -> Result<Vec<u8>, ReadError>
 }
 
 #[tokio::test]
-async fn a_damaged_blob_is_refused_and_an_upload_in_another_serialization_heals_it() {
+async fn damaged_blob_is_refused_and_another_serialization_heals_it() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     assert_ne!(first.bytes().len(), second.bytes().len());
     let (setup, cas) = Setup::quarantined(&first).await;
@@ -73,8 +73,9 @@ async fn a_damaged_blob_is_refused_and_an_upload_in_another_serialization_heals_
     assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
 }
 
+/// After another xorb was found damaged.
 #[tokio::test]
-async fn what_is_in_memory_is_looked_up_once_after_another_xorb_was_found_damaged() {
+async fn cached_layout_is_rechecked_once_after_other_damage() {
     let (kept, damaged) = (xorb("kept", Policy::Lz4), xorb("damaged", Policy::Lz4));
     let (setup, cas) = Setup::quarantined(&damaged).await;
     upload(&cas, &kept).await.unwrap();
@@ -93,7 +94,7 @@ async fn what_is_in_memory_is_looked_up_once_after_another_xorb_was_found_damage
 }
 
 #[tokio::test]
-async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
+async fn reader_with_an_old_layout_gets_no_bytes_of_the_new_blob() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -115,7 +116,7 @@ async fn whoever_has_an_old_layout_in_hands_gets_no_bytes_of_the_new_blob() {
 }
 
 #[tokio::test]
-async fn whoever_has_the_layout_of_a_xorb_that_was_deleted_gets_no_bytes_of_the_one_that_came_again() {
+async fn reader_of_a_deleted_xorb_gets_no_bytes_of_its_reupload() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -133,7 +134,7 @@ async fn whoever_has_the_layout_of_a_xorb_that_was_deleted_gets_no_bytes_of_the_
 }
 
 #[tokio::test]
-async fn whoever_has_an_old_layout_looks_again_also_where_the_new_one_has_the_same_checksum() {
+async fn old_layout_is_reloaded_even_if_the_checksum_is_equal() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -146,7 +147,7 @@ async fn whoever_has_an_old_layout_looks_again_also_where_the_new_one_has_the_sa
 }
 
 #[tokio::test]
-async fn a_heal_whose_row_goes_meanwhile_leaves_no_blob_that_no_row_knows_of() {
+async fn heal_of_a_removed_row_leaves_no_orphan_blob() {
     let first = xorb("bytes", Policy::Lz4);
     let (setup, cas) = Setup::quarantined(&first).await;
     let (hash, ticket) = (first.xorb().hash(), Ticket::random());
@@ -201,7 +202,7 @@ async fn check_heal_with_fault(n: usize, moment: Moment) -> bool {
 }
 
 #[tokio::test]
-async fn a_heal_whose_nth_operation_fails_gives_nobody_wrong_bytes_and_can_be_repeated() {
+async fn heal_with_nth_failure_gives_no_wrong_bytes_and_repeats() {
     for moment in [Moment::Before, Moment::After] {
         let mut n = 0;
         while check_heal_with_fault(n, moment).await {
@@ -212,7 +213,7 @@ async fn a_heal_whose_nth_operation_fails_gives_nobody_wrong_bytes_and_can_be_re
 }
 
 #[tokio::test]
-async fn a_check_whose_nth_operation_fails_marks_nothing_that_is_sound_and_is_repeated() {
+async fn check_with_nth_failure_marks_nothing_sound_and_repeats() {
     for moment in [Moment::Before, Moment::After] {
         for is_damaged in [false, true] {
             for n in 0.. {
@@ -239,7 +240,7 @@ async fn a_check_whose_nth_operation_fails_marks_nothing_that_is_sound_and_is_re
 }
 
 #[tokio::test]
-async fn every_kind_of_damage_is_found_and_a_blob_that_is_put_back_is_taken() {
+async fn every_damage_is_found_and_a_restored_blob_is_accepted() {
     let (first, other) = (xorb("bytes", Policy::Lz4), xorb("other", Policy::Lz4));
     let bytes = first.bytes();
     for damaged in [&bytes[..bytes.len() - 1], &bytes[..1], &[], other.bytes(), &[bytes, bytes].concat()] {
@@ -259,7 +260,7 @@ async fn every_kind_of_damage_is_found_and_a_blob_that_is_put_back_is_taken() {
 }
 
 #[tokio::test]
-async fn a_blob_of_another_serialization_than_its_row_says_is_described_again() {
+async fn blob_of_another_serialization_is_described_again() {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -275,7 +276,7 @@ async fn a_blob_of_another_serialization_than_its_row_says_is_described_again() 
 }
 
 #[tokio::test]
-async fn an_upload_that_began_before_the_damage_was_found_has_to_come_again_and_then_heals() {
+async fn upload_begun_before_damage_was_found_must_repeat_and_heals() {
     let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let cas = setup.process();
     upload(&cas, &first).await.unwrap();
@@ -330,8 +331,9 @@ async fn what_a_read_finds_out_is_checked_at_once() {
     assert!(matches!(cas.read(&found, Form::Raw, whole).await, Err(ReadError::Quarantined { .. })));
 }
 
+/// It is the disk, not the blobs.
 #[tokio::test]
-async fn when_all_blobs_are_missing_it_is_their_disk_and_most_are_not_marked() {
+async fn when_all_blobs_are_missing_most_are_not_marked() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let xorbs: Vec<_> = (0..40).map(|number| xorb(&format!("number {number}"), Policy::Lz4)).collect();

@@ -90,8 +90,9 @@ async fn publish(setup: &Setup, xorb: &NewXorb) {
     setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
 }
 
+/// And prepared for an edit.
 #[tokio::test]
-async fn a_file_of_ten_gib_is_registered_planned_and_prepared_for_an_edit_without_a_look_at_a_blob() {
+async fn ten_gib_file_is_registered_and_planned_without_its_blobs() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
     let cas = setup.process_over(blobs.clone());
@@ -147,7 +148,7 @@ async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
 }
 
 #[tokio::test]
-async fn a_file_of_more_xorbs_than_are_planned_at_once_has_a_plan_with_each_of_them_once() {
+async fn plan_beyond_a_batch_of_xorbs_has_each_xorb_once() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let mut rng = StdRng::seed_from_u64(4);
@@ -193,7 +194,7 @@ async fn file_of_single_chunks(setup: &Setup) -> FileHash {
 }
 
 #[tokio::test]
-async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_not_in_line_behind_it() {
+async fn long_plan_is_computed_elsewhere_and_short_ones_pass_it() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = file_of_single_chunks(&setup).await;
@@ -222,7 +223,7 @@ async fn a_plan_of_thousands_of_terms_is_computed_elsewhere_and_one_of_a_few_is_
 }
 
 #[tokio::test]
-async fn a_plan_of_thousands_of_terms_has_room_until_it_is_dropped_and_one_of_a_few_needs_none() {
+async fn long_plan_holds_response_budget_and_a_short_one_none() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let file = file_of_single_chunks(&setup).await;
@@ -253,7 +254,7 @@ async fn a_plan_of_thousands_of_terms_has_room_until_it_is_dropped_and_one_of_a_
 }
 
 #[tokio::test]
-async fn who_has_most_of_the_room_for_long_answers_is_refused_more_and_others_are_not() {
+async fn tenant_with_most_of_the_budget_is_refused_and_others_not() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let [greedy, other] = [Tenant::new(1), Tenant::new(2)];
@@ -276,7 +277,7 @@ async fn who_has_most_of_the_room_for_long_answers_is_refused_more_and_others_ar
 }
 
 #[tokio::test]
-async fn a_text_keeps_what_it_needs_of_the_room_of_its_plan_and_gets_more_where_it_is_longer() {
+async fn response_text_resizes_the_budget_of_its_plan() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let text = async |made_in: usize, len: usize| {

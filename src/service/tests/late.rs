@@ -108,7 +108,7 @@ impl Draft for SlowDraft {
 }
 
 #[tokio::test]
-async fn an_upload_whose_row_was_given_up_leaves_no_blob_that_nobody_knows_of() {
+async fn upload_of_an_abandoned_row_leaves_no_orphan_blob() {
     for deletion in [Deletion::Begun, Deletion::BlobGone, Deletion::Over] {
         let setup = Setup::new().await;
         let cas = setup.process_over(SlowBlobs { blobs: setup.blobs.clone(), index: setup.index.clone(), deletion });
@@ -130,7 +130,7 @@ async fn an_upload_whose_row_was_given_up_leaves_no_blob_that_nobody_knows_of() 
 }
 
 #[tokio::test]
-async fn an_old_plan_does_not_finish_a_deletion_that_is_over_and_whose_xorb_is_there_again() {
+async fn old_plan_does_not_delete_a_xorb_that_was_uploaded_again() {
     let setup = Setup::new().await;
     let (cas, xorb) = (setup.process(), xorb("back", Compression::Lz4));
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();

@@ -172,7 +172,7 @@ async fn check_upload_with_fault(n: usize, moment: Moment) -> bool {
 }
 
 #[tokio::test]
-async fn an_upload_whose_nth_operation_fails_leaves_nothing_visible_and_can_be_repeated() {
+async fn upload_with_nth_failure_is_invisible_and_can_be_repeated() {
     for moment in [Moment::Before, Moment::After] {
         let mut n = 0;
         while check_upload_with_fault(n, moment).await {
@@ -183,7 +183,7 @@ async fn an_upload_whose_nth_operation_fails_leaves_nothing_visible_and_can_be_r
 }
 
 #[tokio::test]
-async fn an_upload_that_failed_can_be_repeated_at_once_in_another_serialization() {
+async fn failed_upload_is_repeated_in_another_serialization() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let setup = Setup::new().await;
@@ -232,7 +232,7 @@ async fn a_recovery_that_fails_midway_is_finished_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_xorb_that_is_being_deleted_is_refused_with_a_time_to_come_back() {
+async fn xorb_being_deleted_is_refused_with_retry_after() {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     setup.faults.arm_at("publish_xorb", Moment::Before);
     let cas = setup.process();
@@ -244,7 +244,7 @@ async fn a_xorb_that_is_being_deleted_is_refused_with_a_time_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_blob_shorter_than_its_index_says_ends_the_stream_with_an_error_in_both_forms() {
+async fn blob_shorter_than_indexed_ends_both_streams_with_an_error() {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let cas = setup.process();
     upload(&cas, &xorb).await.unwrap();

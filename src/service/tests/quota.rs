@@ -36,7 +36,7 @@ fn file(xorb: &BuiltXorb, start: u32) -> NewFile {
 }
 
 #[tokio::test]
-async fn the_walls_of_deduplication_and_those_of_owner_wide_quotas_are_the_same() {
+async fn dedup_owner_and_quota_owner_are_the_same() {
     let setup = Setup::new().await;
     let (cas, xorb) = (setup.process(), xorb("bytes", Policy::Lz4));
     upload(&cas, &xorb).await.unwrap();
@@ -58,7 +58,7 @@ async fn the_walls_of_deduplication_and_those_of_owner_wide_quotas_are_the_same(
 }
 
 #[test]
-fn a_limit_of_its_own_wins_and_tokens_of_all_repositories_have_none_but_their_own() {
+fn own_limit_wins_and_all_repository_tokens_have_only_theirs() {
     let quotas = quotas();
     let owner = Some(("acme".to_owned(), files(6)));
     for (repo, limits, owner) in [
@@ -76,7 +76,7 @@ fn a_limit_of_its_own_wins_and_tokens_of_all_repositories_have_none_but_their_ow
 }
 
 #[tokio::test]
-async fn usage_is_told_to_those_whom_it_is_about_and_to_who_administers_all() {
+async fn usage_is_shown_to_its_owner_and_to_administrators() {
     let setup = Setup::new().await;
     let (cas, xorb) = (setup.process().with_quotas(quotas()), xorb("bytes", Policy::Lz4));
     upload(&cas, &xorb).await.unwrap();

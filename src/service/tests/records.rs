@@ -218,7 +218,7 @@ async fn an_index_that_is_rebuilt_says_the_same_of_everything() {
 }
 
 #[tokio::test]
-async fn what_was_registered_before_by_xorbs_that_are_gone_costs_nobody_a_file() {
+async fn registrations_of_deleted_xorbs_cost_no_file() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[9, 0, 1, 2]));
@@ -243,7 +243,7 @@ async fn what_was_registered_before_by_xorbs_that_are_gone_costs_nobody_a_file()
 }
 
 #[tokio::test]
-async fn new_terms_are_what_a_file_is_made_of_also_when_the_old_xorbs_are_gone() {
+async fn new_terms_make_the_file_even_if_old_xorbs_are_deleted() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (old, new) = (xorb_of(&[0, 1, 2, 3]), xorb_of(&[1, 2]));
@@ -272,7 +272,7 @@ async fn new_terms_are_what_a_file_is_made_of_also_when_the_old_xorbs_are_gone()
 }
 
 #[tokio::test]
-async fn a_file_whose_xorb_is_missing_is_left_out_and_found_again_when_the_xorb_is_back() {
+async fn file_of_a_missing_xorb_is_left_out_until_it_is_back() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[5, 6]));
@@ -394,8 +394,9 @@ async fn check_registration_with_fault(n: usize, moment: Moment) -> bool {
     true
 }
 
+/// In a rebuilt index.
 #[tokio::test]
-async fn a_registration_whose_nth_operation_fails_is_absent_or_whole_in_a_rebuilt_index() {
+async fn registration_with_nth_failure_is_absent_or_whole_rebuilt() {
     for moment in [Moment::Before, Moment::After] {
         let mut n = 0;
         while check_registration_with_fault(n, moment).await {
@@ -434,8 +435,9 @@ async fn check_removal_with_fault(n: usize, moment: Moment) -> bool {
     true
 }
 
+/// If it was acknowledged, it is done.
 #[tokio::test]
-async fn a_removal_whose_nth_operation_fails_is_done_or_not_in_a_rebuilt_index_and_done_if_it_was_acknowledged() {
+async fn removal_with_nth_failure_is_done_or_not_in_a_rebuild() {
     for moment in [Moment::Before, Moment::After] {
         let mut n = 0;
         while check_removal_with_fault(n, moment).await {
@@ -461,7 +463,7 @@ async fn without_records() -> Setup {
 }
 
 #[tokio::test]
-async fn files_that_have_no_records_get_them_from_the_index_and_only_once() {
+async fn files_without_records_get_them_from_the_index_once() {
     let setup = without_records().await;
     let cas = setup.process();
     assert_eq!(cas.complete_records().await.unwrap(), 3);
@@ -484,7 +486,7 @@ async fn files_that_have_no_records_get_them_from_the_index_and_only_once() {
 }
 
 #[tokio::test]
-async fn writing_records_of_an_index_goes_on_after_any_operation_has_failed() {
+async fn writing_index_records_resumes_after_any_failure() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let setup = without_records().await;
@@ -512,8 +514,9 @@ pub(super) async fn prune(setup: &Setup, count: usize) -> Pruned {
     }
 }
 
+/// It changes no rebuilt index.
 #[tokio::test]
-async fn pruning_removes_what_says_nothing_any_more_and_changes_no_rebuilt_index() {
+async fn pruning_removes_obsolete_records_only() {
     let seed = std::env::var("ZORB_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     println!("ZORB_TEST_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -571,7 +574,7 @@ async fn pruning_removes_what_says_nothing_any_more_and_changes_no_rebuilt_index
 }
 
 #[tokio::test]
-async fn an_index_that_was_lost_does_not_cost_the_records_that_it_can_be_made_of() {
+async fn lost_index_does_not_cost_records_that_rebuild_it() {
     let mut setup = Setup::new().await;
     let cas = setup.process();
     let a = xorb_of(&[0, 1, 2]);

@@ -20,7 +20,7 @@ use crate::service::{BodyError, Upload};
 const PIECE_LEN: usize = 64 << 10;
 
 #[tokio::test]
-async fn who_waits_for_a_worker_gets_it_in_the_middle_of_an_upload_that_never_pauses() {
+async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let mut builder = XorbBuilder::new(Policy::None);

@@ -155,7 +155,7 @@ const POINTS: [Point; 3] = [Point::Head, Point::Open, Point::Middle];
 const ALWAYS: Failure = Failure { point: Point::Head, error: Errno::IO, count: usize::MAX, is_of_disk: false };
 
 #[tokio::test]
-async fn a_blob_that_the_disk_cannot_read_is_damaged_and_an_upload_heals_it() {
+async fn unreadable_blob_is_damaged_and_an_upload_heals_it() {
     for point in POINTS {
         let store = Failing::new().await;
         store.blobs.set(Some(Failure { point, ..ALWAYS }));
@@ -170,7 +170,7 @@ async fn a_blob_that_the_disk_cannot_read_is_damaged_and_an_upload_heals_it() {
 }
 
 #[tokio::test]
-async fn a_read_that_fails_once_and_a_disk_that_fails_altogether_damage_nothing() {
+async fn transient_read_error_or_failed_disk_damages_nothing() {
     for point in POINTS {
         let store = Failing::new().await;
         store.blobs.set(Some(Failure { point, count: 1, ..ALWAYS }));
@@ -191,7 +191,7 @@ async fn a_read_that_fails_once_and_a_disk_that_fails_altogether_damage_nothing(
 }
 
 #[tokio::test]
-async fn a_download_that_meets_a_bad_sector_ends_with_an_error_and_has_the_blob_checked_at_once() {
+async fn bad_sector_ends_the_download_and_has_the_blob_checked() {
     for (form, point) in [(Form::Serialized, Point::Middle), (Form::Raw, Point::Middle), (Form::Raw, Point::Open)] {
         let store = Failing::new().await;
         let case = format!("{form:?} {point:?}");
@@ -212,7 +212,7 @@ async fn a_download_that_meets_a_bad_sector_ends_with_an_error_and_has_the_blob_
 }
 
 #[tokio::test(start_paused = true)]
-async fn blobs_are_read_to_be_checked_no_faster_than_was_said_and_what_was_not_used_is_not_saved_up() {
+async fn checks_keep_to_the_read_rate_and_save_no_credit() {
     const RATE: u64 = 20_000;
     let (blobs, xorb) = (MemoryBlobStore::new(), xorb("bytes", Policy::None));
     let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len() as u64);

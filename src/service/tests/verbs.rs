@@ -112,7 +112,7 @@ async fn with_each_fault(verb: impl AsyncFn(&Cas, &World) -> Result<(), String>)
 }
 
 #[tokio::test]
-async fn a_duplicate_upload_whose_nth_operation_fails_takes_nothing_away() {
+async fn duplicate_upload_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
         let uploaded = upload(cas, &world.kept.xorb).await.map_err(|error| error.to_string())?;
         assert!(!uploaded.was_inserted);
@@ -121,8 +121,9 @@ async fn a_duplicate_upload_whose_nth_operation_fails_takes_nothing_away() {
     assert!(count.await >= 4);
 }
 
+/// It can be repeated.
 #[tokio::test]
-async fn a_registration_whose_nth_operation_fails_enters_all_or_nothing_and_can_be_repeated() {
+async fn registration_with_nth_failure_is_all_or_nothing() {
     let count = with_each_fault(async |cas, world| {
         let registered = world.fresh.register(cas, "org/a", world.fresh.sha256).await;
         registered.map(drop).map_err(|error| error.to_string())
@@ -131,7 +132,7 @@ async fn a_registration_whose_nth_operation_fails_enters_all_or_nothing_and_can_
 }
 
 #[tokio::test]
-async fn a_registration_of_what_is_known_whose_nth_operation_fails_takes_nothing_away() {
+async fn known_registration_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
         let registered = world.kept.register(cas, "org/b", world.kept.sha256).await;
         registered.map(drop).map_err(|error| error.to_string())
@@ -140,7 +141,7 @@ async fn a_registration_of_what_is_known_whose_nth_operation_fails_takes_nothing
 }
 
 #[tokio::test]
-async fn a_question_for_deduplication_whose_nth_operation_fails_takes_nothing_away() {
+async fn dedup_query_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
         let [first, ..] = world.kept.xorb.xorb().chunk_hashes() else { panic!("a xorb has chunks") };
         let answer = cas.dedup_answer(&Claims::UNRESTRICTED, *first).await.map_err(|error| error.to_string())?;

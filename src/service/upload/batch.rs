@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inbox_gives_what_is_long_enough_and_tells_once_that_there_is_room() {
+    fn inbox_yields_enough_bytes_and_signals_space_once() {
         let inbox = Inbox::default();
         inbox.push(Bytes::from(vec![1; 10]));
         assert_eq!((inbox.take(11), inbox.len()), (None, 10));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn small_and_large_pieces_keep_their_order_and_small_ones_share_a_buffer() {
+    fn pieces_keep_their_order_and_small_ones_share_a_buffer() {
         let mut batch = Batch::default();
         let mut expected = Vec::new();
         for (len, byte) in [(1, 1), (2, 2), (SMALL_LEN, 3), (5, 4), (SMALL_LEN - 1, 5), (SMALL_LEN + 1, 6)] {

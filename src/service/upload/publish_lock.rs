@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn one_xorb_is_published_by_one_at_a_time_in_the_order_of_asking_and_others_do_not_wait_for_it() {
+    fn publishers_of_one_xorb_queue_in_order_others_do_not_wait() {
         let locks = PublishLocks::default();
         let first = locks.lock(hash(1)).now_or_never().unwrap();
         let mut second = Box::pin(locks.lock(hash(1)));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_locks_that_nobody_has_also_of_those_that_were_not_waited_for_to_the_end() {
+    fn released_and_abandoned_locks_leave_nothing_behind() {
         let locks = PublishLocks::default();
         let first = locks.lock(hash(1)).now_or_never().unwrap();
         let mut waiting = Box::pin(locks.lock(hash(1)));

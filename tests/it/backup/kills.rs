@@ -15,7 +15,7 @@ use crate::support::{Start, TestServer, Xorb, eventually, rng};
 const KILL_COUNT: usize = 50;
 
 #[tokio::test]
-async fn a_backup_killed_50_times_is_readable_after_each_and_complete_in_the_end() {
+async fn backup_killed_50_times_stays_readable_and_completes() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let client = server.client();
     let mut stored = store_many(&server, &mut rng, 3).await;
@@ -98,7 +98,7 @@ async fn a_first_backup_killed_early_leaves_no_archive_or_a_good_one() {
 }
 
 #[tokio::test]
-async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
+async fn killed_or_stopped_restore_leaves_its_target_unchanged() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = vec![store(&server.client(), Xorb::incompressible(&mut rng, 30 << 20)).await];
     backups.back_up(server.data_dir());
@@ -139,7 +139,7 @@ async fn a_restore_that_is_killed_or_stopped_leaves_its_place_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_full_disk_costs_nothing_and_with_more_room_the_next_run_goes_on() {
+async fn full_disk_costs_nothing_and_the_next_run_goes_on() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let mut stored = Vec::new();
     for _ in 0..4 {

@@ -10,7 +10,7 @@ use super::{Backups, Stored, check_served, store};
 use crate::support::{Start, TestServer, Xorb, rng};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn backups_under_load_have_all_that_was_registered_before_they_began_and_nothing_by_halves() {
+async fn backup_under_load_has_all_registered_before_and_no_halves() {
     let (server, backups, mut rng) = (TestServer::start(), Arc::new(Backups::new()), rng());
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = tokio::task::JoinSet::new();

@@ -31,7 +31,7 @@ async fn a_restore_never_touches_a_folder_that_is_not_empty() {
 }
 
 #[tokio::test]
-async fn a_damaged_archive_leaves_the_place_as_it_was_and_is_not_added_to() {
+async fn damaged_archive_leaves_the_target_and_is_not_appended_to() {
     let (server, backups) = backed_up().await;
     let sound = backups.folder.read("b.rca");
     let (mut middle, mut end) = (sound.clone(), sound.clone());
@@ -80,7 +80,7 @@ async fn somebodys_file_is_never_written_to() {
 }
 
 #[tokio::test]
-async fn an_archive_that_something_else_writes_to_is_left_alone_and_can_be_restored_meanwhile() {
+async fn archive_with_another_writer_is_left_alone_but_restorable() {
     let (server, backups) = backed_up().await;
     let file = File::options().read(true).write(true).open(backups.archive()).unwrap();
     let writer = Writer::open(file).unwrap();
@@ -91,8 +91,9 @@ async fn an_archive_that_something_else_writes_to_is_left_alone_and_can_be_resto
     backups.folder.zorb(&args).ok();
 }
 
+/// However it is named.
 #[tokio::test]
-async fn an_archive_inside_the_data_folder_is_refused_however_it_is_named() {
+async fn archive_inside_the_data_directory_is_refused() {
     let (server, backups) = backed_up().await;
     let data_dir = text(server.data_dir()).to_owned();
     std::os::unix::fs::symlink(&data_dir, backups.folder.path("link")).unwrap();
@@ -104,7 +105,7 @@ async fn an_archive_inside_the_data_folder_is_refused_however_it_is_named() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_or_of_another_version_is_said_and_nothing_is_made() {
+async fn missing_store_or_other_version_is_reported() {
     let folder = crate::cli::Folder::new();
     folder.zorb(&["backup", "b.rca", "--data-dir", "nowhere"]).failed(1, &["no store in nowhere"]);
     folder.zorb(&["backup", "b.rca"]).failed(1, &["no store in ./zorb-data"]);
@@ -134,7 +135,7 @@ async fn a_store_that_is_not_there_or_of_another_version_is_said_and_nothing_is_
 }
 
 #[tokio::test]
-async fn a_damaged_blob_is_named_its_file_left_out_and_the_exit_code_is_1() {
+async fn damaged_blob_is_named_its_file_left_out_exit_code_1() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 3).await;
     let hash = stored[0].xorb.hash();

@@ -33,7 +33,7 @@ async fn a_restored_folder_serves_the_same_bytes_as_the_first_one() {
 }
 
 #[tokio::test]
-async fn a_store_that_no_server_runs_on_is_backed_up_too_also_after_a_crash() {
+async fn store_without_a_server_is_backed_up_even_after_a_crash() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 2).await;
     let (folder, data_dir) = (server.folder(), server.data_dir().to_owned());
@@ -74,7 +74,7 @@ async fn a_second_run_costs_what_came_and_a_third_nothing() {
 }
 
 #[tokio::test]
-async fn urls_signed_before_are_good_after_only_if_the_keys_came_along() {
+async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 1).await;
     let plan = server.client().get(&format!("/v1/reconstructions/{}", stored[0].file)).await.json();
@@ -119,7 +119,7 @@ async fn an_empty_folder_is_restored_into_and_keeps_its_permissions() {
 }
 
 #[tokio::test]
-async fn a_restored_store_is_whole_from_its_first_start_on_and_the_same_when_its_index_is_made_again() {
+async fn restored_store_is_whole_and_equal_with_a_rebuilt_index() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let mut stored = store_many(&server, &mut rng, 5).await;
     backups.back_up(server.data_dir());

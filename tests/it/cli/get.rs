@@ -118,7 +118,7 @@ fn a_part_goes_on_too_and_its_list_is_asked_for_again() {
 }
 
 #[test]
-fn a_transfer_starts_over_when_the_server_would_send_other_bytes() {
+fn transfer_restarts_when_the_server_would_send_other_bytes() {
     let (folder, mut rng) = (Folder::new(), rng());
     let xorb = Xorb::mixed(&mut rng, 20);
     let bytes = xorb.bytes.clone();

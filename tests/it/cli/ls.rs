@@ -8,7 +8,7 @@ use super::push::push;
 use crate::support::{TestServer, random_bytes, rng};
 
 #[tokio::test]
-async fn files_and_xorbs_are_listed_page_by_page_with_what_there_is_to_know() {
+async fn files_and_xorbs_are_listed_by_page_with_their_details() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     folder.zorb(&["ls", "--server", server.url()]).ok();
     // More than a page holds.

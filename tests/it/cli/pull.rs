@@ -109,7 +109,7 @@ fn find(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn connections_that_break_are_tried_again_and_a_server_that_is_gone_is_not_waited_for_for_ever() {
+fn broken_connections_are_retried_for_a_limited_time() {
     let (folder, server, hash, bytes) = stocked();
     let cuts = [Cut::Down(0), Cut::Down(300), Cut::Down(100_000), Cut::Down(1 << 20), Cut::Down(4 << 20)];
     let proxy = Proxy::start(server.address(), &cuts);
@@ -167,7 +167,7 @@ fn forgetful(refused_count: usize, change: fn(&mut Value)) -> (Script, Vec<u8>, 
 }
 
 #[test]
-fn a_data_url_that_has_expired_is_asked_for_again_and_never_sees_the_token() {
+fn expired_data_url_is_renewed_and_never_sees_the_token() {
     let folder = Folder::new();
     let pull = |script: &Script, hash: &str| {
         folder.zorb(&["pull", hash, "-o", "x", "--token", "secret-token", "--server", &script.url])
@@ -198,7 +198,7 @@ fn a_data_url_that_has_expired_is_asked_for_again_and_never_sees_the_token() {
 }
 
 #[test]
-fn a_server_that_sends_another_file_other_lengths_or_nonsense_gives_no_file() {
+fn other_file_other_lengths_or_nonsense_gives_no_file() {
     let folder = Folder::new();
     let (_, _, hash) = forgetful(0, |_| ());
     let other = {
@@ -237,7 +237,7 @@ fn a_server_that_sends_another_file_other_lengths_or_nonsense_gives_no_file() {
 }
 
 #[test]
-fn a_file_that_repeats_itself_is_put_together_from_parts_that_were_fetched_once() {
+fn repetitive_file_is_assembled_from_parts_fetched_once() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let (a, b) = (random_bytes(&mut rng, 2 << 20), vec![0; 3 << 20]);
     let bytes = [&a[..], &b, &a, &b, &a].concat();
@@ -301,7 +301,7 @@ fn guarded(server: &TestServer, is_refused: fn(&str) -> bool) -> Script {
 }
 
 #[test]
-fn a_part_is_proven_by_the_chunks_themselves_where_the_server_shows_no_lists() {
+fn part_is_proven_by_chunks_where_the_server_has_no_lists() {
     let (folder, server, hash, bytes) = stocked();
     let script = guarded(&server, |path| path.starts_with("/xorbs/"));
     let args = ["pull", &hash, "--range", "1000000-1000100", "-o", "part", "--json", "--server", &script.url];

@@ -30,7 +30,7 @@ async fn received(server: &TestServer) -> f64 {
 }
 
 #[test]
-fn files_of_all_sorts_come_back_equal_and_are_named_in_the_order_given() {
+fn files_of_all_sorts_round_trip_in_the_order_given() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let files = sample_files(&mut rng);
     for (name, bytes) in &files {
@@ -61,7 +61,7 @@ fn files_of_all_sorts_come_back_equal_and_are_named_in_the_order_given() {
 }
 
 #[test]
-fn a_folder_is_gone_through_in_order_and_links_in_it_are_left_out() {
+fn directory_is_walked_in_order_without_its_links() {
     let (folder, server) = (Folder::new(), TestServer::start());
     for name in ["d/b/deep/1", "d/b.txt", "d/a", "target/x"] {
         std::fs::create_dir_all(folder.path(name).parent().unwrap()).unwrap();
@@ -84,8 +84,9 @@ fn a_folder_is_gone_through_in_order_and_links_in_it_are_left_out() {
     assert_eq!(server.blobs().len(), 1);
 }
 
+/// Also from a machine without the first file.
 #[tokio::test]
-async fn a_near_duplicate_costs_what_is_new_also_for_a_machine_that_has_never_seen_the_first_one() {
+async fn near_duplicate_costs_only_its_new_data() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let mut bytes = [prose(&mut rng, 10 << 20), random_bytes(&mut rng, 30 << 20), floats(&mut rng, 10 << 20)].concat();
     folder.write("first", &bytes);
@@ -105,7 +106,7 @@ async fn a_near_duplicate_costs_what_is_new_also_for_a_machine_that_has_never_se
 }
 
 #[test]
-fn a_file_that_cannot_be_read_does_not_stop_the_others_and_a_name_that_is_wrong_stops_all() {
+fn unreadable_file_is_skipped_and_a_wrong_name_stops_all() {
     let (folder, server) = (Folder::new(), TestServer::start());
     folder.write("good", b"good");
     let push = |paths: &[&str]| folder.zorb(&[&["push", "--json", "--server", server.url()], paths].concat());
@@ -120,7 +121,7 @@ fn a_file_that_cannot_be_read_does_not_stop_the_others_and_a_name_that_is_wrong_
 }
 
 #[test]
-fn a_server_without_newer_routes_gets_a_shard_on_the_older_one_after_its_xorbs() {
+fn older_server_gets_the_shard_on_its_route_after_the_xorbs() {
     let folder = Folder::new();
     folder.write("x", &vec![7; 300_000]);
     let script = Script::start(|_, request| match request {
@@ -144,7 +145,7 @@ fn a_server_without_newer_routes_gets_a_shard_on_the_older_one_after_its_xorbs()
 }
 
 #[test]
-fn answers_that_are_no_shards_are_misses_and_events_that_are_none_fail() {
+fn malformed_shard_is_a_miss_and_malformed_events_fail() {
     let folder = Folder::new();
     folder.write("x", b"x");
     let events = |lines: &str| {
@@ -166,7 +167,7 @@ fn answers_that_are_no_shards_are_misses_and_events_that_are_none_fail() {
 }
 
 #[test]
-fn a_name_with_control_characters_is_one_line_that_no_terminal_obeys_and_raw_in_json() {
+fn control_characters_are_escaped_in_text_and_raw_in_json() {
     let (folder, server) = (Folder::new(), TestServer::start());
     let name = "a\nb\u{1b}[2Jc";
     folder.write(name, b"something");

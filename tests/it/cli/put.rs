@@ -65,7 +65,7 @@ fn files_go_from_pack_to_put_to_get_to_unpack_over_a_restart() {
 }
 
 #[test]
-fn a_file_that_is_no_xorb_is_not_sent_and_does_not_stop_the_others() {
+fn file_that_is_no_xorb_is_skipped_and_the_others_sent() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let (good, mut bad) = (Xorb::mixed(&mut rng, 3), Xorb::mixed(&mut rng, 3).bytes.to_vec());
     bad.pop();
@@ -86,7 +86,7 @@ fn a_file_that_is_no_xorb_is_not_sent_and_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_footer_stays_here_and_a_xorb_of_stock_clients_may_be_longer_than_64_mib() {
+fn footer_is_not_sent_and_stock_xorb_may_exceed_64_mib() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 5);
     let mut with_footer = xorb.bytes.to_vec();
@@ -132,7 +132,7 @@ fn a_connection_that_breaks_is_tried_again() {
 }
 
 #[test]
-fn a_server_that_asks_for_time_gets_it_and_one_that_refuses_is_left_alone() {
+fn retry_after_is_honoured_and_a_refusal_is_final() {
     let (folder, mut rng) = (Folder::new(), rng());
     folder.write("x", &Xorb::mixed(&mut rng, 2).bytes);
     let overloaded = br#"{"code":"overloaded","detail":"Too many uploads."}"#;

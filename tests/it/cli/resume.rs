@@ -15,7 +15,7 @@ fn noted(folder: &Folder) -> usize {
 }
 
 #[tokio::test]
-async fn a_push_that_was_killed_goes_on_with_what_the_server_does_not_have() {
+async fn killed_push_resumes_with_what_the_server_lacks() {
     let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
     let bytes = random_bytes(&mut rng, 270 << 20);
     folder.write("large", &bytes);
@@ -40,7 +40,7 @@ async fn a_push_that_was_killed_goes_on_with_what_the_server_does_not_have() {
 }
 
 #[test]
-fn a_push_that_is_told_to_stop_says_so_and_leaves_nothing_but_its_notes() {
+fn stopped_push_says_so_and_leaves_only_its_state() {
     let (folder, mut rng) = (Folder::new(), rng());
     folder.write("x", &random_bytes(&mut rng, 100_000));
     // Listens, and never answers.

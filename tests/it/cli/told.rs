@@ -11,7 +11,7 @@ use super::{Folder, Ran};
 use crate::support::{Metrics, Start, TestServer, guarded, issue, random_bytes, rng};
 
 #[test]
-fn the_default_server_is_named_with_the_variable_that_changes_it() {
+fn default_server_is_shown_with_the_variable_to_change_it() {
     let folder = Folder::new();
     let text = folder.zorb(&["ls", "--help"]).ok().text();
     assert!(text.contains("[default: http://127.0.0.1:8080]"), "{text}");

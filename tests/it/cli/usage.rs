@@ -69,7 +69,7 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
 }
 
 #[test]
-fn every_command_explains_itself_and_the_first_page_has_the_exit_codes() {
+fn every_command_has_help_and_the_first_page_exit_codes() {
     let folder = Folder::new();
     for command in [
         &["serve"][..],
@@ -126,7 +126,7 @@ fn man_pages_are_written_for_every_command() {
 }
 
 #[test]
-fn healthcheck_tells_a_server_that_is_ready_from_one_that_is_not() {
+fn healthcheck_tells_a_ready_server_from_one_that_is_not() {
     let (folder, server) = (Folder::new(), TestServer::start());
     let url = server.url().to_owned();
     let check = || folder.zorb(&["healthcheck", "--server", &url]);

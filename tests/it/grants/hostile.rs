@@ -66,8 +66,9 @@ async fn a_grant_is_good_for_one_upload_also_after_a_restart() {
     }
 }
 
+/// By both its texts.
 #[tokio::test]
-async fn a_grant_that_is_forged_altered_or_for_another_xorb_is_refused_by_both_its_texts() {
+async fn forged_altered_or_foreign_grant_is_refused() {
     let server = granting();
     let (client, mut rng) = (server.client(), rng());
     let kept = Kept::store(&client).await;
@@ -129,7 +130,7 @@ async fn an_expired_grant_is_refused_and_its_commit_finds_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_commits_what_another_repository_or_another_subject_was_granted() {
+async fn grant_of_another_repository_or_subject_is_not_committed() {
     let server = granting_with_tokens();
     let (client, mut rng) = (server.client(), rng());
     let token =
@@ -157,7 +158,7 @@ async fn nobody_commits_what_another_repository_or_another_subject_was_granted()
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_those_of_the_grant_are_refused_and_the_grant_can_still_be_used() {
+async fn wrong_bytes_are_refused_and_the_grant_stays_usable() {
     let server = granting();
     let (client, mut rng) = (server.client(), rng());
     let kept = Kept::store(&client).await;
@@ -212,7 +213,7 @@ async fn bytes_that_are_not_those_of_the_grant_are_refused_and_the_grant_can_sti
 }
 
 #[tokio::test]
-async fn of_many_uploads_and_commits_of_one_grant_at_once_one_takes_effect() {
+async fn of_concurrent_uploads_and_commits_one_takes_effect() {
     let server = granting();
     let (client, mut rng) = (server.client(), rng());
     let xorb = Xorb::incompressible(&mut rng, 8 << 20);

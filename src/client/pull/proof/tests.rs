@@ -41,7 +41,7 @@ fn parse_value(value: &Value) -> Result<Surroundings, &'static str> {
 }
 
 #[test]
-fn the_right_chunks_in_the_right_place_give_the_hash_of_the_file_and_no_others_do() {
+fn right_chunks_in_place_give_the_file_hash_and_no_others() {
     let around = parse_value(&answer()).unwrap();
     let chunks = chunks();
     let expected = file_hash(chunks.iter().map(|(hash, len)| (hash, *len)));

@@ -59,7 +59,7 @@ fn a_xorb_is_full_after_8192_chunks_and_a_term_ends_with_it() {
 }
 
 #[test]
-fn a_xorb_fits_into_64_mib_also_if_nothing_of_it_can_be_compressed() {
+fn xorb_fits_into_64_mib_even_if_incompressible() {
     let mut batch = Batch::default();
     let chunk = 131_072;
     while batch.takes(chunk) {
@@ -72,7 +72,7 @@ fn a_xorb_fits_into_64_mib_also_if_nothing_of_it_can_be_compressed() {
 }
 
 #[test]
-fn what_the_server_says_and_what_was_sent_before_is_used_chunk_by_chunk() {
+fn known_chunks_of_server_and_session_are_used_one_by_one() {
     let mut assembler = Assembler::default();
     let key = HmacKey::from_bytes([7; 32]);
     let info = |byte, hashes: Vec<ChunkHash>| CasInfo {
@@ -112,7 +112,7 @@ fn a_file_that_could_not_be_read_leaves_no_trace_but_its_chunks() {
 }
 
 #[test]
-fn a_file_in_very_many_pieces_stores_chunks_again_rather_than_be_in_more() {
+fn fragmented_file_stores_chunks_again_to_have_fewer_pieces() {
     let mut assembler = Assembler::default();
     // Every second chunk is known, so every chunk would be a term.
     let count = 3 * u32::try_from(FREE_TERM_COUNT).unwrap();

@@ -53,8 +53,9 @@ fn files_are_cut_like_one_slice_each_and_hashed() {
     assert!(events.next().is_none());
 }
 
+/// It grows, shrinks, or is touched.
 #[test]
-fn a_file_that_grows_shrinks_or_is_touched_while_it_is_read_is_refused_and_the_next_one_is_not() {
+fn file_changed_while_read_is_refused_and_the_next_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let paths = [folder.path().join("a"), folder.path().join("b")];
     for change in ["append", "truncate", "write"] {
@@ -77,7 +78,7 @@ fn a_file_that_grows_shrinks_or_is_touched_while_it_is_read_is_refused_and_the_n
 }
 
 #[test]
-fn a_file_that_is_not_there_or_is_a_folder_is_an_end_with_an_error() {
+fn missing_file_or_directory_ends_with_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut scanner = Scanner::new(vec![folder.path().join("none"), folder.path().to_owned()]);
     let events = events(&mut scanner);

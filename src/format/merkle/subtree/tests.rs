@@ -88,7 +88,7 @@ fn join_in_random_order(rng: &mut StdRng, mut runs: Vec<Subtree>) -> Subtree {
 }
 
 #[test]
-fn random_splits_joined_in_any_order_give_the_aggregate_of_the_file() {
+fn random_splits_joined_in_any_order_give_the_file_hash() {
     let mut rng = StdRng::seed_from_u64(1);
     for _ in 0..1000 {
         let (chunks, runs, _) = random_runs(&mut rng, true, true);
@@ -97,7 +97,7 @@ fn random_splits_joined_in_any_order_give_the_aggregate_of_the_file() {
 }
 
 #[test]
-fn random_splits_of_any_run_joined_in_any_order_give_the_same_summary_as_the_run_itself() {
+fn random_splits_of_a_run_join_to_the_summary_of_the_run() {
     let mut rng = StdRng::seed_from_u64(10);
     for _ in 0..1000 {
         let (at_start, at_end) = (rng.random(), rng.random());
@@ -206,7 +206,7 @@ fn sent(subtree: &Subtree) -> Subtree {
 }
 
 #[test]
-fn a_summary_that_was_sent_is_the_same_and_joins_to_the_hash_of_the_file() {
+fn sent_summary_is_unchanged_and_joins_to_the_file_hash() {
     let mut rng = StdRng::seed_from_u64(11);
     for _ in 0..300 {
         let (count, cut_chance) = corner(&mut rng);
@@ -243,7 +243,7 @@ fn numbers_that_are_no_summary_are_refused() {
 }
 
 #[test]
-fn a_false_summary_never_joins_to_the_hash_of_the_file_it_was_made_up_for() {
+fn false_summary_never_joins_to_its_target_file_hash() {
     let mut rng = StdRng::seed_from_u64(13);
     let (all, other) = (chunks(&mut rng, 500, 0.25), chunks(&mut rng, 20, 0.25));
     let expected = file_hash(all.iter().map(|(hash, len)| (hash, *len)));

@@ -29,7 +29,7 @@ fn every_proper_prefix_is_refused_as_truncated() {
 }
 
 #[test]
-fn prefix_of_a_shard_with_footer_is_whole_from_its_second_bookend() {
+fn prefix_with_footer_is_whole_from_its_second_bookend() {
     let bytes = sample_with_footer();
     for len in 0..bytes.len() {
         let parsed = parse(&bytes[..len]);
@@ -76,7 +76,7 @@ fn ignored() -> Vec<usize> {
 }
 
 #[test]
-fn every_field_that_is_changed_is_refused_or_shows_in_the_value_unless_it_is_reserved() {
+fn changed_field_is_refused_or_shows_unless_reserved() {
     let bytes = sample_bytes();
     let ignored = ignored();
     for index in 0..bytes.len() {
@@ -124,7 +124,7 @@ fn nothing_in_an_uploaded_footer_is_used() {
 }
 
 #[test]
-fn what_parses_after_any_damage_is_written_and_parsed_as_the_same_value() {
+fn damaged_shard_that_parses_round_trips() {
     let mut rng = rng(3);
     let mut taken = 0;
     for _ in 0..20_000 {

@@ -24,7 +24,7 @@ fn an_answer_reads_back_with_its_hashes_blinded() {
 }
 
 #[test]
-fn every_proper_prefix_of_an_answer_is_refused_and_so_is_a_byte_more() {
+fn response_prefix_is_refused_and_so_is_a_byte_more() {
     let mut bytes = answer();
     for len in 0..bytes.len() {
         let error = parse_dedup_answer(&bytes[..len]).unwrap_err();
@@ -34,8 +34,9 @@ fn every_proper_prefix_of_an_answer_is_refused_and_so_is_a_byte_more() {
     assert!(parse_dedup_answer(&bytes).is_err());
 }
 
+/// Unless it is an offset or reserved.
 #[test]
-fn every_field_of_an_answer_that_is_changed_is_refused_or_shows_unless_it_is_an_offset_or_reserved() {
+fn changed_response_field_is_refused_or_shows() {
     let bytes = answer();
     let (good, footer_at) = (parse_dedup_answer(&bytes).unwrap(), bytes.len() - 200);
     // Of the footer: offsets of sections and tables, reserved bytes and sums. Of xorbs and chunks:
@@ -62,7 +63,7 @@ fn every_field_of_an_answer_that_is_changed_is_refused_or_shows_unless_it_is_an_
 }
 
 #[test]
-fn an_answer_without_footer_is_of_no_use_and_files_in_one_are_dropped() {
+fn response_without_footer_is_invalid_and_files_are_dropped() {
     let error = parse_dedup_answer(&write_upload(&sample()).unwrap()).unwrap_err();
     assert_eq!((error.offset, error.kind), (40, Kind::FooterAbsent));
     // As the reference server answers: the shard of an upload, lookup tables, and a footer.
@@ -75,7 +76,7 @@ fn an_answer_without_footer_is_of_no_use_and_files_in_one_are_dropped() {
 }
 
 #[test]
-fn an_answer_that_announces_more_than_it_has_allocates_nothing_for_it() {
+fn response_with_a_false_count_allocates_nothing_for_it() {
     let mut bytes = shard_of(&[], &[record(0x20, [0, 8_192, 64 << 20, 0])]);
     bytes[40] = 200;
     let error = parse_dedup_answer(&bytes).unwrap_err();

@@ -70,7 +70,7 @@ fn sorted(mut shard: Shard) -> Shard {
 }
 
 #[test]
-fn shards_that_the_official_crate_writes_with_tables_and_footer_are_parsed_as_the_same_values() {
+fn official_shards_with_tables_and_footer_parse_equal() {
     let mut rng = rng(11);
     for _ in 0..300 {
         let shard = sorted(random_shard(&mut rng));
@@ -82,7 +82,7 @@ fn shards_that_the_official_crate_writes_with_tables_and_footer_are_parsed_as_th
 }
 
 #[test]
-fn shards_that_the_official_crate_writes_are_refused_when_cut_off_before_their_tables() {
+fn official_shards_cut_before_their_tables_are_refused() {
     let mut rng = rng(12);
     for _ in 0..20 {
         let bytes = their_shard(&random_shard(&mut rng)).to_bytes().unwrap();
@@ -94,7 +94,7 @@ fn shards_that_the_official_crate_writes_are_refused_when_cut_off_before_their_t
 }
 
 #[test]
-fn shards_that_the_native_client_sends_are_parsed_as_the_same_values() {
+fn native_client_shards_parse_to_the_same_values() {
     let mut rng = rng(13);
     for _ in 0..300 {
         let shard = sorted(random_shard(&mut rng));
@@ -109,7 +109,7 @@ fn shards_that_the_native_client_sends_are_parsed_as_the_same_values() {
 }
 
 #[test]
-fn our_uploads_are_parsed_by_the_official_crate_as_the_same_values() {
+fn official_crate_parses_our_uploads_to_the_same_values() {
     let mut rng = rng(14);
     for _ in 0..300 {
         let shard = random_shard(&mut rng);
@@ -142,7 +142,7 @@ fn random_answer(seed: u64) -> (Vec<CasInfo>, HmacKey, u64, Vec<u8>) {
 }
 
 #[test]
-fn our_answers_are_loaded_by_the_official_crate_with_all_their_chunks() {
+fn official_crate_loads_our_responses_with_all_chunks() {
     for seed in 0..100 {
         let (xorbs, key, expiry, bytes) = random_answer(seed);
         let mut reader = Cursor::new(&bytes);
@@ -161,7 +161,7 @@ fn our_answers_are_loaded_by_the_official_crate_with_all_their_chunks() {
 }
 
 #[test]
-fn our_answers_find_every_chunk_for_the_official_client_from_its_cache_on_disk() {
+fn official_client_finds_our_chunks_in_its_disk_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = new_shard_file_cache();
     for seed in 0..10 {

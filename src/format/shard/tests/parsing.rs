@@ -54,7 +54,7 @@ fn a_file_without_sha256_and_without_range_hashes_is_taken() {
 }
 
 #[test]
-fn a_sha256_stands_in_a_shard_with_each_group_of_eight_bytes_reversed() {
+fn sha256_is_stored_with_each_group_of_8_bytes_reversed() {
     let mut ext = record(0, [0; 4]);
     ext[..8].copy_from_slice(&[0x14, 0xca, 0xa5, 0x6b, 0x0e, 0x99, 0x07, 0x13]);
     let bytes = shard_of(&[record(0, [WITH_SHA256, 0, 0, 0]), ext], &[]);
@@ -111,14 +111,14 @@ fn file_without_terms_is_the_empty_file_or_is_refused() {
 }
 
 #[test]
-fn range_hashes_in_some_files_only_are_refused_whichever_comes_first() {
+fn range_hashes_in_some_files_only_are_refused_in_any_order() {
     let (with, without) = (record(0, [VERIFIED, 0, 0, 0]), record(0, [0; 4]));
     check_refused(&shard_of(&[with.clone(), without.clone()], &[]), FIRST + 48, Kind::MixedVerification);
     check_refused(&shard_of(&[without, with], &[]), FIRST + 48, Kind::MixedVerification);
 }
 
 #[test]
-fn lookup_tables_and_footer_are_skipped_when_the_header_announces_them() {
+fn lookup_tables_and_footer_announced_in_header_are_skipped() {
     for tables_len in [0, 1, 12, 1000] {
         let mut bytes = write_upload(&sample()).unwrap();
         bytes[40] = 200;
@@ -185,7 +185,7 @@ fn the_version_must_be_2() {
 }
 
 #[test]
-fn unknown_file_flags_are_refused_since_they_may_announce_records() {
+fn unknown_file_flags_are_refused_as_they_may_add_records() {
     for bit in 0..30 {
         let bytes = shard_of(&[record(1, [1 << bit, 0, 0, 0])], &[]);
         check_refused(&bytes, FIRST, Kind::FileFlags { found: 1 << bit });
@@ -287,7 +287,7 @@ fn a_chunk_is_marked_as_eligible_by_its_top_flag_only() {
 }
 
 #[test]
-fn a_shard_of_96_bytes_that_claims_gigabytes_is_refused_before_anything_is_allocated() {
+fn shard_of_96_bytes_that_claims_gigabytes_allocates_nothing() {
     let before = peak_kib();
     for count in [1, 1 << 20, u32::MAX / 2, u32::MAX] {
         let wanted = u64::from(count) * 48;
@@ -323,7 +323,7 @@ fn the_second_block_cannot_spend_what_the_first_one_has_spent() {
 }
 
 #[test]
-fn a_value_takes_no_more_than_three_times_the_bytes_that_it_was_read_from() {
+fn parsed_value_takes_at_most_three_times_its_bytes() {
     assert!(size_of::<FileInfo>() <= 3 * 48, "a file may come in one record: {}", size_of::<FileInfo>());
     assert!(size_of::<Term>() <= 48);
     assert!(size_of::<CasChunk>() <= 48);
@@ -370,7 +370,7 @@ fn an_error_says_where_and_what() {
 }
 
 #[test]
-fn terms_that_name_more_chunks_than_a_shard_may_have_hashed_are_refused_at_the_term_too_many() {
+fn terms_of_too_many_chunks_are_refused_at_the_exceeding_term() {
     use crate::format::limits::MAX_SHARD_TERM_CHUNK_COUNT;
     let term = Term { xorb: XorbHash::from_bytes([1; 32]), raw_len: 8192, chunks: ChunkRange::new(0, 8192).unwrap() };
     let most = usize::try_from(MAX_SHARD_TERM_CHUNK_COUNT / 8192).unwrap();

@@ -67,7 +67,7 @@ fn the_sample_upload_is_written_as_the_same_bytes() {
 }
 
 #[test]
-fn the_sample_answer_is_written_as_the_same_bytes_from_the_sample_upload() {
+fn sample_response_is_written_byte_for_byte_from_the_upload() {
     let key = HmacKey::from_bytes(
         *b"\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\
         \x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12",

@@ -36,7 +36,7 @@ fn an_upload_has_no_footer_and_ends_at_its_second_bookend() {
 }
 
 #[test]
-fn an_answer_has_no_files_and_three_empty_tables_where_the_footer_is() {
+fn response_has_no_files_and_three_empty_tables() {
     let bytes = answer(&sample().xorbs);
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let footer = bytes.len() - 200;
@@ -86,7 +86,7 @@ fn an_answer_without_xorbs_is_344_bytes() {
 }
 
 #[test]
-fn a_hash_of_all_ones_cannot_be_written_since_it_would_end_its_section() {
+fn hash_of_all_ones_is_not_written_as_it_ends_a_section() {
     let mut shard = sample();
     shard.files[1].hash = FileHash::from_bytes([0xff; 32]);
     check_unwritable(shard, 7 * 48, Kind::BookendHash);

@@ -49,7 +49,7 @@ fn builder_without_chunks_gives_no_xorb() {
 }
 
 #[test]
-fn empty_chunk_and_one_beyond_128_kib_are_refused_and_leave_the_builder_as_it_was() {
+fn empty_chunk_or_one_above_128_kib_leaves_the_builder_as_is() {
     let mut builder = XorbBuilder::new(Policy::None);
     assert_eq!(builder.push(b""), Err(BuildError::EmptyChunk));
     assert_eq!(builder.push(&vec![0; 131_073]), Err(BuildError::ChunkTooLong { len: 131_073 }));
@@ -84,7 +84,7 @@ fn raw_bytes_fill_up_to_64_mib_when_they_compress() {
 }
 
 #[test]
-fn serialized_bytes_fill_up_to_64_mib_and_a_smaller_chunk_still_fits_after_one_that_does_not() {
+fn xorb_fills_to_64_mib_and_takes_a_smaller_chunk_after() {
     let mut builder = XorbBuilder::new(Policy::None);
     let chunk = Noise::new(1).bytes(131_072);
     for _ in 0..511 {

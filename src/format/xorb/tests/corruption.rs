@@ -12,7 +12,7 @@ fn is_refused(body: &[u8], hash: XorbHash) -> bool {
 }
 
 #[test]
-fn every_proper_prefix_is_incomplete_at_its_end_or_a_shorter_xorb_with_another_hash() {
+fn xorb_prefix_is_incomplete_or_another_shorter_xorb() {
     for policy in [Policy::None, Policy::Lz4, Policy::ByteGroupedLz4] {
         let chunks = [Noise::new(1).sample(Kind::Floats, 301), Noise::new(2).sample(Kind::Text, 200), vec![1]];
         let xorb = build(policy, &chunks);
@@ -68,7 +68,7 @@ fn raw_of(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_other_value_of_every_footer_byte_but_the_nonce_is_refused_at_its_field() {
+fn changed_footer_byte_except_nonce_is_refused_at_its_field() {
     let (xorb, _) = small_xorb();
     let start = xorb.bytes().len();
     for version in [Version::V0, Version::V1] {
@@ -121,7 +121,7 @@ fn errors_read_as_a_place_and_a_sentence() {
 }
 
 #[test]
-fn footer_that_counts_one_chunk_more_or_less_is_refused_at_the_count() {
+fn footer_with_a_wrong_chunk_count_is_refused_at_the_count() {
     let chunks: Vec<_> = (1..6).map(|len| vec![9; len]).collect();
     let xorb = build(Policy::None, &chunks[..4]);
     for other in [&chunks[..3], &chunks] {
@@ -140,7 +140,7 @@ fn footer_that_counts_one_chunk_more_or_less_is_refused_at_the_count() {
 }
 
 #[test]
-fn body_exactly_as_long_as_the_limit_is_taken_and_one_byte_less_is_too_large() {
+fn body_of_the_limit_is_accepted_and_one_above_too_large() {
     let (xorb, _) = small_xorb();
     for body in [xorb.bytes().to_vec(), with_footer(&xorb, Version::V0), with_footer(&xorb, Version::V1)] {
         let verify_within = |max_len: usize| {

@@ -74,7 +74,7 @@ fn rows(page: &str) -> BTreeMap<&str, Row<'_>> {
 }
 
 #[test]
-fn every_row_of_the_page_on_broken_xorbs_is_what_the_verifier_says() {
+fn every_row_of_the_broken_xorbs_page_matches_the_verifier() {
     let page = include_str!("../../../../docs/xorb-errors.md");
     let rows = rows(page);
     let sample = Sample::new();

@@ -67,7 +67,7 @@ const SCHEMES: [(CompressionScheme, Policy); 4] = [
 ];
 
 #[test]
-fn xorbs_of_the_official_crate_are_taken_with_the_same_hash_and_layout() {
+fn official_xorbs_are_accepted_with_equal_hash_and_layout() {
     for seed in 0..150 {
         let mut noise = Noise::new(seed);
         let chunks = random_chunks(&mut noise);
@@ -89,7 +89,7 @@ fn xorbs_of_the_official_crate_are_taken_with_the_same_hash_and_layout() {
 }
 
 #[test]
-fn our_xorbs_are_taken_by_the_official_crate_and_are_byte_for_byte_its_own() {
+fn our_xorbs_equal_the_official_ones_byte_for_byte() {
     for seed in 1_000..1_150 {
         let chunks = random_chunks(&mut Noise::new(seed));
         for (scheme, policy) in SCHEMES {
@@ -123,7 +123,7 @@ fn assert_taken(ours: &BuiltXorb, chunks: &[Vec<u8>], what: &str) {
 
 #[test]
 #[expect(deprecated, reason = "nothing else writes the footer that old clients sent")]
-fn footer_of_version_0_is_the_one_that_the_official_crate_writes() {
+fn version_0_footer_equals_the_official_one() {
     for seed in 2_000..2_050 {
         let ours = build(Policy::Predict, &random_chunks(&mut Noise::new(seed)));
         let mut theirs = XorbObjectInfoV0::default();
@@ -142,8 +142,9 @@ fn footer_of_version_0_is_the_one_that_the_official_crate_writes() {
     }
 }
 
+/// As old clients send it.
 #[test]
-fn largest_xorb_of_incompressible_data_with_a_footer_is_taken_from_an_old_client() {
+fn largest_incompressible_xorb_with_footer_is_accepted() {
     // 8192 chunks of 8 KiB: raw exactly 64 MiB, serialized 64 KiB more, and the longest footer
     // there is.
     let noise = Noise::new(1).bytes(8_192 + 8_192);

@@ -96,8 +96,9 @@ fn packed_layout_reads_back_and_nothing_else_does() {
     assert_eq!(Layout::parse(&[second, second].concat()), Err(LayoutError::ChunkLen { index: 1 }), "stands still");
 }
 
+/// A layout that runs backwards gives none.
 #[test]
-fn any_part_of_a_packed_layout_says_the_raw_lengths_of_its_chunks_and_one_that_runs_backwards_none() {
+fn part_of_a_packed_layout_gives_raw_chunk_lengths() {
     let (packed, raw_lens) = (layout(&[(108, 200), (9, 1), (58, 50)]).pack(), [200, 1, 50]);
     for first in 0..=3_u32 {
         // From the entry before the first chunk on.

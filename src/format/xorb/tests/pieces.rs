@@ -16,8 +16,9 @@ fn pieces_of_every_size_give_what_the_whole_gives() {
     }
 }
 
+/// Random and empty pieces, and broken bodies too.
 #[test]
-fn random_and_empty_pieces_give_what_the_whole_gives_and_so_do_broken_bodies() {
+fn any_pieces_give_the_result_of_the_whole_body() {
     let (xorb, _) = small_xorb();
     let whole = with_footer(&xorb, Version::V1);
     for seed in 0..3_000 {
@@ -44,7 +45,7 @@ fn random_and_empty_pieces_give_what_the_whole_gives_and_so_do_broken_bodies() {
 }
 
 #[test]
-fn splitter_gives_frames_with_their_place_and_stops_at_the_footer() {
+fn splitter_yields_placed_frames_and_stops_at_the_footer() {
     let (xorb, _) = small_xorb();
     let body = with_footer(&xorb, Version::V1);
     for piece_len in [1, 7, 8, 9, body.len()] {

@@ -26,8 +26,9 @@ fn repack(unpacked: &Unpacked, tightening: Tightening) -> (Vec<u8>, VerifiedXorb
     (bytes, repacker.finish().unwrap())
 }
 
+/// Where this compressor made its bytes.
 #[test]
-fn a_xorb_that_was_unpacked_and_repacked_is_the_same_bytes_where_this_compressor_made_them() {
+fn unpacked_and_repacked_xorb_is_byte_identical() {
     let (xorb, chunks) = small_xorb();
     for piece_len in [1, 7, 1000, xorb.bytes().len()] {
         let (verified, unpacked) = unpack(xorb.bytes(), piece_len).unwrap();
@@ -40,7 +41,7 @@ fn a_xorb_that_was_unpacked_and_repacked_is_the_same_bytes_where_this_compressor
 }
 
 #[test]
-fn repacked_without_compression_it_is_the_same_xorb_in_other_bytes() {
+fn repacked_without_compression_is_the_same_xorb() {
     let (xorb, chunks) = small_xorb();
     let (_, unpacked) = unpack(xorb.bytes(), 500).unwrap();
     let (bytes, repacked) = repack(&unpacked, Tightening::Stored);
@@ -63,7 +64,7 @@ fn contents_are_raw_or_grouped_as_the_scheme_says() {
 }
 
 #[test]
-fn a_chunk_that_another_compressor_made_longer_than_it_is_comes_back_stored() {
+fn chunk_expanded_by_another_compressor_is_repacked_stored() {
     // LZ4 of noise, which no writer of ours keeps.
     let raw = Noise::new(3).sample(Kind::Random, 500);
     let mut unpacked = Unpacked { table: vec![1, 0, 0, 0], contents: raw.clone() };

@@ -147,7 +147,7 @@ async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
 }
 
 #[tokio::test]
-async fn an_index_of_an_older_schema_is_counted_when_it_is_brought_up_to_date() {
+async fn index_of_an_older_schema_is_counted_when_migrated() {
     let (_folder, index) = upgraded().await;
     let of = async |repo: &str| index.repo_usage(repo.to_owned()).await.unwrap();
     assert_eq!(of("acme/a").await, Usage { file_count: 2, logical_len: 12, physical_len: 110 });
@@ -159,8 +159,9 @@ async fn an_index_of_an_older_schema_is_counted_when_it_is_brought_up_to_date() 
     index.close().await;
 }
 
+/// Every change of claims and references.
 #[tokio::test]
-async fn usage_follows_whatever_is_done_to_claims_and_references_and_a_row_that_would_move_is_refused() {
+async fn usage_follows_every_change_and_moving_rows_is_refused() {
     let (_folder, index) = upgraded().await;
     // What a compaction, a heal, a repair and a rebuild do, in orders that none of them takes.
     for sql in [

@@ -50,8 +50,9 @@ fn a_grant_is_of_no_use_for_another_xorb_or_after_its_time() {
     assert_eq!(refused(check(1, LATER + GRACE_SECS + 1)), Reason::Expired);
 }
 
+/// Also with a fresh token.
 #[test]
-fn a_grant_belongs_to_the_repository_and_subject_that_asked_for_it_even_with_a_fresh_token() {
+fn grant_belongs_to_its_repository_and_subject() {
     let refreshed = Claims { issued_unix_secs: NOW + 500, expires_unix_secs: LATER + 500, ..claims() };
     assert_eq!(grant().check_owner(&refreshed), Ok(()));
     let others = [
@@ -73,7 +74,7 @@ fn every_grant_id_that_is_altered_anywhere_is_refused() {
 }
 
 #[test]
-fn the_two_texts_of_a_grant_say_the_same_and_neither_does_for_the_other() {
+fn grant_id_and_upload_text_do_not_replace_each_other() {
     let IssuedGrant { id, upload } = issued(&claims());
     assert_eq!(check_granted_upload(&ring(), upload.expose(), &xorb(1), NOW), Ok(grant()));
     assert_eq!(refused(check_granted_upload(&ring(), id.expose(), &xorb(1), NOW)), Reason::Signature);

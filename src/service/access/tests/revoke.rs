@@ -77,7 +77,7 @@ fn a_line_that_revokes_nothing_makes_the_key_file_invalid() {
 }
 
 #[test]
-fn a_refresh_token_makes_tokens_of_its_repository_scope_and_subject() {
+fn refresh_token_makes_tokens_of_its_repo_scope_and_subject() {
     let text = refresh_token().issue(&ring());
     let refresh = check_refresh_token(&ring(), text.expose(), NOW + 1).unwrap();
     assert_eq!(refresh, refresh_token());

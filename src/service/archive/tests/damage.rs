@@ -14,8 +14,9 @@ use crate::rca::Writer;
 use crate::service::archive::pages::{Page, encode_with_digest};
 use crate::service::archive::{ArchiveError, BackupError, RestoreError, empty_archive};
 
+/// Damaged or missing; the rest is archived.
 #[tokio::test]
-async fn a_blob_that_is_damaged_or_missing_is_named_and_left_out_with_its_files_and_the_rest_goes_on() {
+async fn bad_blob_is_reported_and_left_out_with_its_files() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     let xorbs: Vec<Xorb> = (0..5).map(|_| mixed(&mut rng, 4)).collect();
     for xorb in &xorbs {
@@ -49,7 +50,7 @@ async fn a_blob_that_is_damaged_or_missing_is_named_and_left_out_with_its_files_
 }
 
 #[tokio::test]
-async fn a_blob_whose_chunk_is_a_valid_but_other_one_is_told_with_the_chunk() {
+async fn blob_with_another_valid_chunk_is_reported_with_the_chunk() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     let xorb = noise(&mut rng, 200_000);
     store.add_xorb(&xorb).await;
@@ -61,8 +62,9 @@ async fn a_blob_whose_chunk_is_a_valid_but_other_one_is_told_with_the_chunk() {
     assert!(watch.0.lock().unwrap()[0].contains("chunk 2 of xorb"), "{watch:?}");
 }
 
+/// Unless no reader uses that bit.
 #[tokio::test]
-async fn an_archive_with_a_flipped_bit_is_not_restored_unless_nobody_reads_that_bit() {
+async fn archive_with_a_flipped_bit_is_not_restored() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     for _ in 0..2 {
         let xorb = mixed(&mut rng, 3);
@@ -85,8 +87,9 @@ async fn an_archive_with_a_flipped_bit_is_not_restored_unless_nobody_reads_that_
     }
 }
 
+/// It is refused.
 #[tokio::test]
-async fn a_backup_into_a_damaged_last_session_or_catalog_is_refused_and_changes_nothing() {
+async fn backup_into_a_damaged_session_or_catalog_changes_nothing() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     store.add_xorb(&mixed(&mut rng, 3)).await;
     store.back_up(&archive).await.unwrap();
@@ -140,7 +143,7 @@ async fn a_file_that_is_no_backup_is_refused_by_both_and_not_touched() {
 }
 
 #[tokio::test]
-async fn a_blob_that_this_version_does_not_know_is_an_error_and_not_skipped() {
+async fn unknown_blob_is_an_error_and_not_skipped() {
     let unknown = archive_of(&[("zorb-backup/1", b""), ("thumbnails/1", b"x")]);
     let refused = Store::new().await.restore(&unknown).await.unwrap_err();
     assert!(matches!(refused, RestoreError::Archive { source: ArchiveError::Malformed { .. }, .. }), "{refused:?}");

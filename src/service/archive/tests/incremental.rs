@@ -19,7 +19,7 @@ async fn a_run_after_which_nothing_has_come_changes_no_byte() {
 }
 
 #[tokio::test]
-async fn a_second_run_appends_what_came_and_reads_next_to_nothing_of_the_first() {
+async fn second_run_appends_new_data_and_reads_little_of_the_first() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     for _ in 0..4 {
         let xorb = noise(&mut rng, 10 << 20);
@@ -49,7 +49,7 @@ async fn a_second_run_appends_what_came_and_reads_next_to_nothing_of_the_first()
 }
 
 #[tokio::test]
-async fn a_file_that_changed_is_written_again_and_the_last_record_counts() {
+async fn changed_file_is_written_again_and_the_last_record_counts() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     let xorb = mixed(&mut rng, 4);
     store.add_xorb(&xorb).await;
@@ -66,7 +66,7 @@ async fn a_file_that_changed_is_written_again_and_the_last_record_counts() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_from_every_sync_at_which_the_one_before_may_have_died() {
+async fn run_resumes_from_every_sync_where_the_last_one_may_stop() {
     let (store, mut rng) = (Store::new().await, rng());
     let xorbs: Vec<_> = (0..3).map(|_| noise(&mut rng, 9 << 20)).collect();
     for xorb in &xorbs {
@@ -116,7 +116,7 @@ async fn an_outline_finds_catalogs_in_sessions_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_xorb_that_was_deleted_stays_in_the_archive_and_does_no_harm() {
+async fn deleted_xorb_stays_in_the_archive_without_harm() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
     let (kept, gone) = (mixed(&mut rng, 2), mixed(&mut rng, 2));
     store.add_xorb(&kept).await;

@@ -10,8 +10,9 @@ use crate::index::{ClaimState, Index, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::KeyRing;
 
+/// Every xorb, file, repository and sha256.
 #[tokio::test]
-async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first_one() {
+async fn restored_store_equals_the_first() {
     let mut rng = rng();
     let store = Store::new().await;
     let (a, b, c) = (mixed(&mut rng, 40), mixed(&mut rng, 1), mixed(&mut rng, 7));
@@ -43,7 +44,7 @@ async fn a_restored_store_has_every_xorb_file_repository_and_sha256_of_the_first
 }
 
 #[tokio::test]
-async fn deduplication_tells_of_a_restored_file_what_it_told_before_and_to_nobody_else() {
+async fn dedup_of_a_restored_file_is_as_before_for_its_owner_only() {
     let (store, mut rng) = (Store::new().await, rng());
     let (a, b) = (mixed(&mut rng, 5), mixed(&mut rng, 5));
     store.add_xorb(&a).await;
@@ -63,7 +64,7 @@ async fn deduplication_tells_of_a_restored_file_what_it_told_before_and_to_nobod
 }
 
 #[tokio::test]
-async fn an_empty_store_makes_an_archive_that_restores_to_an_empty_store() {
+async fn empty_store_round_trips_to_an_empty_store() {
     let (store, copy, archive) = (Store::new().await, Store::new().await, SharedFile::archive());
     let before = archive.bytes();
     let done = store.back_up(&archive).await.unwrap();
@@ -86,7 +87,7 @@ async fn a_xorb_that_is_longer_than_64_mib_when_serialized_comes_back() {
 }
 
 #[tokio::test]
-async fn keys_are_in_the_archive_only_if_asked_for_and_the_last_ones_count() {
+async fn keys_are_archived_only_on_request_and_the_last_ones_count() {
     let (store, archive) = (Store::new().await, SharedFile::archive());
     let (ring, watch) = (KeyRing::new([9; 32]), Arc::new(Noted::default()));
     store.back_up(&archive).await.unwrap();

@@ -142,7 +142,7 @@ fn the_first_seeds_lose_nothing_and_leave_nothing_behind() {
 
 #[cfg(feature = "full-tests")]
 #[test]
-fn a_hundred_thousand_steps_lose_nothing_that_was_promised_and_leave_nothing_behind() {
+fn hundred_thousand_steps_lose_nothing_and_leave_nothing() {
     let seed = std::env::var("ZORB_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
     let seeds = seed.map_or(0..SEED_COUNT, |seed| seed..seed + 1);
     println!("seeds {seeds:?}");
@@ -240,7 +240,7 @@ fn is_lost(seed: u64, broken: &[Guard], fault: Fault) -> bool {
 
 #[cfg(feature = "full-tests")]
 #[test]
-fn a_guard_that_another_one_covers_is_missed_when_that_one_is_broken_as_well() {
+fn covered_guard_is_missed_when_its_companion_is_broken_too() {
     for (guard, companion, fault) in COVERED {
         let mut seeds = 0..UNCOVERED_SEED_COUNT;
         let without_both = seeds.find(|seed| is_lost(*seed, &[*guard, *companion], *fault));

@@ -8,7 +8,7 @@ use super::{Folder, Ran, archive, ls, names};
 use crate::support::{random_bytes, rng};
 
 #[test]
-fn a_blob_is_named_by_the_path_as_typed_by_name_or_by_its_place_in_a_folder() {
+fn blob_is_named_by_typed_path_by_name_or_below_a_directory() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path("dir/sub")).unwrap();
     for name in ["dir/b", "dir/a", "dir/sub/c", "one"] {
@@ -126,7 +126,7 @@ fn an_archive_has_one_writer_at_a_time() {
 }
 
 #[test]
-fn an_append_that_is_killed_leaves_what_was_there_and_the_next_one_goes_on() {
+fn killed_append_keeps_what_was_there_and_the_next_goes_on() {
     let (folder, mut rng) = (Folder::new(), rng());
     archive(&folder, &[("one", b"first")]);
     let before = folder.read("a");

@@ -17,7 +17,7 @@ fn names_in(folder: &Folder, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn names_that_lead_out_are_refused_one_by_one_and_the_others_are_extracted() {
+fn escaping_names_are_refused_and_the_others_extracted() {
     let folder = Folder::new();
     let outside = folder.path("absolute");
     let outside = outside.to_str().unwrap();
@@ -43,7 +43,7 @@ fn names_that_lead_out_are_refused_one_by_one_and_the_others_are_extracted() {
 }
 
 #[test]
-fn folders_are_not_entered_through_links_and_links_are_never_written_through() {
+fn links_are_neither_entered_nor_written_through() {
     let folder = Folder::new();
     archive(
         &folder,
@@ -69,8 +69,9 @@ fn folders_are_not_entered_through_links_and_links_are_never_written_through() {
     }
 }
 
+/// The user chose it.
 #[test]
-fn the_folder_itself_may_be_a_link_since_whoever_typed_it_has_chosen_it() {
+fn target_directory_itself_may_be_a_link() {
     let folder = Folder::new();
     archive(&folder, &[("x", b"x")]);
     std::fs::create_dir(folder.path("real")).unwrap();

@@ -20,7 +20,7 @@ fn damaged(folder: &Folder) {
 }
 
 #[test]
-fn a_listing_has_index_length_hash_and_name_and_ends_with_a_summary() {
+fn listing_has_index_length_hash_name_and_a_summary() {
     let folder = Folder::new();
     archive(&folder, &[("one", b"first"), ("a\nb\x1b[2J", b"")]);
     let text = folder.zorb(&["rca", "ls", "a"]).ok().text();
@@ -40,7 +40,7 @@ fn a_listing_has_index_length_hash_and_name_and_ends_with_a_summary() {
 }
 
 #[test]
-fn what_is_listed_before_a_damage_says_how_much_of_it_is_vouched_for() {
+fn listing_before_damage_says_how_much_is_verified() {
     let folder = Folder::new();
     damaged(&folder);
     let complaint = "zorb: a is damaged: the chunk at byte 0 stores hash";
@@ -58,8 +58,9 @@ fn what_is_listed_before_a_damage_says_how_much_of_it_is_vouched_for() {
     assert_eq!(verified, expected);
 }
 
+/// It writes nothing unverified.
 #[test]
-fn cat_writes_the_last_blob_of_a_name_or_the_one_at_an_index_and_nothing_unverified() {
+fn cat_writes_the_last_blob_of_a_name_or_one_at_an_index() {
     let (folder, mut rng) = (Folder::new(), rng());
     let long = random_bytes(&mut rng, 1_000_000);
     archive(&folder, &[("one", b"first"), ("long", &long), ("one", b"a later one"), ("", b"no name")]);
@@ -103,7 +104,7 @@ fn whatever_is_no_archive_or_not_there_is_named_in_one_sentence() {
 }
 
 #[test]
-fn a_reader_that_has_enough_ends_the_listing_without_a_complaint() {
+fn reader_that_stops_early_ends_the_listing_quietly() {
     let folder = Folder::new();
     let names: Vec<String> = (0..3000).map(|index| format!("files/{index}-{}", "x".repeat(100))).collect();
     std::fs::create_dir(folder.path("files")).unwrap();
@@ -123,7 +124,7 @@ fn a_reader_that_has_enough_ends_the_listing_without_a_complaint() {
 }
 
 #[test]
-fn an_archive_can_be_listed_from_a_pipe_and_garbage_behind_it_is_no_damage() {
+fn archive_lists_from_a_pipe_and_trailing_garbage_is_fine() {
     let folder = Folder::new();
     archive(&folder, &[("one", b"first")]);
     let bytes = [folder.read("a"), b"half an append".to_vec()].concat();

@@ -38,7 +38,7 @@ fn check(ran: &Ran, truth: &Value, [count, exact, error, garbage]: [&Value; 4], 
 }
 
 #[test]
-fn every_recorded_file_is_listed_as_recorded_or_as_the_readme_says() {
+fn recorded_files_are_listed_as_recorded_or_per_readme() {
     let (folder, manifest) = (Folder::new(), manifest());
     for vector in list(&manifest["vectors"]) {
         let file = text(&vector["file"]);
@@ -85,8 +85,9 @@ fn every_recorded_truncation_and_flip_is_listed_as_recorded() {
     assert!(count > 100, "{count} rows");
 }
 
+/// Without `--force`.
 #[test]
-fn every_recorded_crash_state_is_listed_as_recorded_and_appended_to_without_force() {
+fn recorded_crash_states_are_listed_and_take_appends() {
     let (folder, manifest) = (Folder::new(), manifest());
     let mut count = 0;
     for replay in list(&manifest["crash_replays"]) {

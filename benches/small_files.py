@@ -106,6 +106,7 @@ def measure(name, paths, scratch):
 def beside(count=100_000, length=1024):
     """One small push after the other while a large one is under way."""
     home = ROOT / "target" / "compare"
+    home.mkdir(parents=True, exist_ok=True)
     paths = make_files(home / f"small-{count}-{length}", count, length)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         scratch = pathlib.Path(scratch)
@@ -144,6 +145,7 @@ def push_small(server, scratch, is_over, took):
 
 def growth(shard_count=10, count=100_000):
     home = ROOT / "target" / "compare"
+    home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         scratch = pathlib.Path(scratch)
         server = Zorb(scratch)

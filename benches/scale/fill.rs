@@ -152,12 +152,16 @@ fn xorb_row(xorb: u64, layout: &Layout) -> Vec<Value> {
     ]
 }
 
+/// As index::sqlite marks the rows of a batch, whose usage no trigger counts.
+const IN_BATCH: i64 = -1;
+
 /// What a repository has.
 #[derive(Default)]
 struct Holding {
     id: i64,
     file_count: u64,
     logical_len: u64,
+    record_len: u64,
     /// Its files that refer to each xorb.
     xorbs: BTreeMap<u64, u64>,
 }
@@ -165,7 +169,7 @@ struct Holding {
 async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64]) {
     let mut files = Rows::new("INSERT INTO files (id, hash, raw_len, since, sha256, sha256_state) ", 200);
     let mut runs = Rows::new("INSERT INTO file_terms (file_id, start, terms) ", 200);
-    let mut claims = Rows::new("INSERT INTO file_repos (file_id, repo, has_claimed) ", 200);
+    let mut claims = Rows::new("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration) ", 200);
     let mut references = Rows::new("INSERT INTO xorb_files (xorb_id, file_id) ", 200);
     let mut asked = Rows::new("INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) ", 200);
     let mut listed = Rows::new("INSERT INTO repo_files (repo_id, hash, file_id) ", 200);
@@ -195,10 +199,15 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
         let first = pieces[0];
         let first_chunk = first.first_chunk().as_bytes().to_vec();
         asked.push(connection, vec![Value::Bytes(first_chunk), id_of(first.xorb)]).await;
+        let record_len = (96 + 96 * new.terms.len() as u64) / 1024 * 1024;
         let repos = shape.repos(file);
         for (place, repo) in repos.iter().enumerate() {
-            let has_claimed = Value::Number((place == 0 && new.sha256.is_some()).into());
-            claims.push(connection, vec![id_of(file), Value::Text(repo.clone()), has_claimed]).await;
+            // A claim that was verified is not one of the repository any more.
+            let has_claimed = place == 0 && new.sha256.is_some() && !shape::is_verified(file);
+            let has_claimed = Value::Number(has_claimed.into());
+            let row =
+                vec![id_of(file), Value::Text(repo.clone()), has_claimed, number(record_len), Value::Number(IN_BATCH)];
+            claims.push(connection, row).await;
             if !open.contains_key(repo) {
                 last_id += 1;
                 open.insert(repo.clone(), Holding { id: last_id, ..Holding::default() });
@@ -206,6 +215,7 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
             let holding = open.get_mut(repo).unwrap();
             holding.file_count += 1;
             holding.logical_len += new.raw_len;
+            holding.record_len += record_len;
             xorbs.iter().for_each(|xorb| *holding.xorbs.entry(*xorb).or_default() += 1);
             let hash = Value::Bytes(new.hash.as_bytes().to_vec());
             listed.push(connection, vec![Value::Number(holding.id), hash, id_of(file)]).await;
@@ -224,7 +234,8 @@ async fn fill_usage(connection: &mut SqliteConnection, holdings: HashMap<String,
     holdings.sort_unstable_by_key(|(_, holding)| holding.id);
     for (name, holding) in holdings {
         let len = |xorb: u64| lens[usize::try_from(xorb).unwrap()];
-        let physical_len = holding.xorbs.keys().map(|xorb| len(*xorb)).sum();
+        let blobs_len: u64 = holding.xorbs.keys().map(|xorb| len(*xorb)).sum();
+        let physical_len = blobs_len + holding.record_len;
         let row = vec![
             Value::Number(holding.id),
             Value::Text(name),

@@ -50,7 +50,7 @@ impl Partial {
 
 impl Sink for Partial {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.files().0.write_all(bytes)
+        self.0.write(bytes)
     }
 
     fn restart(&mut self) -> io::Result<()> {

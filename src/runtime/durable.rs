@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-pub(crate) use self::enclosure::Enclosure;
+pub(crate) use self::enclosure::{EnclosedFile, Enclosure};
 pub(crate) use self::partial::PartialFile;
 use self::private::is_plain;
 pub(crate) use self::private::{open_lock, read_private};

@@ -11,7 +11,7 @@ use crate::cli::partial::{Partial, partial_id};
 use crate::cli::rca::Place;
 use crate::client::hash_reader;
 use crate::format::FileHash;
-use crate::runtime::durable::{Enclosure, PartialFile};
+use crate::runtime::durable::{EnclosedFile, Enclosure, PartialFile};
 
 /// Bytes that are copied at once.
 const PIECE_LEN: usize = 1 << 20;
@@ -47,7 +47,7 @@ impl Tree {
 
     /// Writes a file as a whole.
     pub(super) fn write(&self, path: &str, mode: u32, bytes: &[u8]) -> anyhow::Result<()> {
-        self.write_from(path, mode, bytes)
+        self.put(path, mode, |file| file.write(bytes))
     }
 
     /// Writes a file with the contents of another one in the same directory.
@@ -55,21 +55,28 @@ impl Tree {
         let place = place(from)?;
         let mut source = self.root.open_file(&place.folders, place.file)?;
         source.rewind()?;
-        self.write_from(to, mode, source)
-    }
-
-    fn write_from(&self, path: &str, mode: u32, mut source: impl Read) -> anyhow::Result<()> {
-        let place = place(path)?;
-        self.with(|enclosure| {
-            let mut file = enclosure.create(&place.folders)?;
+        self.put(to, mode, |file| {
             let mut piece = vec![0; PIECE_LEN];
             loop {
                 let len = source.read(&mut piece)?;
                 if len == 0 {
-                    break;
+                    return Ok(());
                 }
                 file.write(piece.get(..len).unwrap_or_default())?;
             }
+        })
+    }
+
+    fn put(
+        &self,
+        path: &str,
+        mode: u32,
+        fill: impl FnOnce(&mut EnclosedFile<'_>) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let place = place(path)?;
+        self.with(|enclosure| {
+            let mut file = enclosure.create(&place.folders)?;
+            fill(&mut file)?;
             file.set_mode(mode & !self.umask)?;
             file.publish(place.file, true)
         })

@@ -219,7 +219,8 @@ impl Source {
         if !matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
             return Err(self.server.strange("it responded to a data request with a success status other than 206"));
         }
-        let mut bytes = BytesMut::new();
+        // The length is that of a part, which `parse_parts` has compared with the limit of a xorb.
+        let mut bytes = BytesMut::with_capacity(len);
         while let Some(piece) = self.server.next_piece(&mut response).await? {
             if bytes.len() + piece.len() > len {
                 return Err(self.server.strange("it sent more of a xorb than requested"));

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
-use std::io;
+use std::io::{self, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat};
 
 use super::parent;
+use crate::runtime::system::begin_writeback;
 
 /// Times that a file is opened anew because another process has published it at that moment.
 const MAX_OPEN_COUNT: u32 = 8;
@@ -64,6 +65,15 @@ impl PartialFile {
     /// The data and the notes, each with a place of its own.
     pub(crate) fn files(&mut self) -> (&mut File, &mut File) {
         (&mut self.data, &mut self.notes)
+    }
+
+    /// Writes to the data, and lets the kernel begin to write it out: otherwise the sync of a large
+    /// file waits for all of it at the end.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let begin = self.data.stream_position()?;
+        self.data.write_all(bytes)?;
+        begin_writeback(&self.data, &(begin..begin.saturating_add(bytes.len() as u64)));
+        Ok(())
     }
 
     /// Makes the data durable, then renames it within its directory, and deletes the metadata.

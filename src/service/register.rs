@@ -181,6 +181,8 @@ impl Cas {
             registration.files.extend(proven);
             registration.dedup.extend(first);
         }
+        // In the order of their index. In the order of the files each would be in a page of its own.
+        registration.dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
         Ok(())
     }
 

@@ -12,6 +12,11 @@ use super::{READER_COUNT, SqliteIndex, log, map};
 use crate::index::error::IndexError;
 use crate::index::migrate;
 
+/// Cache of the connection that writes: 32 MiB, in KiB as SQLite takes it. Small files are entered at
+/// random places of two indexes. With SQLite's 2 MiB each of them is read from the system again once
+/// a store has some 100 000 files.
+const WRITER_CACHE_KIB: &str = "-32768";
+
 impl SqliteIndex {
     /// Opens the file, creating it where needed, and brings its schema up to date.
     ///
@@ -65,7 +70,8 @@ impl SqliteIndex {
             ends.end();
             Box::pin(async { Ok(true) })
         });
-        let writer = writer.connect_with(options.clone()).await.map_err(|error| map(op, error))?;
+        let caching = options.clone().pragma("cache_size", WRITER_CACHE_KIB);
+        let writer = writer.connect_with(caching).await.map_err(|error| map(op, error))?;
         migrate::run(&writer).await?;
         sync_parent(path)?;
         let readers = pool_options(READER_COUNT);

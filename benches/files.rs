@@ -121,8 +121,8 @@ impl Store {
         let begin = Instant::now();
         let edit = [ByteRange::new(file_len / 2, file_len / 2 + 1).unwrap()];
         let wanted = async {
-            let turn = self.cas.walk_turn(EVERYBODY.tenant()).await.unwrap();
-            self.cas.chunk_windows(&turn, &EVERYBODY, file, &edit).await.unwrap()
+            let permit = self.cas.walk_permit(EVERYBODY.tenant()).await.unwrap();
+            self.cas.chunk_windows(&permit, &EVERYBODY, file, &edit).await.unwrap()
         };
         self.runtime.block_on(wanted);
         eprintln!("{name}, what an edit in the middle must know: {:.2} s", begin.elapsed().as_secs_f64());
@@ -147,7 +147,7 @@ fn xorbs(count: usize) -> Vec<NewXorb> {
         layout: layout.clone(),
         chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::None; CHUNK_COUNT as usize],
-        domain: None,
+        owner: None,
         grant: None,
     };
     (0..count).map(xorb).collect()

@@ -68,7 +68,7 @@ fn xorbs() -> Vec<NewXorb> {
         // Nothing here reads them, and they would be 3 GiB.
         chunk_hashes: vec![ChunkHash::from_bytes([0; 32]); 1],
         schemes: vec![Scheme::None; 1],
-        domain: None,
+        owner: None,
         grant: None,
     };
     (0..XORB_COUNT).map(xorb).collect()
@@ -207,7 +207,7 @@ async fn run() -> bool {
     clock.advance(MIN_GRACE);
     for name in ["condemn", "delete"] {
         let plan = beside(&format!("plan to {name}"), &path, cas.plan_collection(policy)).await.0.unwrap();
-        eprintln!("  {} xorbs planned, {} kept", plan.xorbs().len(), plan.kept().referenced.count);
+        eprintln!("  {} xorbs planned, {} kept", plan.xorbs().len(), plan.retained().referenced.count);
         let (done, wait) = beside(name, &path, cas.collect(plan, &pace)).await;
         assert!(done.failure.is_none(), "{done:?}");
         eprintln!("  {} condemned, {} deleted", done.condemned.count, done.deleted.count);

@@ -67,7 +67,7 @@ fn xorb(hash: XorbHash, rng: &mut StdRng) -> NewXorb {
         layout: layout.finish().unwrap(),
         chunk_hashes: (0..CHUNK_COUNT).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::Lz4; 1024],
-        domain: Some("*".to_owned()),
+        owner: Some("*".to_owned()),
         grant: None,
     }
 }

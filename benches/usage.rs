@@ -14,7 +14,7 @@ use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
 use zorb::index::{
-    Allowance, Collect, Index, Limits, Measure, NewFile, NewXorb, Registered, Registration, Staging, Ticket,
+    Allowance, Collect, Index, Limits, NewFile, NewXorb, Registered, Registration, Staging, Ticket, UsageIndex,
 };
 use zorb::runtime::clock::Timestamp;
 
@@ -42,7 +42,7 @@ impl Store {
                 layout: layout.finish().unwrap(),
                 chunk_hashes: vec![ChunkHash::from_bytes([1; 32]); 64],
                 schemes: vec![Scheme::None; 64],
-                domain: None,
+                owner: None,
                 grant: None,
             };
             let ticket = Ticket::random();

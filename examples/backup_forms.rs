@@ -17,7 +17,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use zorb::format::chunker::chunks;
 use zorb::format::compression::{Decoder, Policy};
 use zorb::format::xorb::{
-    BuildError, BuiltXorb, Repacker, Splitter, Tightening, Unpacked, Unpacker, XorbBuilder, parse_unpacked_table,
+    BuildError, BuiltXorb, RepackMode, Repacker, Splitter, Unpacked, Unpacker, XorbBuilder, parse_unpacked_table,
     verify,
 };
 use zorb::rca::{Reader, Writer};
@@ -136,7 +136,7 @@ fn hash_of(content: &[u8], form: Form, xorb: &BuiltXorb) -> anyhow::Result<zorb:
         }
         Form::Unpacked => {
             let (table, mut rest) = content.split_at(4 * xorb.xorb().schemes().len());
-            let (mut repacker, mut record) = (Repacker::new(Tightening::Compressed), Vec::new());
+            let (mut repacker, mut record) = (Repacker::new(RepackMode::Compressed), Vec::new());
             for chunk in parse_unpacked_table(table)? {
                 let (contents, after) = rest.split_at(usize::try_from(chunk.raw_len)?);
                 record.clear();

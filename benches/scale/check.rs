@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row, SqliteConnection};
 use zorb::format::{ByteRange, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
 use zorb::index::{
-    Allowance, Claim, ClaimState, Index, Measure, NewFile, NewXorb, Reader, Registered, Registration, Staging, Ticket,
+    Allowance, Claim, ClaimState, Index, NewFile, NewXorb, Reader, Registered, Registration, Staging, Ticket,
+    UsageIndex,
 };
 
 use super::fill::{NOW, fill};
@@ -85,7 +86,7 @@ pub(crate) fn new_xorb(shape: Shape, xorb: u64) -> NewXorb {
         layout: shape::layout(xorb),
         schemes: vec![shape::SCHEME; chunk_hashes.len()],
         chunk_hashes,
-        domain: Some(shape::domain(xorb)),
+        owner: Some(shape::domain(xorb)),
         grant: None,
     }
 }

@@ -14,7 +14,7 @@ use zorb::blob::records::fs::FsRecordStore;
 use zorb::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use zorb::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Collect, HealthIndex, Index, Measure, Reader, Staging, Ticket};
+use zorb::index::{Collect, HealthIndex, Index, Reader, Staging, Ticket, UsageIndex};
 use zorb::runtime::blocking::Pool;
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
@@ -62,8 +62,8 @@ pub(crate) const KINDS: [&str; 8] =
 /// Folds the log, as the server does.
 async fn fold(index: SqliteIndex) -> Infallible {
     loop {
-        sleep(SqliteIndex::FOLD_PERIOD).await;
-        index.fold_log().await.unwrap();
+        sleep(SqliteIndex::CHECKPOINT_INTERVAL).await;
+        index.checkpoint_wal().await.unwrap();
     }
 }
 
@@ -175,10 +175,10 @@ impl Bench {
         for sample in 0..400_u64 {
             let xorb = *self.whole.choose(&mut self.rng).unwrap();
             let claims = claims_of(&format!("{}/any", shape::domain(xorb)));
-            let answer = hit.take(self.cas.dedup_answer(&claims, shape::asked_chunk(xorb))).await.unwrap();
+            let answer = hit.take(self.cas.dedup_response(&claims, shape::asked_chunk(xorb))).await.unwrap();
             assert!(answer.unwrap().len() > 32 << 10, "the whole xorb is described");
             let unknown = ChunkHash::from_bytes(shape::unknown(sample));
-            assert!(miss.take(self.cas.dedup_answer(&claims, unknown)).await.unwrap().is_none());
+            assert!(miss.take(self.cas.dedup_response(&claims, unknown)).await.unwrap().is_none());
         }
         vec![hit.millis(None), miss.micros(None)]
     }

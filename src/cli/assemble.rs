@@ -35,7 +35,7 @@ pub(super) async fn open_store(
     let (writer, budget) = (Arc::new(index.clone()), budget(config));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
         .sharing(shares(config), budget)
-        .keep_free(config.min_free_len)
+        .with_min_free(config.min_free_len)
         .with_quotas(quotas(&config.quota));
     Ok((cas, index))
 }

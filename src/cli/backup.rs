@@ -18,7 +18,7 @@ use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_o
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::fs::FsBlobStore;
-use crate::format::xorb::Tightening;
+use crate::format::xorb::RepackMode;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
@@ -242,7 +242,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
             index: Arc::new(index.clone()),
             clock: Arc::new(SystemClock),
             pool: workers(),
-            tightening: Tightening::Stored,
+            mode: RepackMode::Stored,
         };
         let proven = Box::pin(target.restore(archive, Progress::new(output, "verify"))).await;
         index.close().await;

@@ -98,7 +98,7 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
                         next_compaction = Instant::now() + COMPACTION_PERIOD;
                     }
                 }
-                Err(doubt) => tracing::error!(error = %chain(&doubt), "GC aborted; nothing was deleted"),
+                Err(abort) => tracing::error!(error = %chain(&abort), "GC aborted; nothing was deleted"),
             },
             Ok(None) => tracing::info!("GC skipped: another process is running it"),
             Err(error) => tracing::warn!(error = format!("{error:#}"), "GC failed"),
@@ -114,8 +114,8 @@ async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> b
             log_compaction(&done);
             done.rewritten.count > 0 || done.failure.is_some()
         }
-        Err(doubt) => {
-            tracing::error!(error = %chain(&doubt), "compaction aborted; nothing was rewritten");
+        Err(abort) => {
+            tracing::error!(error = %chain(&abort), "compaction aborted; nothing was rewritten");
             true
         }
     }

@@ -30,7 +30,7 @@ use crate::runtime::clock::{Clock, SystemClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
-use crate::service::gc::{Action, Collected, CollectionPlan, Doubt, Pace, PlannedXorb, Policy, Tally};
+use crate::service::gc::{Action, Collected, CollectionPlan, GcAbort, Pace, PlannedXorb, Policy, Tally};
 use crate::service::{Budget, Cas};
 
 /// Run garbage collection (GC): delete xorbs that no file needs.
@@ -177,9 +177,9 @@ async fn collect(
     let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
     let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget);
-    let cas = cas.keep_free(job.min_free_len);
+    let cas = cas.with_min_free(job.min_free_len);
     let plan = match cas.plan_collection(job.policy).await {
-        Err(Doubt::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
+        Err(GcAbort::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
         plan => plan.context("GC aborted; nothing was deleted")?,
     };
     if job.is_dry {
@@ -195,12 +195,12 @@ async fn collect(
         None => compact::execute(&cas, job).await,
         Some(_) => Ok(None),
     };
-    let (compacted, doubt) = match compacted {
+    let (compacted, abort) = match compacted {
         Ok(compacted) => (compacted, None),
-        Err(doubt) => (None, Some(doubt)),
+        Err(abort) => (None, Some(abort)),
     };
     report(&collected, compacted.as_ref(), output)?;
-    doubt.map_or(Ok(()), Err)
+    abort.map_or(Ok(()), Err)
 }
 
 fn print_plan(
@@ -216,27 +216,27 @@ fn print_plan(
     if let Some((compaction, min_live)) = compaction {
         compact::print_xorbs(compaction, *min_live, output)?;
     }
-    let kept = plan.kept();
+    let retained = plan.retained();
     output.record(&PlanRecord {
         freed_now: plan.freed_now().into(),
         freed_later: plan.freed_later().into(),
         retained: RetainedRecord {
-            referenced: kept.referenced.into(),
-            in_grace: kept.in_grace.into(),
-            leased: kept.leased.into(),
-            condemned: kept.condemned.into(),
-            staged: kept.staged.into(),
-            over_plan_limit: kept.left_off.into(),
+            referenced: retained.referenced.into(),
+            in_grace: retained.in_grace.into(),
+            leased: retained.leased.into(),
+            condemned: retained.condemned.into(),
+            staged: retained.staged.into(),
+            over_plan_limit: retained.left_off.into(),
         },
         compaction: compaction.map(|(compaction, _)| compact::PlanRecord::of(compaction)),
     })?;
     for (tally, why) in [
-        (kept.referenced, "referenced by files"),
-        (kept.in_grace, "used or referenced within the grace period"),
-        (kept.leased, "leased to a client"),
-        (kept.condemned, "condemned, delete delay not over"),
-        (kept.staged, "being published"),
-        (kept.left_off, "beyond the size of one plan"),
+        (retained.referenced, "referenced by files"),
+        (retained.in_grace, "used or referenced within the grace period"),
+        (retained.leased, "leased to a client"),
+        (retained.condemned, "condemned, delete delay not over"),
+        (retained.staged, "being published"),
+        (retained.left_off, "beyond the size of one plan"),
     ] {
         if tally.count > 0 {
             output.line(format_args!("retained: {} ({why})", shown(tally)))?;

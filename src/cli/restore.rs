@@ -19,8 +19,8 @@ use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::format::StoreId;
-use crate::format::xorb::Tightening;
-use crate::index::Recorded;
+use crate::format::xorb::RepackMode;
+use crate::index::RecordIndex;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
@@ -78,7 +78,7 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
             index: Arc::new(index.clone()),
             clock: Arc::new(SystemClock),
             pool: workers(),
-            tightening: Tightening::Compressed,
+            mode: RepackMode::Compressed,
         };
         let restored = Box::pin(target.restore(archive, Progress::new(&output, "restore"))).await;
         let identified = identify(folder.path(), &index).await;

@@ -147,7 +147,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
     look_after(&cas, &config, &background, &watching);
-    background.spawn(fold_log(index.clone(), watching.clone()));
+    background.spawn(checkpoint_wal(index.clone(), watching.clone()));
     let (site_tls, noted) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
     let journal = audit.as_ref().map(|audit| audit.journal.clone());
     background.spawn(reload::watch(reload, Reloaded { tls, journal }, watching.clone()));
@@ -251,7 +251,7 @@ pub(super) async fn begin_store(
 
 /// Says at the start that nothing will be taken.
 async fn warn_of_low_space(cas: &Cas) {
-    if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_room(0).await {
+    if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_headroom(0).await {
         tracing::warn!(
             free_bytes = free_len,
             min_free_space = min_free_len,
@@ -355,16 +355,16 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
     }
 }
 
-/// Folds the log of the index again and again, until it is told to stop.
-async fn fold_log(index: SqliteIndex, stop: CancellationToken) {
+/// Checkpoints the WAL of the index at intervals, until it is told to stop.
+async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
     let mut is_failing = false;
-    while stop.run_until_cancelled(sleep(SqliteIndex::FOLD_PERIOD)).await.is_some() {
-        let folded = index.fold_log().await;
-        if let (Err(error), false) = (&folded, is_failing) {
+    while stop.run_until_cancelled(sleep(SqliteIndex::CHECKPOINT_INTERVAL)).await.is_some() {
+        let done = index.checkpoint_wal().await;
+        if let (Err(error), false) = (&done, is_failing) {
             tracing::warn!(error = %telemetry::chain(error), "WAL checkpoint failed; the WAL grows: check the \
                 disk, then restart the server");
         }
-        is_failing = folded.is_err();
+        is_failing = done.is_err();
     }
 }
 

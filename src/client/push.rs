@@ -194,11 +194,11 @@ impl Server {
     }
 }
 
-/// Tells of retries.
+/// Reports retries only.
 #[derive(Debug)]
-struct Watched(Arc<dyn PushWatch>);
+struct RetriesOnly(Arc<dyn PushWatch>);
 
-impl Watch for Watched {
+impl Watch for RetriesOnly {
     fn position(&self, _: u64) {}
 
     fn total(&self, _: u64) {}

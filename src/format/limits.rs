@@ -51,7 +51,8 @@ pub const MAX_XORB_BODY_LEN: u64 =
 pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
 /// Files of one shard (spec 4.10). Each costs memory and a row until it is registered. A shard of
-/// 64 MiB, as clients cut them, has 466 000 files at most if each has a term with its proof. Our own.
+/// 64 MiB, as clients cut them, has 466 000 files at most if each has a term with its proof. Our
+/// own.
 pub const MAX_SHARD_FILE_COUNT: usize = 500_000;
 
 /// Chunks that the terms of one shard may name together; each is hashed when the shard is proven. A

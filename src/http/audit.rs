@@ -28,7 +28,7 @@ pub use self::refusals::Refusals;
 use self::tallied::Tallied;
 use super::AppState;
 use super::layers::{CLIENT_LEFT, RequestId};
-use super::origin::Peer;
+use super::origin::PeerAddr;
 use super::route::Route;
 use crate::format::XorbHash;
 use crate::runtime::clock::Timestamp;
@@ -244,7 +244,7 @@ pub(super) async fn note(
     }
     let action = catalog.find(request.method(), pattern);
     let context = AuditContext::default();
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
     let client = peer.and_then(|peer| state.address.client(peer.ip(), request.headers()));
     let mut entry = Entry {
         time: state.clock.now(),

@@ -11,8 +11,8 @@ use futures_util::{Stream, StreamExt};
 use http_body::Body as HttpBody;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::conn_state::Arriving;
-use super::sending::Recipient;
+use super::conn_state::Receiving;
+use super::sending::RequestContext;
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
 use crate::service::{BodyError, Cas, UploadError};
@@ -30,9 +30,9 @@ pub(super) struct PacedBody {
     wait: Option<Wait>,
     /// Who sends it and to whom, until its first piece is asked for: only then it counts among
     /// those that arrive.
-    undecided: Option<(Recipient, Cas)>,
+    undecided: Option<(RequestContext, Cas)>,
     /// How it is read, from its first piece on, where that was to be decided.
-    arriving: Option<Arriving>,
+    gate: Option<Receiving>,
     /// The last piece, held while the read buffer should shrink: hyper reuses its buffer only if no
     /// piece of it is held.
     kept: Option<Bytes>,
@@ -57,13 +57,13 @@ impl PacedBody {
             waited: Duration::ZERO,
             wait: None,
             undecided: None,
-            arriving: None,
+            gate: None,
             kept: None,
         }
     }
 
     /// The same, read in permits if many arrive when it begins to, and amply if not.
-    pub(super) fn of_upload(body: Body, state: &AppState, sender: Recipient) -> Self {
+    pub(super) fn of_upload(body: Body, state: &AppState, sender: RequestContext) -> Self {
         Self { undecided: Some((sender, state.cas.clone())), ..Self::new(body, state) }
     }
 
@@ -89,7 +89,7 @@ impl PacedBody {
 
     /// For how long what has arrived has waited for its permits.
     fn lost(&self) -> Duration {
-        self.arriving.as_ref().map_or(Duration::ZERO, Arriving::lost)
+        self.gate.as_ref().map_or(Duration::ZERO, Receiving::lost)
     }
 }
 
@@ -98,10 +98,10 @@ impl Stream for PacedBody {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some((sender, cas)) = self.undecided.take() {
-            self.arriving = Some(sender.receive(&cas));
+            self.gate = Some(sender.receive(&cas));
         }
         let left = HttpBody::size_hint(&self.body).exact();
-        let is_tapering = self.arriving.as_ref().is_some_and(|arriving| arriving.expect(left));
+        let is_tapering = self.gate.as_ref().is_some_and(|gate| gate.expect(left));
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
                 let lost = self.lost().saturating_sub(wait.lost);
@@ -157,7 +157,7 @@ mod tests {
     const STALL: Duration = Duration::from_secs(10);
 
     /// A body of which nothing has come.
-    fn silent(arriving: Option<Arriving>) -> PacedBody {
+    fn silent(gate: Option<Receiving>) -> PacedBody {
         PacedBody {
             body: Body::from_stream(pending::<Result<Bytes, std::io::Error>>()).into_data_stream(),
             pace: Pace { idle: STALL, min_bytes_per_sec: 1 },
@@ -166,7 +166,7 @@ mod tests {
             waited: Duration::ZERO,
             wait: None,
             undecided: None,
-            arriving,
+            gate,
             kept: None,
         }
     }

@@ -15,11 +15,11 @@ use super::extract::HashPath;
 use super::range::parse_closed_ranges;
 use super::render::json;
 use super::schema::HashText;
-use super::tenant::Sharer;
+use super::sending::RequestContext;
 use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
 use crate::format::{ByteRange, FileHash, RangeHash};
-use crate::service::AnswerRoom;
+use crate::service::ResponseBudget;
 
 /// The header with the bytes that will change. Not `Range`, which would select a part of this
 /// response.
@@ -29,17 +29,17 @@ const HEADER: &str = "x-range-dirty";
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     HashPath(file): HashPath<FileHash>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
     // Held until the response is built: it may have 60 MB, for a file of a million terms.
-    let permit = state.cas.walk_turn(tenant).await?;
+    let permit = state.cas.walk_permit(tenant).await?;
     let windows = state.cas.chunk_windows(&permit, &claims, file, &changes).await?;
     let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();
     let item_count = node_count + windows.gap_verification.len();
-    json(&state, item_count, AnswerRoom::default(), || ChunkHashesJson::from(windows)).await
+    json(&state, item_count, ResponseBudget::default(), || ChunkHashesJson::from(windows)).await
 }
 
 fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {

@@ -8,7 +8,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
-use super::render::kept;
+use super::render::budgeted;
 use crate::format::ChunkHash;
 
 /// `GET /v1/chunks/{prefix}/{hash}`: a shard with the place of the chunk. Every failure is a 404:
@@ -19,15 +19,15 @@ pub(super) async fn find(
     HashPath(chunk): HashPath<ChunkHash>,
 ) -> Result<Response, Problem> {
     let not_found = || Problem::new(Code::NotFound, "Chunk not found.");
-    let answer = state.cas.dedup_answer(&claims, chunk).await.inspect_err(|error| {
+    let answer = state.cas.dedup_response(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "chunk lookup failed");
     });
     let shard = answer.ok().flatten().ok_or_else(not_found)?;
-    let room = state.cas.dedup_room(shard.len()).await;
-    let room = room
+    let budget = state.cas.dedup_budget(shard.len()).await;
+    let budget = budget
         .inspect_err(|_| tracing::debug!("response budget exhausted for a chunk query"))
         .map_err(|_| not_found())?;
-    kept(&state, room, shard, "application/octet-stream").await
+    budgeted(&state, budget, shard, "application/octet-stream").await
 }
 
 /// `POST /v1/telemetry`: counted like every request, and dropped.

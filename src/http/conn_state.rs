@@ -36,8 +36,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use self::activity::Activity;
 pub(super) use self::activity::{Answering, InFlight};
 use self::piece::PiecePermit;
-pub(super) use self::receive_gate::Arriving;
 use self::receive_gate::ReceiveGate;
+pub(super) use self::receive_gate::Receiving;
 use super::Pace;
 use crate::runtime::fair::{Paused, Permit};
 use crate::service::Transfer;
@@ -124,8 +124,8 @@ impl ConnState {
 
     /// Reads what arrives in permits like this one, or, without one, as much at once as the result
     /// is told to, as long as that lives.
-    pub(super) fn receive(self: Arc<Self>, permit: Option<Paused>) -> Arriving {
-        Arriving::new(self, permit)
+    pub(super) fn receive(self: Arc<Self>, permit: Option<Paused>) -> Receiving {
+        Receiving::new(self, permit)
     }
 
     /// Whether the client was cut off because it took too little.

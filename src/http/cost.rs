@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::AppState;
 use super::error::{Code, Problem};
-use super::tenant::Sharer;
+use super::tenant::tenant_of;
 
 /// What a route costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(super) async fn bounded(
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let tenant = Sharer::of(state.auth, request.extensions());
+    let tenant = tenant_of(state.auth, request.extensions());
     let answer = async {
-        let _turn = match cost {
-            CostClass::Lookup => Some(state.cas.lookup_turn(tenant).await?),
-            CostClass::Open => Some(state.cas.open_turn(tenant).await?),
+        let _permit = match cost {
+            CostClass::Lookup => Some(state.cas.lookup_permit(tenant).await?),
+            CostClass::Open => Some(state.cas.open_permit(tenant).await?),
             CostClass::Light | CostClass::Upload => None,
         };
         Ok(tenant.doing(next.run(request)).await)

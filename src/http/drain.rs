@@ -39,7 +39,7 @@ const SHORT_REST_TIMEOUT: Duration = Duration::from_secs(1);
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes that are thrown away at once.
-const SCRAP_LEN: usize = 8 << 10;
+const DISCARD_LEN: usize = 8 << 10;
 
 /// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is
 /// set.
@@ -195,9 +195,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for DrainingSocket<S> {
                 deadline.insert(Box::pin(sleep(DRAIN_TIME)))
             }
         };
-        let mut scrap = [0; SCRAP_LEN];
+        let mut discard = [0; DISCARD_LEN];
         while deadline.as_mut().poll(context).is_pending() {
-            let mut buffer = ReadBuf::new(&mut scrap);
+            let mut buffer = ReadBuf::new(&mut discard);
             // A disconnected client, in whatever way, is the best case.
             if ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer)).is_err() || buffer.filled().is_empty() {
                 break;

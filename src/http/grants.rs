@@ -14,7 +14,7 @@ use super::body::PacedBody;
 use super::error::{Code, Problem};
 use super::extract::{CommitPath, HashPath, XorbPath};
 use super::origin::BaseUrl;
-use super::sending::Recipient;
+use super::sending::RequestContext;
 use super::wire::{GrantJson, GrantRequestJson, WasInsertedJson};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_granted_upload};
@@ -41,7 +41,7 @@ pub(super) async fn ask(
     if state.cas.renew(&claims, xorb).await? {
         return Ok(Json(WasInsertedJson { was_inserted: false }).into_response());
     }
-    state.cas.check_room(request.body_len).await?;
+    state.cas.check_headroom(request.body_len).await?;
     let request = GrantRequest {
         claims: &claims,
         xorb,
@@ -95,7 +95,7 @@ pub(super) async fn send(
     State(state): State<AppState>,
     HashPath(xorb): XorbPath,
     Query(pairs): Query<Vec<(String, String)>>,
-    mut sender: Recipient,
+    mut sender: RequestContext,
     body: Body,
 ) -> Result<StatusCode, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);

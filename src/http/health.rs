@@ -29,7 +29,7 @@ pub(super) async fn live() -> Json<StatusJson> {
 pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<ReadyJson>, Problem> {
     match state.cas.probe().await {
         Ok(()) => {
-            let is_full = matches!(state.cas.check_room(0).await, Err(StoreError::LowSpace { .. }));
+            let is_full = matches!(state.cas.check_headroom(0).await, Err(StoreError::LowSpace { .. }));
             Ok(Json(ReadyJson { status: "ok", store: if is_full { "full" } else { "ok" } }))
         }
         Err(error) => {
@@ -49,7 +49,7 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     state.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.metrics.store_bytes.set(totals.serialized_len.cast_signed());
     state.metrics.io_permits_waiting.set(i64::try_from(state.cas.reads_waiting()).unwrap_or(i64::MAX));
-    state.metrics.response_memory.set(state.cas.answers_len().cast_signed());
+    state.metrics.response_memory.set(state.cas.budgeted_len().cast_signed());
     state.metrics.index_longest_write.set(state.cas.longest_write().as_secs_f64());
     measure_process(&state).await;
     let repos = state.cas.largest_usages(MAX_REPO_COUNT).await?;

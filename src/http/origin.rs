@@ -13,10 +13,10 @@ use ipnet::IpNet;
 use super::AppState;
 use super::error::{Code, Problem};
 
-/// Who sent a request: the other end of its connection. Put there by the server, beside the
-/// headers.
+/// The client's end of the connection of a request. The server adds it to the request's
+/// extensions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
+pub(super) struct PeerAddr(pub(super) SocketAddr);
 
 /// How this server is reached, as far as the settings say.
 #[derive(Clone, Debug, Default)]
@@ -133,7 +133,7 @@ impl FromRequestParts<AppState> for BaseUrl {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.ip());
+        let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0.ip());
         let base = state.address.of(peer, &parts.headers, &parts.uri);
         if state.address.url.is_some() { Ok(Self(base)) } else { Self::of_length(base) }
     }

@@ -17,7 +17,7 @@ use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::{RangeError, parse_byte_ranges};
 use super::render::json;
-use super::tenant::Sharer;
+use super::sending::RequestContext;
 use super::transfer::Urls;
 use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
 use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
@@ -41,7 +41,7 @@ const MAX_BATCH_BODY_LEN: u64 = 256 << 10;
 pub(super) async fn v2(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     base: BaseUrl,
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
@@ -49,21 +49,21 @@ pub(super) async fn v2(
 ) -> Result<Response, Problem> {
     let urls = Urls::new(&state, base, tenant);
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let room = mem::take(&mut found.room);
+    let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
     let answer = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(&urls, xorb))).collect(),
     };
-    json(&state, item_count, room, answer).await
+    json(&state, item_count, budget, answer).await
 }
 
 /// `GET /v1/reconstructions/{file}`.
 pub(super) async fn v1(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     base: BaseUrl,
     HashPath(file): HashPath<FileHash>,
     Query(query): Query<Vec<(String, String)>>,
@@ -71,21 +71,21 @@ pub(super) async fn v1(
 ) -> Result<Response, Problem> {
     let urls = Urls::new(&state, base, tenant);
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
-    let room = mem::take(&mut found.room);
+    let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
     let answer = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         fetch_info: fetch_info(&urls, &found.plan.xorbs),
     };
-    json(&state, item_count, room, answer).await
+    json(&state, item_count, budget, answer).await
 }
 
 /// `GET /v1/reconstructions?file_id=…&file_id=…`.
 pub(super) async fn batch_get(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     base: BaseUrl,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
@@ -103,7 +103,7 @@ pub(super) async fn batch_get(
 pub(super) async fn batch_post(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     base: BaseUrl,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -116,7 +116,7 @@ pub(super) async fn batch_post(
     })?;
     let files = keys.0.iter().map(|key| key.hash.parse());
     // Only now: a permit must not be held while a body arrives.
-    let _turn = state.cas.lookup_turn(tenant).await?;
+    let _permit = state.cas.lookup_permit(tenant).await?;
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
@@ -182,14 +182,14 @@ async fn batch(
         return Err(Problem::new(Code::InvalidRequest, detail));
     }
     let urls = Urls::new(state, base, tenant);
-    let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, room } =
+    let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, budget } =
         state.cas.reconstruct_all(claims, &files).await?;
     let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
     let answer = move || BatchJson {
         files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
         fetch_info: fetch_info(&urls, &xorbs),
     };
-    json(state, item_count, room, answer).await
+    json(state, item_count, budget, answer).await
 }
 
 /// Items of a response: terms, lengths of chunks, and parts of xorbs.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::AppState;
 use super::error::Problem;
-use crate::service::AnswerRoom;
+use crate::service::ResponseBudget;
 
 /// A JSON response of so many items, built and serialized off the async threads. It holds `room`
 /// until its text exists; the text holds its own share of the budget until the client has received
@@ -17,7 +17,7 @@ use crate::service::AnswerRoom;
 pub(super) async fn json<T, F>(
     state: &AppState,
     item_count: usize,
-    room: AnswerRoom,
+    budget: ResponseBudget,
     value: F,
 ) -> Result<Response, Problem>
 where
@@ -29,23 +29,23 @@ where
         let mut text = serde_json::to_vec(&value()).expect("values with string keys can be serialized");
         // It may be kept for hours, and has grown by doubling.
         text.shrink_to_fit();
-        (text, room)
+        (text, budget)
     };
-    let (text, room) = state.cas.compute(item_count, write).await;
-    kept(state, room, text, "application/json").await
+    let (text, budget) = state.cas.compute(item_count, write).await;
+    budgeted(state, budget, text, "application/json").await
 }
 
 /// A response that holds response budget until its client has received it: that of its
 /// construction, or its own.
-pub(super) async fn kept(
+pub(super) async fn budgeted(
     state: &AppState,
-    made_in: AnswerRoom,
+    made_in: ResponseBudget,
     bytes: Vec<u8>,
     content_type: &'static str,
 ) -> Result<Response, Problem> {
-    let room = state.cas.text_room(made_in, bytes.len()).await?;
-    let transfer = room.transfer();
-    let mut response = Response::new(Body::from(Bytes::from_owner(Kept { bytes, _room: room })));
+    let budget = state.cas.text_budget(made_in, bytes.len()).await?;
+    let transfer = budget.transfer();
+    let mut response = Response::new(Body::from(Bytes::from_owner(Budgeted { bytes, _budget: budget })));
     if let Some(transfer) = transfer {
         // Built: from here on its client decides how long the budget is held.
         transfer.begin();
@@ -55,12 +55,12 @@ pub(super) async fn kept(
     Ok(response)
 }
 
-struct Kept {
+struct Budgeted {
     bytes: Vec<u8>,
-    _room: AnswerRoom,
+    _budget: ResponseBudget,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for Budgeted {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

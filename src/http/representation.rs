@@ -16,7 +16,7 @@ use super::auth::Auth;
 use super::conditions::{if_match, if_none_match, if_range};
 use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
-use super::sending::{Recipient, Sending};
+use super::sending::{RequestContext, Sending};
 use crate::format::{ByteRange, ChunkRange};
 use crate::service::{Cas, Form, ReadError, ReadStream, RegisteredFile, StoredXorb};
 
@@ -145,7 +145,7 @@ impl<R: Resource> Representation<R> {
         state: &AppState,
         method: &Method,
         headers: &HeaderMap,
-        recipient: Recipient,
+        context: RequestContext,
     ) -> Result<Response<Body>, Problem> {
         if state.auth == Auth::Off {
             self.cache = CACHE_FOREVER;
@@ -165,9 +165,9 @@ impl<R: Resource> Representation<R> {
         }
         let ranges = if *method == Method::GET { self.ranges(headers)? } else { None };
         let mut response = match ranges.as_deref() {
-            None => self.whole(state, method, recipient).await?,
-            Some([range]) => self.single(state, *range, recipient).await?,
-            Some(ranges) => self.multiple(state, ranges, recipient).await?,
+            None => self.whole(state, method, context).await?,
+            Some([range]) => self.single(state, *range, context).await?,
+            Some(ranges) => self.multiple(state, ranges, context).await?,
         };
         self.describe(response.headers_mut());
         Ok(response)
@@ -195,10 +195,15 @@ impl<R: Resource> Representation<R> {
         })
     }
 
-    async fn whole(&self, state: &AppState, method: &Method, recipient: Recipient) -> Result<Response<Body>, Problem> {
+    async fn whole(
+        &self,
+        state: &AppState,
+        method: &Method,
+        context: RequestContext,
+    ) -> Result<Response<Body>, Problem> {
         let len = self.resource.byte_len();
         let body = match ByteRange::new(0, len).filter(|_| *method != Method::HEAD) {
-            Some(all) => self.stream(state, all, recipient).await?,
+            Some(all) => self.stream(state, all, context).await?,
             None => Body::empty(),
         };
         let mut response = response(body);
@@ -211,9 +216,9 @@ impl<R: Resource> Representation<R> {
         &self,
         state: &AppState,
         range: ByteRange,
-        recipient: Recipient,
+        context: RequestContext,
     ) -> Result<Response<Body>, Problem> {
-        let mut response = response(self.stream(state, range, recipient).await?);
+        let mut response = response(self.stream(state, range, context).await?);
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, range.byte_len().into());
@@ -229,7 +234,7 @@ impl<R: Resource> Representation<R> {
         &self,
         state: &AppState,
         ranges: &[ByteRange],
-        recipient: Recipient,
+        context: RequestContext,
     ) -> Result<Response<Body>, Problem> {
         // Clients find the parts by searching for the boundary, so it must not occur in the data:
         // 256 random bits.
@@ -248,7 +253,7 @@ impl<R: Resource> Representation<R> {
         let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
         len += end.len() as u64;
 
-        let mut sending = Sending::begin(state, recipient).await?;
+        let mut sending = Sending::begin(state, context).await?;
         let mut opened = match parts.first() {
             Some((_, bytes)) => Some(sending.open(self.resource.clone().read(state.cas.clone(), *bytes)).await?),
             None => None,
@@ -273,8 +278,8 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
-    async fn stream(&self, state: &AppState, bytes: ByteRange, recipient: Recipient) -> Result<Body, Problem> {
-        let mut sending = Sending::begin(state, recipient).await?;
+    async fn stream(&self, state: &AppState, bytes: ByteRange, context: RequestContext) -> Result<Body, Problem> {
+        let mut sending = Sending::begin(state, context).await?;
         let opened = sending.open(self.resource.clone().read(state.cas.clone(), bytes)).await?;
         Ok(sending.body(bytes.byte_len(), opened))
     }

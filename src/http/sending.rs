@@ -24,36 +24,36 @@ use tokio::task::yield_now;
 use tracing::Span;
 
 use super::AppState;
-use super::conn_state::{Arriving, ConnState};
+use super::conn_state::{ConnState, Receiving};
 use super::error::Problem;
-use super::tenant::Sharer;
+use super::tenant::tenant_of;
 use crate::runtime::fair::{Permit, Tenant};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::{Cas, ReadError, ReadStream, StoreError};
 
-/// Who gets bytes: whose share they are of, and the connection that they go to.
+/// The context of a request: its tenant, and its connection.
 #[derive(Clone, Debug)]
-pub(super) struct Recipient {
+pub(super) struct RequestContext {
     pub(super) tenant: Tenant,
     conn: Arc<ConnState>,
 }
 
-impl FromRequestParts<AppState> for Recipient {
+impl FromRequestParts<AppState> for RequestContext {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        let tenant = Sharer::of(state.auth, &parts.extensions);
+        let tenant = tenant_of(state.auth, &parts.extensions);
         // Every connection has one; without it, a permit ends when the next one begins.
         let conn = parts.extensions.get::<Arc<ConnState>>().cloned().unwrap_or_default();
         Ok(Self { tenant, conn })
     }
 }
 
-impl Recipient {
-    /// Receives a body, in permits where many arrive.
-    pub(super) fn receive(self, cas: &Cas) -> Arriving {
-        self.conn.receive(cas.arrival_turn(self.tenant))
+impl RequestContext {
+    /// Receives a body, with permits while many bodies are received.
+    pub(super) fn receive(self, cas: &Cas) -> Receiving {
+        self.conn.receive(cas.receive_permit(self.tenant))
     }
 }
 
@@ -61,28 +61,28 @@ impl Recipient {
 pub(super) struct Sending {
     cas: Cas,
     metrics: Arc<Metrics>,
-    recipient: Recipient,
-    /// Gone where something had to wait for the disk.
+    context: RequestContext,
+    /// `None` after a wait for the disk.
     permit: Option<Permit>,
 }
 
 impl Sending {
     /// Waits for the first permit: to be done before anything is opened.
-    pub(super) async fn begin(state: &AppState, recipient: Recipient) -> Result<Self, Problem> {
-        let permit = yield_to_ready(state.cas.read_turn(recipient.tenant).await?).await;
-        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), recipient, permit: Some(permit) })
+    pub(super) async fn begin(state: &AppState, context: RequestContext) -> Result<Self, Problem> {
+        let permit = yield_to_ready(state.cas.read_permit(context.tenant).await?).await;
+        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), context, permit: Some(permit) })
     }
 
     /// Opens what is to be sent, in this permit unless that has to wait for the disk.
     pub(super) async fn open<T>(&mut self, opening: impl Future<Output = T>) -> T {
-        with_permit(&mut self.permit, self.recipient.tenant, opening).await
+        with_permit(&mut self.permit, self.context.tenant, opening).await
     }
 
     /// A stream of so many bytes as a body. A failure is logged once, here, and cuts the
     /// connection, so that no client takes a short body for a whole one.
     pub(super) fn body(self, len: u64, stream: ReadStream) -> Body {
-        let Self { cas, metrics, recipient, permit } = self;
-        let flow = Flow { cas, metrics, recipient, permit, stream, left: len, span: Span::current() };
+        let Self { cas, metrics, context, permit } = self;
+        let flow = Flow { cas, metrics, context, permit, stream, left: len, span: Span::current() };
         Body::from_stream(unfold(flow, |mut flow| async move {
             let piece = flow.next().await?;
             Some((piece, flow))
@@ -93,7 +93,7 @@ impl Sending {
 struct Flow {
     cas: Cas,
     metrics: Arc<Metrics>,
-    recipient: Recipient,
+    context: RequestContext,
     /// For the first piece.
     permit: Option<Permit>,
     stream: ReadStream,
@@ -104,7 +104,7 @@ struct Flow {
 impl Flow {
     async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
         // Buffer at most one piece for a stalled reader.
-        self.recipient.conn.sent().await;
+        self.context.conn.sent().await;
         if self.left == 0 {
             return None;
         }
@@ -112,7 +112,7 @@ impl Flow {
             Ok((piece, permit)) => {
                 self.left = self.left.saturating_sub(piece.len() as u64);
                 self.metrics.sent_bytes.inc_by(piece.len() as u64);
-                self.recipient.conn.hold(permit, piece.len());
+                self.context.conn.hold(permit, piece.len());
                 Some(Ok(piece))
             }
             Err(None) => None,
@@ -125,7 +125,7 @@ impl Flow {
     }
 
     async fn next_with_permit(&mut self) -> Result<(Bytes, Permit), Option<ReadError>> {
-        let tenant = self.recipient.tenant;
+        let tenant = self.context.tenant;
         let mut permit = match self.permit.take() {
             Some(permit) => Some(permit),
             None => Some(next_permit(&self.cas, tenant).await?),
@@ -143,7 +143,7 @@ impl Flow {
 }
 
 async fn next_permit(cas: &Cas, tenant: Tenant) -> Result<Permit, Option<ReadError>> {
-    let permit = cas.next_read_turn(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
+    let permit = cas.next_read_permit(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
     Ok(yield_to_ready(permit).await)
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let waiting = with_permit(&mut permit, tenant, async { (receiver.await, Tenant::current()) });
         // The other one gets its permit while this one waits, and then lets it go on.
         let (waited, _) = tokio::join!(waiting, async {
-            let _turn = gate.wait(Tenant::new(8), 1).await;
+            let _permit = gate.wait(Tenant::new(8), 1).await;
             sender.send(()).unwrap();
         });
         assert_eq!((waited, permit.is_none(), gate.load()), ((Ok(()), tenant), true, (0, 0)));

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::conn_state::{Answering, ConnState, PacedStream};
 use super::connection_limiter::{ConnectionLimiter, REFUSAL};
 use super::drain::{DrainingSocket, answer};
-use super::origin::Peer;
+use super::origin::PeerAddr;
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
 use crate::runtime::metrics::Metrics;
@@ -128,7 +128,7 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
             () = &mut stop => break,
         };
-        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream)?, Peer(peer))));
+        let prepared = accepted.and_then(|(stream, peer)| Ok((prepare(stream)?, PeerAddr(peer))));
         let (stream, peer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -194,7 +194,7 @@ pub async fn serve(
 async fn converse(
     http: &http1::Builder,
     opened: Opened,
-    (peer, conn, first_head): (Peer, &Arc<ConnState>, Duration),
+    (peer, conn, first_head): (PeerAddr, &Arc<ConnState>, Duration),
     site: Site,
     watcher: Watcher,
 ) {

@@ -19,7 +19,7 @@ use super::audit::AuditContext;
 use super::auth::Caller;
 use super::body::PacedBody;
 use super::error::Problem;
-use super::tenant::Sharer;
+use super::sending::RequestContext;
 use super::wire::RegisteredJson;
 use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
@@ -42,7 +42,7 @@ type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterE
 pub(super) async fn register(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     body: Body,
 ) -> Result<Json<RegisteredJson>, Problem> {
     let registering = begin(state, claims, tenant, body).await?;
@@ -54,7 +54,7 @@ pub(super) async fn register(
 pub(super) async fn register_events(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    Sharer(tenant): Sharer,
+    RequestContext { tenant, .. }: RequestContext,
     context: AuditContext,
     body: Body,
 ) -> Result<Response<Body>, Problem> {
@@ -95,11 +95,11 @@ async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> R
     let declared_len = http_body::Body::size_hint(&body).exact();
     let receiving = state.cas.receive_shard(tenant, declared_len, PacedBody::new(body, &state));
     let received = timeout(RECEIVE_TIMEOUT, receiving).await;
-    let ReceivedShard { bytes, room } = received.unwrap_or(Err(UploadError::Stalled))?;
+    let ReceivedShard { bytes, budget } = received.unwrap_or(Err(UploadError::Stalled))?;
     let cas = state.cas.clone();
     Ok(Box::pin(async move {
         let registered = cas.register(&claims, bytes).await;
-        drop(room);
+        drop(budget);
         registered
     }))
 }

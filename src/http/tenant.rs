@@ -1,40 +1,22 @@
-//! Whose share a request is of: of its token's repository and subject, or of the address that it
-//! comes from where there are no tokens. A URL of data says it itself.
+//! The tenant of a request: by its token's repository and subject, or by its address where there
+//! are no tokens. A data URL contains its tenant.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::extract::FromRequestParts;
 use axum::http::Extensions;
-use axum::http::request::Parts;
 
-use super::AppState;
 use super::auth::{Auth, Caller};
-use super::error::Problem;
-use super::origin::Peer;
+use super::origin::PeerAddr;
 use crate::runtime::fair::Tenant;
 
-/// What an address is told from a token by: they must not be each other's tenants by chance.
+/// Distinguishes addresses from tokens, which must not share a tenant by chance.
 const OF_ADDRESS: u64 = 0x5a0b_0add_0000_0000;
 
-/// Whose share a request is of.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sharer(pub(super) Tenant);
-
-impl Sharer {
-    /// By what is known of a request when it has passed the guard.
-    pub(super) fn of(auth: Auth, extensions: &Extensions) -> Tenant {
-        match extensions.get::<Caller>() {
-            Some(caller) if auth == Auth::Tokens => caller.0.tenant(),
-            _ => extensions.get::<Peer>().map_or(Tenant::SERVER, |peer| of_address(network(peer.0.ip()))),
-        }
-    }
-}
-
-impl FromRequestParts<AppState> for Sharer {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        Ok(Self(Self::of(state.auth, &parts.extensions)))
+/// The tenant of a request that has passed the guard.
+pub(super) fn tenant_of(auth: Auth, extensions: &Extensions) -> Tenant {
+    match extensions.get::<Caller>() {
+        Some(caller) if auth == Auth::Tokens => caller.0.tenant(),
+        _ => extensions.get::<PeerAddr>().map_or(Tenant::SERVER, |peer| of_address(network(peer.0.ip()))),
     }
 }
 
@@ -47,7 +29,7 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The share of what comes from this address, or network.
+/// The tenant of requests from this address, or network.
 pub(super) fn of_address(address: IpAddr) -> Tenant {
     let number = match address {
         IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),

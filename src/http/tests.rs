@@ -31,7 +31,7 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::fair::Tenant;
 use crate::runtime::metrics::Metrics;
 use crate::service::access::KeyRing;
-use crate::service::{AnswerRoom, Budget, Cas, Shares};
+use crate::service::{Budget, Cas, ResponseBudget, Shares};
 
 #[derive(Debug)]
 struct NoOthers;
@@ -106,7 +106,7 @@ async fn with_many_uploads_the_next_body_waits_for_a_permit() {
             until(|| metrics.uploads_in_flight.get() == count).await;
             stream
         };
-        let permit = cas.read_turn(Tenant::new(1)).await.unwrap();
+        let permit = cas.read_permit(Tenant::new(1)).await.unwrap();
         let mut first = Vec::new();
         for _ in 0..FIRST_COUNT {
             first.push(begin().await);
@@ -134,12 +134,12 @@ async fn with_many_uploads_the_next_body_waits_for_a_permit() {
 async fn long_response_holds_its_budget_until_its_last_byte() {
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
-    let short = || json(&state, 1, AnswerRoom::default(), || "a");
-    let long = || json(&state, 1, AnswerRoom::default(), || "a".repeat(8 << 20));
+    let short = || json(&state, 1, ResponseBudget::default(), || "a");
+    let long = || json(&state, 1, ResponseBudget::default(), || "a".repeat(8 << 20));
     let kept = long().await.unwrap();
     assert_eq!(kept.headers()[CONTENT_TYPE], "application/json");
     assert_eq!(kept.body().size_hint().exact(), Some((8 << 20) + 2));
-    let is_full = async || state.cas.answer_room(1 << 30).await.is_err();
+    let is_full = async || state.cas.response_budget(1 << 30).await.is_err();
     assert!(is_full().await);
     let mut pieces = kept.into_body().into_data_stream();
     let piece = pieces.next().await.unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn long_response_holds_its_budget_until_its_last_byte() {
     assert!(is_full().await, "a part of it is on its way");
     drop(piece.slice(7..9));
     drop(piece);
-    let others = state.cas.answer_room(1 << 30).await.unwrap();
+    let others = state.cas.response_budget(1 << 30).await.unwrap();
     assert_eq!(long().await.unwrap_err().code(), Code::Overloaded);
     assert_eq!(to_bytes(short().await.unwrap().into_body(), 10).await.unwrap(), "\"a\"");
     drop(others);
@@ -183,16 +183,16 @@ async fn stalled_client_holds_its_response_budget_until_it_leaves() {
         // More than the kernel takes for a client that takes nothing.
         let mut one = ask().await;
         assert_eq!(status(&mut one).await, "HTTP/1.1 200");
-        let text_len = cas.answers_len();
+        let text_len = cas.budgeted_len();
         assert!(text_len > 1 << 20, "{text_len}");
         let two = ask().await;
-        until(|| cas.answers_len() == 2 * text_len).await;
+        until(|| cas.budgeted_len() == 2 * text_len).await;
         drop(two);
-        until(|| cas.answers_len() == text_len).await;
+        until(|| cas.budgeted_len() == text_len).await;
         let mut rest = Vec::new();
         one.read_to_end(&mut rest).await.unwrap();
         assert!(rest.ends_with(b"}]}"));
-        until(|| cas.answers_len() == 0).await;
+        until(|| cas.budgeted_len() == 0).await;
         stop.cancel();
     };
     let both = async { tokio::join!(serving, asking) };
@@ -228,22 +228,22 @@ async fn slow_readers_of_long_responses_make_room_for_another_tenant() {
             slow.push(stream);
         }
         let flood = of_address("127.0.0.1".parse().unwrap());
-        let mut rooms = Vec::new();
-        while let Ok(room) = flood.doing(cas.answer_room(2 << 20)).await {
-            rooms.push(room);
+        let mut budgets = Vec::new();
+        while let Ok(budget) = flood.doing(cas.response_budget(2 << 20)).await {
+            budgets.push(budget);
         }
-        assert!(cas.answers_len() > 100 << 20, "the most that one tenant gets of 128 MiB");
+        assert!(cas.budgeted_len() > 100 << 20, "the most that one tenant gets of 128 MiB");
         // A third of all of it is for another tenant, however little there is left now.
         for number in 0..20 {
             loop {
-                match Tenant::new(5).doing(cas.answer_room(2 << 20)).await {
-                    Ok(room) => break rooms.push(room),
+                match Tenant::new(5).doing(cas.response_budget(2 << 20)).await {
+                    Ok(budget) => break budgets.push(budget),
                     Err(_) => assert!(number > 0, "there is some at the beginning"),
                 }
                 sleep(Duration::from_millis(10)).await;
             }
         }
-        assert!(cas.answers_len() <= 128 << 20);
+        assert!(cas.budgeted_len() <= 128 << 20);
         until(|| metrics.slow_readers.get() > 0).await;
         stop.cancel();
     };
@@ -267,7 +267,7 @@ async fn an_address_gets_a_part_of_what_takes_no_token() {
         };
         let flood = of_address("127.0.0.1".parse().unwrap());
         let mut permits = Vec::new();
-        while let Some(permit) = cas.open_turn(flood).now_or_never() {
+        while let Some(permit) = cas.open_permit(flood).now_or_never() {
             permits.push(permit.unwrap());
         }
         let mut same = ask("127.0.0.1").await;

@@ -14,7 +14,7 @@ use super::extract::HashPath;
 use super::origin::BaseUrl;
 use super::range::parse_byte_ranges;
 use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANGE};
-use super::sending::Recipient;
+use super::sending::RequestContext;
 use crate::format::XorbHash;
 use crate::runtime::fair::Tenant;
 use crate::service::Form;
@@ -68,7 +68,7 @@ pub(super) async fn data(
     HashPath(xorb): HashPath<XorbHash>,
     Query(pairs): Query<Vec<(String, String)>>,
     method: Method,
-    mut recipient: Recipient,
+    mut context: RequestContext,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
@@ -88,7 +88,7 @@ pub(super) async fn data(
         refusal().because(refused)
     })?;
     // Who fetches need not be who was given the URL, and comes from anywhere.
-    recipient.tenant = permitted.tenant.unwrap_or(recipient.tenant);
+    context.tenant = permitted.tenant.unwrap_or(context.tenant);
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("Xorb {xorb} not found.")))?;
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
@@ -102,7 +102,7 @@ pub(super) async fn data(
     let representation = Representation::new(stored, Form::Serialized, whole);
     // Without its range this is nothing, so a HEAD is about the range as well, though of others it
     // is not (RFC 9110, section 14.2).
-    let mut response = representation.respond(&state, &Method::GET, &only_range, recipient).await?;
+    let mut response = representation.respond(&state, &Method::GET, &only_range, context).await?;
     if method == Method::HEAD {
         *response.body_mut() = Body::empty();
     }

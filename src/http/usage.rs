@@ -11,7 +11,7 @@ use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::render::json;
 use crate::service::access::RepoScope;
-use crate::service::{AnswerRoom, Holding, Limits, MeteredRepo, Usage, UsageError};
+use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, Usage, UsageError};
 
 /// `GET /v1/usage?repo=NAME`, or `?after=NAME&limit=N` for pages.
 pub(super) async fn usage(
@@ -46,7 +46,7 @@ pub(super) async fn usage(
     })?;
     let repos: Vec<_> = page.entries.into_iter().map(RepoUsageJson::from).collect();
     let next = repos.last().filter(|_| page.is_full).map(|last| last.repo.clone());
-    json(&state, repos.len(), AnswerRoom::default(), || UsagePageJson { repos, next }).await
+    json(&state, repos.len(), ResponseBudget::default(), || UsagePageJson { repos, next }).await
 }
 
 /// Response to `GET /v1/usage`; `next` is the `after` of the next page.

@@ -15,22 +15,22 @@ use super::error::{Code, Problem};
 use super::extract::{HashPath, PartQuery, XorbPath};
 use super::render::json;
 use super::representation::Representation;
-use super::sending::Recipient;
+use super::sending::RequestContext;
 use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
 use crate::service::access::Claims;
-use crate::service::{AnswerRoom, StoredXorb, Upload, Uploaded};
+use crate::service::{ResponseBudget, StoredXorb, Upload, Uploaded};
 
 /// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
 pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    recipient: Recipient,
+    context: RequestContext,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, (recipient, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
+    let uploaded = receive(&state, (context, &claims), hash, MAX_XORB_SERIALIZED_LEN, body).await?;
     let status = if uploaded.was_inserted { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
@@ -40,11 +40,11 @@ pub(super) async fn upload(
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
-    recipient: Recipient,
+    context: RequestContext,
     HashPath(hash): XorbPath,
     body: Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let uploaded = receive(&state, (recipient, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
+    let uploaded = receive(&state, (context, &claims), hash, MAX_XORB_BODY_LEN, body).await?;
     Ok(Json(WasInsertedJson { was_inserted: uploaded.was_inserted }))
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn download(
     HashPath(hash): XorbPath,
     query: PartQuery,
     method: Method,
-    recipient: Recipient,
+    context: RequestContext,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // A client that checks before an upload skips a stored xorb, so the response is a promise: the
@@ -66,7 +66,7 @@ pub(super) async fn download(
     }
     let xorb = find(&state, &caller, hash).await?;
     let chunks = query.chunks(xorb.layout())?;
-    Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers, recipient).await
+    Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers, context).await
 }
 
 /// `GET /xorbs/{hash}/chunks`: where every chunk is.
@@ -84,7 +84,7 @@ pub(super) async fn list_chunks(
         raw_len: xorb.layout().raw_len(),
         chunks: chunks.into_iter().map(Into::into).collect(),
     };
-    json(&state, chunk_count, AnswerRoom::default(), answer).await
+    json(&state, chunk_count, ResponseBudget::default(), answer).await
 }
 
 /// The xorb, if this caller may read it. Forbidden and missing are deliberately indistinguishable.
@@ -95,7 +95,7 @@ async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<S
 
 async fn receive(
     state: &AppState,
-    (sender, claims): (Recipient, &Claims),
+    (sender, claims): (RequestContext, &Claims),
     claimed: XorbHash,
     max_len: u64,
     body: Body,

@@ -1,4 +1,4 @@
-//! Whose claims of a sha256 are unverified.
+//! Unverified claims of a sha256, by repository.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use crate::format::shard::Term;
 
 /// A part of [`Index`](super::Index).
 pub trait ClaimIndex {
-    /// The next repository, in the order of names from behind `after` on, with an unverified claim of its
-    /// own, of a file that has a length within `lens`.
+    /// The next repository after `after`, in the order of names, that has an unverified claim of
+    /// its own. Its file has a length within `lens`.
     fn next_claimant(
         &self,
         lens: Range<u64>,
         after: Option<String>,
     ) -> BoxFuture<'_, Result<Option<String>, IndexError>>;
 
-    /// The unverified claims of a repository, of such files, in the order in which these were registered: the first ones, or
-    /// those after this file.
+    /// The unverified claims of a repository, of files with a length within `lens`, in the order of
+    /// their registration. `after` is the last file of the previous page.
     fn claims_of(
         &self,
         repo: String,
@@ -29,7 +29,8 @@ pub trait ClaimIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
 
-    /// The only terms of those of these files that have one term and at most so many bytes, in no order.
+    /// The terms of those of these files that have a single term and at most `max_len` bytes, in no
+    /// order.
     fn single_terms(
         &self,
         files: Vec<FileHash>,

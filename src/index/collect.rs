@@ -1,12 +1,12 @@
-//! What the index does for the collection of garbage, and for the removal of files that makes it.
+//! The part of the index for garbage collection, and for the removal of files.
 //!
-//! A xorb goes in two steps, `Live` → `Condemned` → `Deleting`, each one conditional statement that checks again all that
-//! a plan was made from: a plan is a proposal, and a reference, an upload or a promise that came since wins. Two times
-//! are kept of each xorb:
+//! A xorb is removed in two steps, `Live` → `Condemned` → `Deleting`. Each step is one conditional
+//! statement that checks all conditions of the plan again. A reference, an upload or a lease since
+//! the plan was made wins. The index stores two times of each xorb:
 //!
-//! * `since`: when it was last touched, or changed its state. Uploads, also of what is there, registrations, and the loss
-//!   of the last reference touch it, and so does everything that tells a writer that it need not send the xorb.
-//! * `lease_until`: the end of the longest promise that has an end of its own.
+//! * `since`: the last touch or change of state. Uploads, registrations and the loss of its last
+//!   reference touch a xorb. So does every response that spares a client its upload.
+//! * `lease_until`: the end of its longest lease.
 
 use futures_util::future::BoxFuture;
 
@@ -15,24 +15,24 @@ use super::error::IndexError;
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// What keeps a xorb, or does not.
+/// What decides whether a xorb is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbLife {
     /// Which one.
     pub hash: XorbHash,
     /// Its state.
     pub state: XorbState,
-    /// When it was last touched, or came into this state.
+    /// The last touch or change of state.
     pub since: Timestamp,
-    /// Until when it was promised to stay.
+    /// The end of its lease.
     pub lease_until: Timestamp,
     /// Whether a file refers to it.
     pub is_referenced: bool,
-    /// Bytes of its blob; 0 where it was never live.
+    /// Bytes of its blob; 0 if it was never live.
     pub serialized_len: u64,
 }
 
-/// A run of a file's terms, and what it refers to.
+/// A run of a file's terms, reduced to its xorbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermRun {
     /// The file.
@@ -41,38 +41,40 @@ pub struct TermRun {
     pub xorbs: Vec<XorbHash>,
 }
 
-/// Some runs of terms, of any files.
+/// A page of runs of terms, of any files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermPage {
     /// The runs.
     pub runs: Vec<TermRun>,
-    /// Behind what the next page begins; `None` for the last one.
+    /// Where the next page begins; `None` for the last one.
     pub next: Option<u64>,
 }
 
-/// What became of a request to remove a file.
+/// The outcome of a request to remove a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovedClaims {
-    /// Whose claims were removed.
+    /// The repositories whose claims were removed.
     pub repos: Vec<String>,
-    /// Whether the file went with them, because nobody else has it.
+    /// Whether the file was removed with its last claim.
     pub is_file_removed: bool,
 }
 
 /// A part of [`Index`](super::Index).
 pub trait Collect {
-    /// Every xorb, in whatever state, with what keeps it, in the order of the hashes' bytes, from behind `after` on.
+    /// Xorbs in any state after `after`, with what decides about them, in the order of the hashes'
+    /// bytes.
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>>;
 
-    /// What keeps this xorb; `None` where there is none, in no state.
+    /// The same for one xorb; `None` if it has no row.
     fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>>;
 
-    /// What files refer to by their terms, which are not the references that decide: for checks. From behind `after` on,
-    /// which is 0 or what the page before said. What is registered meanwhile may or may not be among it.
+    /// The xorbs that terms of files name, for checks; collection itself goes by the references.
+    /// Begins after `after`, which is 0 or the `next` of the previous page. A concurrent
+    /// registration may or may not be included.
     fn term_runs(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermPage, IndexError>>;
 
-    /// `Live` → `Condemned`: those of these xorbs that no file refers to, that nobody has touched after `idle_since`, and
-    /// that are promised to nobody. Returns them. For small batches: the database is locked meanwhile.
+    /// `Live` → `Condemned` for those of these xorbs that are unreferenced, unleased and untouched
+    /// after `idle_since`. Returns them. For small batches: the database is locked meanwhile.
     fn condemn_xorbs(
         &self,
         xorbs: Vec<XorbHash>,
@@ -80,9 +82,11 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// `Condemned` → `Deleting`: those of these xorbs that were condemned at `condemned_since` or before, and that still
-    /// nothing keeps. Returns them. They are not visible any more, nor counted in the totals, and the generation has
-    /// grown. Now their blobs may be deleted, and then their rows be forgotten.
+    /// `Condemned` → `Deleting` for those of these xorbs that were condemned at `condemned_since`
+    /// or before and are still unreferenced and unleased. Returns them.
+    ///
+    /// They are no longer visible nor counted in the totals, and the generation has grown. The
+    /// caller deletes their blobs, then forgets their rows.
     fn begin_deletions(
         &self,
         xorbs: Vec<XorbHash>,
@@ -90,7 +94,8 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// `Staged` → `Deleting`: those of these xorbs that were staged at `staged_since` or before. Returns them.
+    /// `Staged` → `Deleting` for those of these xorbs that were staged at `staged_since` or before.
+    /// Returns them.
     fn abandon_xorbs(
         &self,
         xorbs: Vec<XorbHash>,
@@ -98,11 +103,13 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Removes the claim of a repository to a file, or all claims. With the last one the file is gone for everybody, in
-    /// the same transaction, and counts no more; what is left of it goes in [`Collect::sweep_removed`], and keeps its xorbs
-    /// until then. Where these are thousands, its repositories are charged for them until then, too.
-    /// A sha256 that nobody but the repository has claimed, and that is not verified, goes with its claim.
-    /// The record with this number, which tells of it, is taken in the same transaction, unless nothing was removed.
+    /// Removes the claim of a repository to a file, or all claims. With the last claim the file
+    /// becomes invisible and no longer counts, in the same transaction. [`Collect::sweep_removed`]
+    /// deletes its rows; until then they reference its xorbs. A file with very many references is
+    /// charged to its repositories until then, too.
+    ///
+    /// An unverified sha256 is removed with the last claim of it. The record with this number is
+    /// taken in the same transaction, unless nothing was removed.
     fn remove_claims_of(
         &self,
         file: FileHash,
@@ -111,7 +118,7 @@ pub trait Collect {
         record: Option<u64>,
     ) -> BoxFuture<'_, Result<RemovedClaims, IndexError>>;
 
-    /// The same where no record tells of it.
+    /// [`remove_claims_of`](Collect::remove_claims_of) without a record.
     fn remove_claims(
         &self,
         file: FileHash,
@@ -121,16 +128,17 @@ pub trait Collect {
         self.remove_claims_of(file, repo, now, None)
     }
 
-    /// Takes one step, which is short, at removing what is left of removed files: terms, then references, then the row.
-    /// A xorb that loses its last reference by that is touched. Returns whether there was anything to do.
+    /// Takes one short step at deleting the rows of removed files: terms, then references, then the
+    /// file. A xorb that loses its last reference is touched. Returns whether there was anything to
+    /// do.
     fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Grows whenever something visible becomes invisible. One read of one row.
+    /// Grows whenever something visible becomes invisible. Reads one row.
     fn generation(&self) -> BoxFuture<'_, Result<u64, IndexError>>;
 
-    /// When garbage was last collected; 1970 if never.
+    /// The time of the last garbage collection; 1970 if there was none.
     fn last_collection(&self) -> BoxFuture<'_, Result<Timestamp, IndexError>>;
 
-    /// Notes that garbage is being collected. Never goes back.
-    fn note_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
+    /// Records that garbage is being collected. The time never decreases.
+    fn record_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }

@@ -15,7 +15,7 @@ use crate::runtime::clock::Timestamp;
 
 type Db = Arc<dyn Index>;
 
-/// Runs every case on a fresh database each.
+/// Runs each case on a fresh database.
 macro_rules! suite {
     ($($case:ident)*) => {
         mod sqlite {
@@ -29,8 +29,8 @@ macro_rules! suite {
     };
 }
 
-/// Runs every case on a fresh database each, and those before the semicolon once more on one that writes every
-/// registration in steps.
+/// Runs each case on a fresh database. The cases before the semicolon run once more on a database
+/// that writes every registration in steps.
 macro_rules! suite_in_steps {
     ($($case:ident)* $(; $($whole:ident)*)?) => {
         suite! { $($case)* $($($whole)*)? }
@@ -84,7 +84,7 @@ fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
         layout: layout.finish().unwrap(),
         chunk_hashes: (1..=chunk_count).map(|chunk| ChunkHash::from_bytes([chunk; 32])).collect(),
         schemes: (0..chunk_count).map(|chunk| Scheme::from_byte(chunk % 3).unwrap()).collect(),
-        domain: Some("org".to_owned()),
+        owner: Some("org".to_owned()),
         grant: None,
     }
 }

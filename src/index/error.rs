@@ -1,4 +1,4 @@
-//! What can go wrong with the index.
+//! Errors of the index.
 
 use std::error::Error as StdError;
 
@@ -6,43 +6,43 @@ use thiserror::Error;
 
 use crate::runtime::outage::Outage;
 
-/// An operation on the index that failed: what was being done, and why it did not work.
+/// A failed operation on the index, with its cause.
 #[derive(Debug, Error)]
 #[error("index: cannot {op}")]
 pub struct IndexError {
-    /// What was being done, as an infinitive.
+    /// The operation, as an infinitive.
     pub op: &'static str,
-    /// What the caller may want to do about it.
+    /// How the caller may react.
     pub kind: IndexErrorKind,
-    /// What went wrong below.
+    /// The cause.
     #[source]
     pub source: Box<dyn StdError + Send + Sync>,
 }
 
-/// What a caller may want to do about a failed operation.
+/// How a caller may react to a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexErrorKind {
-    /// The database cannot answer now; trying again may help.
+    /// The database is busy; a retry may succeed.
     Unavailable,
-    /// No room: the operator has to act.
+    /// The disk is full: the operator has to act.
     NoSpace,
-    /// The machine cannot do it for now.
+    /// The machine fails for now.
     Outage(Outage),
-    /// The row was not in the state that the operation starts from: somebody else was faster.
+    /// The row was not in the state that the operation starts from: another operation was first.
     Lost,
-    /// A row does not say anything valid.
+    /// A row is invalid.
     Inconsistent,
     /// The file is no database, or a page of it is damaged.
     Damaged,
-    /// A newer program has made its schema.
+    /// Its schema is newer than this program.
     Newer,
-    /// Its schema is older than this program needs, and it was opened for reading only.
+    /// Its schema is older than this program needs, and it is open for reading only.
     Older,
     /// Anything else.
     Other,
 }
 
-/// A row that does not parse: our own corruption, named to the column.
+/// A row that does not parse. Names the column.
 #[derive(Debug, Error)]
 #[error("{table}.{column} of {key} is not valid: {reason}")]
 pub(super) struct Inconsistent {
@@ -52,7 +52,7 @@ pub(super) struct Inconsistent {
     pub(super) reason: String,
 }
 
-/// A change of state that found its row in another state.
+/// A change of state found its row in another state.
 #[derive(Debug, Error)]
 #[error("{changed} rows were in the state expected, not 1")]
 pub(super) struct RowsChanged {

@@ -1,4 +1,4 @@
-//! What the index says about files.
+//! Values about files in the index.
 
 use super::usage::{Allowance, Excess};
 use crate::format::shard::{Sha256, Term};
@@ -6,18 +6,18 @@ use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// Layout and chunk hashes of a xorb: what a shard is checked against.
+/// Layout and chunk hashes of a xorb. A shard is checked against them.
 #[derive(Clone, Debug)]
 pub struct XorbContents {
     /// Which one.
     pub hash: XorbHash,
     /// Where its chunks are.
     pub layout: Layout,
-    /// Its chunks' hashes, as many as the layout has chunks.
+    /// The hashes of its chunks, as many as the layout has chunks.
     pub chunk_hashes: Vec<ChunkHash>,
 }
 
-/// Chunks of a xorb, one behind the other: what a term is checked against.
+/// Consecutive chunks of a xorb. A term is checked against them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XorbPart {
     /// Which xorb.
@@ -37,7 +37,7 @@ pub struct NewFile {
     pub hash: FileHash,
     /// Its bytes.
     pub raw_len: u64,
-    /// What it is made of.
+    /// Its terms.
     pub terms: Vec<Term>,
     /// The sha256 that its client claims.
     pub sha256: Option<Sha256>,
@@ -46,50 +46,50 @@ pub struct NewFile {
 /// Files to be registered, all or none.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// Who may read them from now on; `*` for every token that is for all.
+    /// The repository that may read them from now on; `*` for tokens of all repositories.
     pub repo: String,
     /// The files.
     pub files: Vec<NewFile>,
     /// Every xorb that the files or the shard name, each once.
     pub xorbs: Vec<XorbHash>,
-    /// Chunks that clients may ask for, and the xorb with each.
+    /// Chunks that clients may query, each with its xorb.
     pub dedup: Vec<(ChunkHash, XorbHash)>,
     /// The present moment.
     pub now: Timestamp,
-    /// How much its repository, and its owner, may have afterwards.
+    /// The limits of its repository and its owner.
     pub allowance: Allowance,
 }
 
-/// What became of a registration.
+/// The outcome of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// The files are registered; at least one of them was not known to this repository.
+    /// The files are registered; at least one was new to this repository.
     New,
-    /// The files were known to this repository. A sha256 that it claims was not.
+    /// The files were known to this repository, but a sha256 that it claims was new.
     Added,
-    /// Everything was known, but maybe for chunks that clients may ask for.
+    /// All files and claims were known. Chunks that clients may query may be new.
     Known,
-    /// This xorb is not there, or on its way out. Nothing was changed.
+    /// This xorb does not exist or is being deleted. Nothing was changed.
     MissingXorb(XorbHash),
-    /// The blob of this xorb is known to be damaged: nobody could read the file. Nothing was changed.
+    /// The blob of this xorb is damaged, so the file would be unreadable. Nothing was changed.
     DamagedXorb(XorbHash),
     /// A file has another sha256, or the same repository claims another one. Nothing was changed.
     OtherSha256 {
         /// Which file.
         file: FileHash,
-        /// What the repository claims, where the file was not read yet.
+        /// The earlier claim of the repository, if the file is unverified.
         unverified: Option<Sha256>,
     },
-    /// There would be more than is allowed. Nothing was changed.
+    /// It would exceed a limit. Nothing was changed.
     OverQuota(Excess),
 }
 
-/// Who asks for a file.
+/// The reader of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Someone who may read everything.
+    /// A reader of all files.
     All,
-    /// Someone who may read what this repository has registered.
+    /// A reader of the files of this repository.
     Repo(String),
 }
 
@@ -100,31 +100,32 @@ pub struct FileRow {
     pub hash: FileHash,
     /// Its bytes.
     pub raw_len: u64,
-    /// What the part that was asked for is made of, and maybe some terms before and after it.
+    /// The terms of the requested part, and possibly some before and after it.
     pub terms: Vec<Term>,
     /// Byte of the file where the first of these terms begins.
     pub terms_start: u64,
 }
 
-/// A file that is known by its sha256.
+/// A file found by its sha256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownSha256 {
     /// Which file.
     pub file: FileHash,
-    /// Whether the file was read and has it; else somebody says so.
+    /// Whether the sha256 is verified; otherwise a client claims it.
     pub is_verified: bool,
 }
 
-/// Chunks of all xorbs of a [`DedupHit`], at most: a response of 0.8 MB that takes some milliseconds to make, for two xorbs
-/// of the smallest chunks or 16 common ones.
+/// Chunks of all xorbs of a [`DedupHit`], at most: a response of 0.8 MB. That is two xorbs of the
+/// smallest chunks, or 16 common ones.
 pub(super) const MAX_DEDUP_CHUNK_COUNT: i64 = 16 << 10;
 
 /// Xorbs that deduplication may mention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupHit {
-    /// The one with the chunk that was asked for.
+    /// The xorb of the requested chunk.
     pub xorb: XorbHash,
-    /// Others of files that it is part of, those next to it: who has one chunk of a file likely has the rest.
+    /// Its neighbours in the files that reference it. A client with one chunk of a file likely has
+    /// the rest.
     pub neighbours: Vec<XorbHash>,
 }
 
@@ -137,14 +138,14 @@ pub struct Claim {
     pub sha256: Sha256,
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
     /// The file has this sha256.
     Verified,
-    /// It has another one, which is as good as verified from then on.
+    /// The file has another sha256, which counts as verified from then on.
     False {
-        /// The one that it has.
+        /// The true sha256.
         actual: Sha256,
     },
 }
@@ -152,7 +153,7 @@ pub enum ClaimState {
 /// Bytes of one packed term.
 const TERM_LEN: usize = 44;
 
-/// Terms as the index keeps them.
+/// Terms as the index stores them.
 pub(super) fn pack_terms(terms: &[Term]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(terms.len() * TERM_LEN);
     for term in terms {

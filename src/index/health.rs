@@ -1,9 +1,9 @@
-//! What the index says about the health of blobs, and what a check compares and mends.
+//! The health of blobs in the index, and what a check compares and repairs.
 //!
-//! Damage is no state of a row's life: a damaged xorb stays live or condemned, with its references, and its blob is what
-//! is wrong. Only the statements here set and clear it, and each is conditional on the row being the one that was looked
-//! at: the ticket changes with every upload and every heal, so whatever was found out about a blob that has been
-//! replaced since is lost.
+//! Damage is not a state of a row: a damaged xorb stays live or condemned, with its references;
+//! only its blob is wrong. Only the statements here set and clear it. Each is conditional on the
+//! ticket of the row, which changes with every upload and every heal. So a finding about a blob
+//! that was replaced meanwhile has no effect.
 
 use futures_util::future::BoxFuture;
 
@@ -11,16 +11,16 @@ use super::{IndexError, NewXorb, Ticket, Totals};
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// What there is to know of a visible xorb before its blob is read.
+/// A visible xorb, as a check knows it before it reads the blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbHealth {
     /// Which one.
     pub hash: XorbHash,
-    /// The upload or heal that the row is from.
+    /// The ticket of the last upload or heal.
     pub ticket: Ticket,
-    /// CRC-64/NVME that its blob should have.
+    /// CRC-64/NVME of a sound blob.
     pub crc64: u64,
-    /// Bytes that its blob should have.
+    /// Bytes of a sound blob.
     pub serialized_len: u64,
     /// When its blob was last found sound; an upload counts.
     pub verified_at: Option<Timestamp>,
@@ -31,18 +31,19 @@ pub struct XorbHealth {
 /// Sums over the health of all visible xorbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthSums {
-    /// Xorbs that are known to be damaged.
+    /// Xorbs known to be damaged.
     pub damaged_count: u64,
-    /// When the sound xorb that has waited for longest was verified; `None` where there is none, or one that never was.
+    /// The oldest verification of a sound xorb; `None` if there is no sound xorb, or one was never
+    /// verified.
     pub oldest: Option<Timestamp>,
 }
 
-/// Files that need a xorb.
+/// Files that reference a xorb.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesHit {
     /// Some of them.
     pub files: Vec<FileHash>,
-    /// How many there are.
+    /// Their number.
     pub count: u64,
 }
 
@@ -51,59 +52,62 @@ pub trait HealthIndex {
     /// A visible xorb's health.
     fn find_health(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbHealth>, IndexError>>;
 
-    /// Sound xorbs that were last verified before this moment, or never, the one that has waited for longest first.
+    /// Sound xorbs that were last verified before this moment, or never, the oldest verification
+    /// first.
     fn due_xorbs(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
 
-    /// Damaged xorbs by their hashes, from behind `after` on.
+    /// Damaged xorbs after `after`, in the order of their hashes.
     fn damaged_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
 
-    /// Sums. Costs as much as there are damaged xorbs.
+    /// Sums over the health of visible xorbs. The cost is proportional to the number of damaged
+    /// xorbs.
     fn health_sums(&self) -> BoxFuture<'_, Result<HealthSums, IndexError>>;
 
-    /// Some of the files that need a xorb, `limit` at most, and their number.
+    /// Files that reference a xorb, `limit` at most, and their number.
     fn files_hit(&self, hash: XorbHash, limit: u32) -> BoxFuture<'_, Result<FilesHit, IndexError>>;
 
-    /// Notes that the blob of what was seen is damaged. Returns whether that is new: not where the row has changed
-    /// since, nor where it is known.
+    /// Records that the blob is damaged. Returns whether that is new: not if the row has changed
+    /// since `seen`, nor if it is known already.
     fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Notes that the blob of what was seen is sound; it is not damaged any more if it was. Returns whether the row is
-    /// still the one that was seen.
+    /// Records that the blob is sound, and clears the damage. Returns whether the row is still the
+    /// one in `seen`.
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Describes the blob that has replaced a damaged one, in whatever serialization: the row is live, sound, and has a
-    /// ticket that nobody has. An error of kind [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) where the row is
-    /// not visible under this ticket any more; nothing is changed then.
+    /// Describes the blob that has replaced a damaged one, in any serialization: the row is live,
+    /// sound, and has a new ticket. An error of kind
+    /// [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) if the row is no longer visible under
+    /// this ticket; then nothing is changed.
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }
 
-/// A file whose references are not what its terms say, or whose terms name what is not there.
+/// A file whose references contradict its terms, or whose terms name missing xorbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
     /// Which file.
     pub file: FileHash,
-    /// Xorbs that its terms name and that have no visible row.
+    /// Xorbs in its terms without a visible row.
     pub lost: Vec<XorbHash>,
-    /// Visible xorbs that its terms name and that do not know of it: nothing keeps them from being collected.
+    /// Visible xorbs in its terms without a reference: they may be collected.
     pub unreferenced: Vec<XorbHash>,
-    /// Xorbs that are kept for it and that its terms do not name.
+    /// The number of referenced xorbs that its terms do not name.
     pub surplus_count: u64,
     /// Whether a run of its terms does not parse; then nothing else is known.
     pub is_unreadable: bool,
 }
 
-/// Some of the files that were looked at.
+/// A page of checked files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPage {
-    /// Those with faults.
+    /// The faulty ones.
     pub faults: Vec<FileFault>,
-    /// Files that were looked at.
+    /// The number of checked files.
     pub file_count: u64,
-    /// The last one that was looked at; `None` at the end.
+    /// The last checked file; `None` at the end.
     pub last: Option<FileHash>,
 }
 
-/// By how much the totals that are kept are less than what they should be: what is to be added to them.
+/// What must be added to the stored totals to make them right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// Xorbs.
@@ -114,54 +118,55 @@ pub struct Drift {
     pub raw_len: i64,
 }
 
-/// Times in the index that have not come yet.
+/// Times in the index that lie in the future.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FutureTimes {
-    /// Xorbs that were touched, condemned, verified or replaced then.
+    /// Xorbs that were touched, condemned, verified or replaced in the future.
     pub xorb_count: u64,
-    /// Whether garbage was collected then.
+    /// Whether the last garbage collection lies in the future.
     pub has_collection: bool,
-    /// The latest of all; `None` where there is none.
+    /// The latest of all; `None` if there is none.
     pub latest: Option<Timestamp>,
 }
 
-/// What a check reads a page at a time, and what it mends. Each method is one transaction.
+/// What a check reads page by page, and what it repairs. Each method is one transaction.
 pub trait RepairIndex {
-    /// Visible xorbs by their hashes, from behind `after` on.
+    /// Visible xorbs after `after`, in the order of their hashes.
     fn health_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
 
-    /// Those of these xorbs that have no row, in whatever state.
+    /// Those of these xorbs that have no row in any state.
     fn without_row(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Enters a xorb whose blob was found without a row and verified: live, and referred to by nobody. Returns whether
-    /// there was no row.
+    /// Inserts a row for a verified blob without one: live and unreferenced. Returns whether there
+    /// was no row.
     fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Enters a row in `Deleting` for a blob without one, so that nobody can publish there until it is gone. Returns
-    /// whether there was no row.
+    /// Inserts a row in `Deleting` for a blob without one, so that no upload publishes there before
+    /// it is deleted. Returns whether there was no row.
     fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Compares the references of some files with their terms.
     fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>>;
 
-    /// Makes the references of a file what its terms say, as far as their xorbs are there. Returns whether anything was
-    /// changed.
+    /// Makes the references of a file agree with its terms, as far as their xorbs exist. Returns
+    /// whether anything was changed.
     fn rebuild_references(&self, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// What is wrong with the totals, as of one moment. Reads the whole table, and holds nobody up.
+    /// The error of the totals, in one snapshot. Reads the whole table without blocking other
+    /// operations.
     fn totals_drift(&self) -> BoxFuture<'_, Result<Drift, IndexError>>;
 
-    /// Adds what was found missing to the totals. What is stored or deleted meanwhile changes both sides alike, so the
-    /// difference stays right without the table being read again under the lock; provided that nobody else adds it.
-    fn mend_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>>;
+    /// Adds this error to the totals. Concurrent uploads and deletions change both sides alike, so
+    /// the table is not read again under the lock. Only one process may do this at a time.
+    fn repair_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>>;
 
-    /// Times that are later than this one. Promises are no such times: they are meant to end later. Reads the whole table,
-    /// and holds nobody up.
+    /// Times later than `than`, except leases, which are meant to end later. Reads the whole table
+    /// without blocking other operations.
     fn future_times(&self, than: Timestamp) -> BoxFuture<'_, Result<FutureTimes, IndexError>>;
 
-    /// Sets back to `now` what is later than `than`, for so many xorbs from behind `after` on; returns the last of them,
-    /// `None` at the end. What was verified later counts as never verified. What was condemned later is live: the clock
-    /// that said that its grace was over was wrong.
+    /// Sets times later than `than` back to `now`, for `limit` xorbs after `after`. Returns the
+    /// last of them; `None` at the end. A later verification counts as none. A xorb that was
+    /// condemned later becomes live: the clock that ended its grace period was wrong.
     fn set_times_back(
         &self,
         after: Option<XorbHash>,
@@ -170,6 +175,6 @@ pub trait RepairIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<XorbHash>, IndexError>>;
 
-    /// Sets back to `now` when garbage was last collected, if that is later.
+    /// Sets the time of the last garbage collection back to `now`, if it is later.
     fn set_collection_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }

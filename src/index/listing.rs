@@ -1,4 +1,4 @@
-//! What lists of files and xorbs say.
+//! Entries of the lists of files and xorbs.
 
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
@@ -11,13 +11,13 @@ pub struct FileEntry {
     pub hash: FileHash,
     /// Its bytes.
     pub raw_len: u64,
-    /// Its sha256 as a client claims it, unless that was found false.
+    /// Its sha256 as claimed by a client, unless found false.
     pub sha256: Option<Sha256>,
-    /// When it was registered first.
+    /// When it was first registered.
     pub registered: Timestamp,
 }
 
-/// A xorb that readers may see.
+/// A visible xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbEntry {
     /// Its hash.

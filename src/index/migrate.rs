@@ -10,7 +10,8 @@ use thiserror::Error;
 use super::error::{IndexError, IndexErrorKind};
 use super::sqlite::map;
 
-/// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with the folder.
+/// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with
+/// the directory.
 pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
     (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
@@ -30,9 +31,10 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (16, "registrations", include_str!("../../migrations/sqlite/0016_registrations.sql")),
 ];
 
-/// Brings the database to the version that this program knows.
+/// Brings the database to the schema version of this program.
 ///
-/// Refuses a database of a newer version, and one whose applied migrations are not those that are built in.
+/// Refuses a database of a newer version, and one whose applied migrations differ from the built-in
+/// ones.
 pub(super) async fn run(pool: &SqlitePool) -> Result<(), IndexError> {
     let op = "bring the schema up to date";
     let known = SQLITE.last().map_or(0, |(version, ..)| *version);
@@ -55,7 +57,7 @@ pub(super) fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migr
     Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT }
 }
 
-/// A database that this program can bring up to date only where it may write, or not at all.
+/// A schema version that this program may not change here.
 #[derive(Debug, Error)]
 #[error("its schema has version {found}, this program supports {known}: use the zorb that serves it")]
 struct OtherVersion {
@@ -63,7 +65,7 @@ struct OtherVersion {
     known: i64,
 }
 
-/// Checks that the database has the version that this program knows, and changes nothing.
+/// Checks that the database has the schema version of this program, and changes nothing.
 pub(super) async fn check(op: &'static str, pool: &SqlitePool) -> Result<(), IndexError> {
     let known = SQLITE.last().map_or(0, |(version, ..)| *version);
     let found = version(pool).await.map_err(|error| map(op, error))?;
@@ -75,7 +77,7 @@ pub(super) async fn check(op: &'static str, pool: &SqlitePool) -> Result<(), Ind
     Err(IndexError { op, kind, source: Box::new(OtherVersion { found, known }) })
 }
 
-/// The version that the database has.
+/// The schema version of the database.
 async fn version(pool: &SqlitePool) -> sqlx::Result<i64> {
     let sql = "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success";
     sqlx::query(sql).fetch_one(pool).await?.try_get(0)

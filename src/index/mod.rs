@@ -1,14 +1,14 @@
-//! The index: which xorbs there are, in which state, and where their chunks lie.
+//! The index: the stored xorbs, their states, and the places of their chunks.
 //!
-//! Three sentences hold at every moment, also after a crash:
+//! Three invariants hold at every moment, also after a crash:
 //!
 //! * **A live row implies a durable blob.** The row goes live only after the blob was published.
 //! * **A blob is deleted only under a committed `Deleting` row.**
-//! * **Nothing moves a `Deleting` row back.**
+//! * **No operation moves a `Deleting` row back.**
 //!
-//! Each method is one whole transaction, durable when it returns `Ok`. Every change of state is one conditional
-//! statement whose row count is checked, so the database decides races, not our code. Blobs are somebody else's
-//! matter: the index does not know where they are.
+//! Each method is one whole transaction, durable when it returns `Ok`. Every change of state is one
+//! conditional statement whose row count is checked, so the database decides races, not our code.
+//! The index knows nothing about the storage of blobs.
 
 mod archive;
 mod claims;
@@ -45,9 +45,9 @@ pub use self::health::{
     Drift, FaultPage, FileFault, FilesHit, FutureTimes, HealthIndex, HealthSums, RepairIndex, XorbHealth,
 };
 pub use self::listing::{FileEntry, XorbEntry};
-pub use self::records::{Recorded, StoreMark};
+pub use self::records::{RecordIndex, StoreMark};
 pub use self::steps::{Begun, Cursor, Entered, RegisterIndex};
-pub use self::usage::{Allowance, Excess, Limits, Measure, Quantity, RepoUsage, Usage, record_len};
+pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, record_len};
 use crate::format::compression::Scheme;
 use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
@@ -56,36 +56,42 @@ use crate::runtime::clock::Timestamp;
 
 /// The life of a xorb's row.
 ///
-/// | state | meaning | readers see | leaves by |
+/// | state | meaning | visible | next |
 /// |---|---|---|---|
-/// | `Staged` | an upload was verified and is being published; the blob may or may not exist | nothing | blob durable → `Live`; upload failed or process died → `Deleting` |
-/// | `Live` | the blob is durable and verified | it | unreferenced for too long → `Condemned` |
-/// | `Condemned` | unreferenced, in its grace period | it | referenced or uploaded again → `Live`; grace over → `Deleting` |
-/// | `Deleting` | the blob is going away; no way back | nothing | blob deleted → row deleted |
+/// | `Staged` | its verified upload is being published | no | `Live`, or `Deleting` |
+/// | `Live` | the blob is durable and verified | yes | `Condemned` |
+/// | `Condemned` | unreferenced, in its grace period | yes | `Live`, or `Deleting` |
+/// | `Deleting` | the blob is being deleted | no | the row is deleted |
+///
+/// A staged row goes live when its blob is durable, and moves to `Deleting` when its upload fails
+/// or its process dies: its blob may exist or not. A live row is condemned when it was unreferenced
+/// for too long. A condemned row goes live again with a reference or an upload, and moves to
+/// `Deleting` after its grace period. The row is deleted after its blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XorbState {
     /// An upload is being published.
     Staged,
     /// Readable.
     Live,
-    /// Readable, but about to go.
+    /// Readable, until its grace period is over.
     Condemned,
-    /// Gone, except for the last traces.
+    /// Being deleted.
     Deleting,
 }
 
-/// A xorb that readers may see.
+/// A visible xorb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XorbRow {
     /// Which one.
     pub hash: XorbHash,
-    /// CRC-64/NVME of the blob. Tells apart two serializations of one xorb.
+    /// CRC-64/NVME of the blob. Two serializations of a xorb differ in it.
     pub crc64: u64,
     /// Where its chunks are.
     pub layout: Layout,
-    /// Whether its blob is known to be damaged: what is said here is true, but its bytes are not to be had.
+    /// Whether its blob is known to be damaged. The row is valid then, but the bytes cannot be
+    /// read.
     pub is_damaged: bool,
-    /// When its blob was last replaced by another serialization, if it ever was.
+    /// When its blob was last replaced by another serialization, if ever.
     pub replaced_at: Option<Timestamp>,
 }
 
@@ -102,22 +108,22 @@ pub struct NewXorb {
     pub chunk_hashes: Vec<ChunkHash>,
     /// The chunks' compression, as many as the layout has chunks.
     pub schemes: Vec<Scheme>,
-    /// Within which walls deduplication may mention it: those of whoever uploaded it, if that is known by now.
-    pub domain: Option<String>,
-    /// The grant that it was uploaded under, if there was one. It is spent from then on.
+    /// The owner that deduplication may mention it to, if known by now.
+    pub owner: Option<String>,
+    /// The grant of its upload, if any. It is spent from then on.
     pub grant: Option<SpentGrant>,
 }
 
-/// A grant that is not good for an upload any more.
+/// A grant that cannot be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpentGrant {
-    /// What tells it from all others.
+    /// Its unique number.
     pub nonce: [u8; 16],
-    /// Its end; afterwards nobody needs to know that it was spent.
+    /// Its end. The row is not needed afterwards.
     pub expires: Timestamp,
 }
 
-/// What is known of a xorb's chunks beside their places.
+/// The columns of a xorb's chunks besides the layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkColumns {
     /// Their hashes, in order.
@@ -126,33 +132,33 @@ pub struct ChunkColumns {
     pub schemes: Vec<Scheme>,
 }
 
-/// Which upload staged a row. Random, so that two uploads never hold the same.
+/// The upload that staged a row. Random, so that no two uploads have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(i64);
 
 impl Ticket {
-    /// A ticket that nobody else has.
+    /// A new ticket.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
     }
 }
 
-/// What staging a xorb found.
+/// The outcome of staging a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
-    /// The row is staged under the ticket given: publish the blob, then [`Index::publish_xorb`].
+    /// The row is staged under this ticket: publish the blob, then [`Index::publish_xorb`].
     Staged,
-    /// The xorb is there already. Its row is live, and fresh for the garbage collection.
+    /// The xorb exists already. Its row is live and was touched.
     Live,
-    /// The xorb is there, but its blob is known to be damaged. The row is as fresh, and under the ticket given: replace
+    /// The xorb exists, but its blob is damaged. The row was touched and has this ticket: replace
     /// the blob, then [`HealthIndex::heal_xorb`].
     Damaged,
-    /// The xorb is being deleted; try again when that is over.
+    /// The xorb is being deleted; retry after that.
     Deleting,
 }
 
-/// Sums over everything that readers may see.
+/// Sums over all visible xorbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Number of xorbs.
@@ -163,14 +169,14 @@ pub struct Totals {
     pub raw_len: u64,
 }
 
-/// The database. Each method is one transaction; see the module for what always holds.
+/// The database. Each method is one transaction; the module lists the invariants.
 pub trait Index:
     ClaimIndex
     + Collect
     + Compact
     + HealthIndex
-    + Measure
-    + Recorded
+    + UsageIndex
+    + RecordIndex
     + RegisterIndex
     + RepairIndex
     + Debug
@@ -178,92 +184,96 @@ pub trait Index:
     + Sync
     + 'static
 {
-    /// The xorb, if readers may see it. One indexed read.
+    /// The xorb, if it is visible. One indexed read.
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
-    /// Hashes and compression of its chunks, if readers may see it.
+    /// Hashes and compression of its chunks, if it is visible.
     fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>>;
 
-    /// Claims a row for an upload before its blob is published. A row that is already staged changes hands: its
-    /// former holder can no longer make it live.
+    /// Claims a row for an upload before its blob is published. A row that is already staged gets
+    /// the new ticket, so that the previous upload can no longer publish it.
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>>;
 
-    /// Makes a staged row live, after its blob was published. An error of kind [`IndexErrorKind::Lost`] where the row
-    /// is not staged under this ticket any more; nothing is changed then.
+    /// Makes a staged row live, after its blob was published. An error of kind
+    /// [`IndexErrorKind::Lost`] if the row is no longer staged under this ticket; then nothing is
+    /// changed.
     fn publish_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Notes that somebody of this domain has uploaded a xorb that is visible already: deduplication may mention it
-    /// there as well. Returns whether it is visible.
-    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Records a further owner of a visible xorb: deduplication may mention it to that one, too.
+    /// Returns whether the xorb is visible.
+    fn share_xorb(&self, hash: XorbHash, owner: String) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Those of these xorbs that readers may see, that have a single chunk, and that nobody of this domain has uploaded.
+    /// Those of these xorbs that are visible, have a single chunk, and do not belong to this owner.
     fn foreign_single_chunks(
         &self,
         hashes: Vec<XorbHash>,
-        domain: String,
+        owner: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Makes a visible and sound xorb live, and as fresh for the garbage collection as if it had just been uploaded,
-    /// provided that this domain has it; `None` stands for all of them. A time before its last touch leaves that.
-    /// Returns whether that is so.
+    /// Makes a visible and sound xorb of this owner live, and touches it like an upload; `None`
+    /// stands for all owners. A time before its last touch is ignored. Returns whether there is
+    /// such a xorb.
     fn renew_xorb(
         &self,
         hash: XorbHash,
-        domain: Option<String>,
+        owner: Option<String>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Notes that a grant is spent whose xorb was there already. May be repeated.
+    /// Records a grant as spent whose xorb existed already. May be repeated.
     fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Whether a grant is spent. One indexed read.
     fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Forgets the spent grants that ended before this. Returns how many there were.
+    /// Deletes the spent grants that ended before this. Returns their number.
     fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>>;
 
-    /// Gives up a staged row: `Staged` → `Deleting`. Returns whether it was staged.
+    /// Abandons a staged row: `Staged` → `Deleting`. Returns whether it was staged.
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Forgets a row in `Deleting`, after its blob was deleted. Returns whether there was one.
+    /// Deletes a row in `Deleting`, after its blob was deleted. Returns whether there was one.
     fn forget_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Every row in `Staged` or `Deleting`: what a process that died has left.
+    /// Every row in `Staged` or `Deleting`: the unfinished work of a dead process.
     fn unfinished_xorbs(&self) -> BoxFuture<'_, Result<Vec<(XorbHash, XorbState)>, IndexError>>;
 
-    /// Sums over everything that readers may see. Costs one row, whatever is stored.
+    /// Sums over all visible xorbs. Reads one row.
     fn totals(&self) -> BoxFuture<'_, Result<Totals, IndexError>>;
 
-    /// Every xorb that readers may see, in no order. Reads the whole table: for checks, not for requests.
+    /// Every visible xorb, in no order. Reads the whole table: for checks, not for requests.
     fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Layout and chunk hashes of those of these xorbs that readers may see, in no order.
+    /// Layout and chunk hashes of those of these xorbs that are visible, in no order.
     fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>>;
 
-    /// These chunks of those of these xorbs that readers may see, in no order; where a xorb ends earlier, those that it
-    /// has, or none. Each xorb is to be named once. Takes memory for these chunks only; the row is read whole.
+    /// These chunks of those of these xorbs that are visible, in no order. A range past the end of
+    /// its xorb is cut off there. Each xorb may occur once. Takes memory for these chunks only,
+    /// although the row is read whole.
     fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>>;
 
-    /// Registers files, all or none: terms, references, readers, deduplication. Every xorb named must be visible and
-    /// is live afterwards, with a reference that keeps it from being collected, or else fresh: no step of a collection
-    /// runs at the same time. What it leads to is compared with its allowance in the same transaction, so that of two
-    /// registrations that exceed it together one is refused.
-    /// The record with this number, which tells of it, is taken in the same transaction, unless everything was known.
-    /// One that is not [short](Registration::is_short) keeps others from writing; see [`RegisterIndex`]. The caller has
-    /// the locks of its files.
+    /// Registers files, all or none: terms, references, readers, deduplication.
+    ///
+    /// Every named xorb must be visible and is live afterwards. A reference retains it, or else it
+    /// was touched. The limits are checked in the same transaction, so that of two registrations
+    /// that exceed one together the second is refused.
+    ///
+    /// The record with this number is taken in the same transaction, unless everything was known. A
+    /// registration that is not [short](Registration::is_short) blocks other writers; see
+    /// [`RegisterIndex`]. The caller holds the locks of its files.
     fn register_of<'a>(
         &'a self,
         registration: &'a Registration,
         record: Option<u64>,
     ) -> BoxFuture<'a, Result<Registered, IndexError>>;
 
-    /// The same where no record tells of it.
+    /// [`register_of`](Index::register_of) without a record.
     fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
         self.register_of(registration, None)
     }
 
-    /// The file, if this reader may see it, with the terms that these bytes of it are in; without terms where no part
-    /// is asked for. Costs as much as there are terms around the part, whatever the file has.
+    /// The file, if this reader may see it, with the terms that cover this part; without a part, no
+    /// terms. The cost is proportional to the terms of the part, not of the file.
     fn find_file(
         &self,
         hash: FileHash,
@@ -271,21 +281,22 @@ pub trait Index:
         part: Option<ByteRange>,
     ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
 
-    /// A file with this sha256: one for which it is verified and that this reader may see, or else one for which the
-    /// reader's own repository claims it. What others claim is not told.
+    /// A file with this sha256: verified and visible to this reader, or else claimed by the
+    /// reader's own repository. Claims of other repositories stay hidden.
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>>;
 
-    /// A visible and sound xorb that holds a chunk which clients may ask for, within a domain; its stay is promised until
-    /// `lease_until`. The whole is one transaction: a xorb that is mentioned cannot be on its way out.
+    /// A visible and sound xorb of this owner with a chunk that clients may query; it is leased
+    /// until `lease_until`. One transaction: a xorb in the response cannot be on its way to
+    /// deletion.
     fn find_dedup(
         &self,
         chunk: ChunkHash,
-        domain: Option<String>,
+        owner: Option<String>,
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 
-    /// Claims of a sha256 that nobody has verified, of files that have a length within `lens`, in the order in which they
-    /// were registered: the first ones, or those after this file.
+    /// Unverified claims of a sha256, of files with a length within `lens`, in the order of their
+    /// registration. `after` is the last file of the previous page.
     fn unverified_claims(
         &self,
         lens: Range<u64>,
@@ -293,7 +304,7 @@ pub trait Index:
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
 
-    /// Files that this reader may see, in the order of their hashes' bytes, from behind `after` on.
+    /// Files after `after` that this reader may see, in the order of their hashes' bytes.
     fn files_after(
         &self,
         reader: Reader,
@@ -301,18 +312,19 @@ pub trait Index:
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>>;
 
-    /// Xorbs that readers may see, likewise.
+    /// Visible xorbs after `after`, in the same order.
     fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>>;
 
-    /// Says what became of a claim: what the file has takes the place of all claims of its sha256, whoever has made them.
+    /// Settles a claim: the true sha256 of the file replaces all claims to it, of every repository.
     /// Returns whether there was an unverified one.
     fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Some files with everything that is known of them, in ascending order of their hashes from behind `after` on;
-    /// none at the end. For backups.
+    /// A page of files after `after` with all their metadata, ascending by hash; empty at the end.
+    /// For backups.
     fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>>;
 
-    /// Enters files, all or none, in place of what was known of the same ones. Every xorb of theirs must be visible,
-    /// else the error is of kind [`IndexErrorKind::Lost`]. For a new index that nobody else uses: nothing is proven.
+    /// Inserts files, all or none, and replaces existing rows of them. Every xorb of theirs must be
+    /// visible, else the error is of kind [`IndexErrorKind::Lost`]. For a new index without other
+    /// users: no proofs are checked.
     fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>>;
 }

@@ -1,4 +1,4 @@
-//! What the index is asked so that it can be made again without itself: what registrations do not say of themselves.
+//! What the store reads from the index to make it reproducible from records.
 
 use futures_util::future::BoxFuture;
 
@@ -6,44 +6,45 @@ use super::error::IndexError;
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
 
-/// Which store an index belongs to, and which of its records it has taken.
+/// The store of an index, and its position in the records of that store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreMark {
     /// The id of the store; `None` until it was written.
     pub id: Option<StoreId>,
-    /// The number of the last record that was taken: all before it were taken, too, or withdrawn, or are among `left`, or
-    /// tell of what was never acknowledged. `None` where none was taken.
+    /// The number of the last record that was taken; `None` if none was. Each earlier record was
+    /// taken or rolled back, is among `left`, or was never acknowledged.
     pub last_record: Option<u64>,
-    /// Numbers of records up to the last one that could not be taken, ascending.
+    /// Earlier records that could not be taken, ascending.
     pub left: Vec<u64>,
 }
 
 /// A part of [`Index`](super::Index).
-pub trait Recorded {
-    /// Those of these xorbs that readers may see and that somebody of this domain has uploaded, in no order.
-    fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
+pub trait RecordIndex {
+    /// Those of these xorbs that are visible and belong to this owner, in no order.
+    fn owned_xorbs(&self, hashes: Vec<XorbHash>, owner: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Those of these files that a repository has, in no order; whether all that it may claim of the sha256 is known, too.
+    /// Those of these files that a repository has, in no order. The flag says whether the
+    /// repository has claimed the sha256, or it is verified.
     fn claimed_files(
         &self,
         files: Vec<FileHash>,
         repo: String,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>>;
 
-    /// The repositories that have registered a file, ascending, and whether they have claimed the sha256 which is known of
-    /// it.
+    /// The repositories of a file, ascending. The flag says whether one has claimed the stored
+    /// sha256.
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>>;
 
-    /// The sha256 of a file that somebody has claimed and nobody has verified.
+    /// The unverified sha256 of a file.
     fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>>;
 
-    /// Which store this is the index of, and how far it has come with its records.
+    /// The store of this index, and its position in the records.
     fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>>;
 
-    /// Says which store this is the index of, and that it has taken the records up to this one. A number below what was said
-    /// before leaves that.
+    /// Sets the store of this index, and records that its records up to this one are taken. A lower
+    /// number than before is ignored.
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Adds records to those that could not be taken.
+    /// Adds records that could not be taken.
     fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 }

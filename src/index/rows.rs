@@ -1,4 +1,5 @@
-//! Rows to values. A row that does not parse is an [`Inconsistent`], never a panic and never a guess.
+//! Rows to values. A row that does not parse is an [`Inconsistent`], never a panic and never a
+//! guess.
 
 use super::error::Inconsistent;
 use super::{ChunkColumns, XorbPart, XorbRow, XorbState};
@@ -56,15 +57,15 @@ pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> R
     })
 }
 
-/// Parts of both columns, with the lengths that these have in all: of the layout from the entry before the first chunk on,
-/// if there is one.
+/// Parts of both columns, with the lengths of the whole columns. The layout begins one entry before
+/// the first chunk, if there is one.
 pub(super) fn part(
     xorb: XorbHash,
     start: u32,
     (layout, layout_len): (&[u8], i64),
     (hashes, hashes_len): (&[u8], i64),
 ) -> Result<XorbPart, Inconsistent> {
-    // As whole chunks: 8 bytes of layout and 32 of hash for each.
+    // Whole chunks: 8 bytes of layout and 32 of hash each.
     if layout_len <= 0 || layout_len % 8 != 0 || layout_len.checked_mul(4) != Some(hashes_len) {
         let reason = format!("{layout_len} bytes of layout and {hashes_len} of hashes");
         return Err(invalid("xorb_chunks", "hashes", &xorb, reason));

@@ -92,7 +92,7 @@ fn mixed<S: Read + Seek>(
             .rev()
             .find(|k| torn.metadata[..*k] == new.digest.0[..*k] && torn.metadata[*k..] == old.metadata.0[*k..]);
         match fresh {
-            Some(len) if len >= DIGEST_LEN / 2 => return Ok(Some(go_on(before, torn, new.digest))),
+            Some(len) if len >= DIGEST_LEN / 2 => return Ok(Some(take_new(before, torn, new.digest))),
             Some(_) => return Ok(Some(old.go_back(before, torn))),
             None => {}
         }
@@ -101,11 +101,11 @@ fn mixed<S: Read + Seek>(
 }
 
 /// Takes the new header: one write, each prefix of which leaves another mixture.
-fn go_on(before: &[Chunk], torn: &Chunk, digest: Digest) -> Settled {
-    let mended = Chunk { metadata: digest.0.to_vec(), ..torn.clone() };
-    let patches = vec![Patch { offset: mended.offset, bytes: mended.header() }];
+fn take_new(before: &[Chunk], torn: &Chunk, digest: Digest) -> Settled {
+    let repaired = Chunk { metadata: digest.0.to_vec(), ..torn.clone() };
+    let patches = vec![Patch { offset: repaired.offset, bytes: repaired.header() }];
     let mut chunks = before.to_vec();
-    chunks.push(mended);
+    chunks.push(repaired);
     Settled { chunks, digest: Some(digest), patches, torn: true }
 }
 
@@ -150,12 +150,12 @@ impl Old {
             let digest = (!before.is_empty()).then_some(digest);
             return Settled { chunks, digest, patches: Vec::new(), torn: true };
         }
-        let mended = Chunk { size: self.size, metadata: digest.0.to_vec(), ..torn.clone() };
-        let bytes = mended.header().into_iter().zip(torn.header()).zip(mended.offset..);
+        let repaired = Chunk { size: self.size, metadata: digest.0.to_vec(), ..torn.clone() };
+        let bytes = repaired.header().into_iter().zip(torn.header()).zip(repaired.offset..);
         let differing = bytes.filter(|((old, now), _)| old != now);
         let mut patches: Vec<_> = differing.map(|((old, _), offset)| Patch { offset, bytes: vec![old] }).collect();
         patches.reverse();
-        chunks.push(mended);
+        chunks.push(repaired);
         Settled { chunks, digest: Some(digest), patches, torn: true }
     }
 }

@@ -1,16 +1,16 @@
-//! Who may begin a transfer: so many at once, of so many bytes together, and no tenant more than its share while another
-//! one has less and wants more. Uploads, shards on their way in, and long responses on their way out are such transfers:
-//! how long they last is up to their clients.
+//! Admission of transfers: bounds their number and their bytes, and divides both between tenants.
+//! Uploads, incoming shards and long responses are such transfers: their clients decide how long
+//! they last.
 //!
-//! * Alone, a tenant gets everything but the last eighth. That is for who comes next, who would otherwise wait until a
-//!   transfer ends, and one may take hours.
-//! * Who finds everything taken and has less than its share gets the place of the slowest transfers of tenants that have
-//!   more than theirs. Transfers that will end soon at their rate are not cut.
-//! * Where there is nothing to cut, the refused tenant is remembered for a while. Until then a tenant with more than its
-//!   share gets no more, and what ends goes to those who have less.
+//! * Alone, a tenant gets everything but the last eighth. The reserve is for newcomers, which would
+//!   otherwise wait until a transfer ends, and one may take hours.
+//! * When everything is taken, a tenant below its share replaces the slowest transfers of tenants
+//!   above theirs. Transfers that will end soon at their rate are not cut.
+//! * Where no transfer can be cut, the refused tenant is remembered for a while. Until then a
+//!   tenant above its share gets no more, and freed slots go to tenants below theirs.
 //!
-//! A share is the limit by the number of tenants that have transfers or were refused one lately. Below eight slots there is
-//! no last eighth.
+//! A share is the limit divided by the number of tenants with transfers or a recent refusal. Below
+//! eight slots there is no reserve.
 
 mod transfer;
 
@@ -23,13 +23,14 @@ use tokio::time::Instant;
 pub use self::transfer::Transfer;
 use crate::runtime::fair::Tenant;
 
-/// How long a refused tenant is remembered: stock clients come back within 3, 9 and 27 seconds (spec 5.0).
+/// How long a refused tenant is remembered: stock clients try again within 3, 9 and 27 seconds
+/// (spec 5.0).
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// The part of everything that is kept for newcomers.
+/// The part of the limit that is reserved for newcomers, as a divisor.
 const RESERVE: u64 = 8;
 
-/// What may be under way at once.
+/// The limits of concurrent transfers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Transfers.
@@ -38,7 +39,7 @@ pub(super) struct Limits {
     pub(super) len: u64,
 }
 
-/// Why there is no room.
+/// Why a transfer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Everything is taken.
@@ -64,7 +65,7 @@ struct Table {
     swept: Option<Instant>,
 }
 
-/// What one transfer has.
+/// The share of one transfer.
 #[derive(Debug)]
 struct Held {
     tenant: Tenant,
@@ -81,11 +82,11 @@ struct Usage {
 #[derive(Debug, Default)]
 struct Entry {
     usage: Usage,
-    /// Until when it is remembered that it was refused.
+    /// Until when its refusal is remembered.
     wants_until: Option<Instant>,
 }
 
-/// A transfer that may go on; it ends when this is dropped.
+/// A transfer that may proceed; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Admitted {
     admission: Arc<Admission>,
@@ -108,7 +109,7 @@ impl Admission {
         self.table().total.len
     }
 
-    /// Lets a transfer of so many bytes begin, in place of slow ones where there is no room.
+    /// Admits a transfer of so many bytes, in place of slow ones where the limit is reached.
     pub(super) fn admit(self: &Arc<Self>, tenant: Tenant, len: u64) -> Result<Admitted, Refusal> {
         let now = Instant::now();
         let mut table = self.table();
@@ -121,14 +122,14 @@ impl Admission {
         let share = limit.over(sharer_count);
         let is_above = !mine.is_within(share);
         let is_contended = others().any(|(_, entry)| entry.wants(now) && entry.usage.with(1).is_within(share));
-        // A share if one more came.
+        // The share if one more tenant arrived.
         let is_modest = mine.is_within(limit.over(sharer_count + 1));
         let reserve = if limit.count < RESERVE { Usage::default() } else { limit.over(RESERVE) };
-        let kept = limit.minus(reserve);
+        let unreserved = limit.minus(reserve);
 
         let refusal = if !all.is_within(limit) {
             Some(if is_above && sharer_count > 1 { Refusal::AboveShare } else { Refusal::Full })
-        } else if (is_above && is_contended) || !(is_modest || all.is_within(kept)) {
+        } else if (is_above && is_contended) || !(is_modest || all.is_within(unreserved)) {
             Some(Refusal::AboveShare)
         } else {
             None
@@ -140,10 +141,10 @@ impl Admission {
                 }
             }
         }
-        let has_room = table.total.with(len).is_within(limit);
+        let fits = table.total.with(len).is_within(limit);
         let entry = table.tenants.entry(tenant).or_default();
         match refusal {
-            Some(Refusal::Full) if !has_room => {
+            Some(Refusal::Full) if !fits => {
                 entry.wants_until = Some(now + MEMORY);
                 Err(Refusal::Full)
             }
@@ -168,7 +169,7 @@ impl Admission {
 }
 
 impl Table {
-    /// Forgets those whose time is over, now and then: a table of refused strangers must not grow.
+    /// Removes expired entries from time to time: the table must not grow with refused tenants.
     fn sweep(&mut self, now: Instant) {
         if self.swept.is_none_or(|swept| now.duration_since(swept) > Duration::from_secs(1)) {
             self.tenants.retain(|_, entry| entry.is_there(now));
@@ -176,8 +177,8 @@ impl Table {
         }
     }
 
-    /// The slowest transfers of tenants that have more than this share, other than this tenant: as many as leave what there would
-    /// be within the limit, or none where even all of them would not do.
+    /// The slowest transfers of other tenants above this share: as many as bring the total within
+    /// the limit. None where all of them together are not enough.
     fn slowest(&self, tenant: Tenant, (mut all, limit): (Usage, Usage), share: Usage, now: Instant) -> Vec<u64> {
         let mut slow: Vec<_> = self
             .transfers
@@ -202,7 +203,7 @@ impl Table {
         if all.is_within(limit) { chosen } else { Vec::new() }
     }
 
-    /// Gives back what a transfer has, unless that was done.
+    /// Releases what a transfer holds, unless that was done.
     fn end(&mut self, number: u64, now: Instant) -> Option<Held> {
         let held = self.transfers.remove(&number)?;
         let ended = Usage { count: 1, len: held.len };
@@ -232,7 +233,7 @@ impl Entry {
 }
 
 impl Usage {
-    /// And one transfer more.
+    /// With one transfer more.
     const fn with(self, len: u64) -> Self {
         Self { count: self.count + 1, len: self.len.saturating_add(len) }
     }
@@ -251,14 +252,14 @@ impl Usage {
         self.count > limit.count || self.len > limit.len
     }
 
-    /// One transfer is always within: who has none gets one.
+    /// One transfer is always within: a tenant without any gets one.
     const fn is_within(self, limit: Self) -> bool {
         self.count <= 1 || (self.count <= limit.count && self.len <= limit.len)
     }
 }
 
 impl Admitted {
-    /// How far it is.
+    /// Its progress.
     pub(super) const fn transfer(&self) -> &Arc<Transfer> {
         &self.transfer
     }
@@ -268,7 +269,7 @@ impl Admitted {
         self.admission.table().transfers.get(&self.number).map_or(0, |held| held.len)
     }
 
-    /// Lets it count for so many bytes, where those are fewer.
+    /// Lowers the bytes that it counts for, where these are fewer.
     pub(super) fn shrink(&self, len: u64) {
         let mut table = self.admission.table();
         let Some(held) = table.transfers.get_mut(&self.number) else { return };

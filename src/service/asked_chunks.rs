@@ -1,14 +1,13 @@
-//! Which chunks deduplication knows, as a filter in memory.
+//! A filter in memory of the chunks that deduplication knows.
 //!
-//! Stock clients query the first chunk of every file, and of a new file the index has none: 20 000
-//! files are 20 000 queries. Most of the cost is the way to the thread of a connection and back. A
-//! chunk that is not in the filter is in no xorb that this process has registered, and the index is
-//! not queried.
+//! Stock clients query the first chunk of every file, and the index has none of a new file: 20 000
+//! files are 20 000 queries. Most of the cost is the way to a connection's thread and back. No xorb
+//! that this process registered has a chunk outside the filter, so the index is not queried.
 //!
-//! The filter answers when all chunks of the index were put into it; until then everything is asked. It never forgets: a
-//! chunk that was deleted, and one in a hundred others, cost a question as before. Chunks that another process adds are
-//! missing until the next start, so that a client uploads them once more. Compaction adds none: what a new xorb has was in
-//! the old ones.
+//! The filter is used once it holds all chunks of the index; until then each is queried. It never
+//! forgets: a deleted chunk, and one in a hundred others, cost a query as before. Chunks that
+//! another process adds are missing until the next start, so a client uploads them once more.
+//! Compaction adds none: the chunks of a new xorb were in the old ones.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,11 +21,11 @@ use crate::format::ChunkHash;
 /// Chunks that the filter is made for, at least: 1.2 MB.
 const MIN_CHUNK_COUNT: usize = 1_000_000;
 
-/// Share of unknown chunks that are asked for all the same, while there are as many as the filter is made for. With twice as
-/// many it is one in ten.
+/// Share of unknown chunks that are queried nevertheless, up to the size that the filter is made
+/// for. At twice that size it is one in ten.
 const FALSE_SHARE: f64 = 0.01;
 
-/// Chunks that are read with one question.
+/// Chunks that are read with one query.
 const PAGE_COUNT: u32 = if cfg!(test) { 2 } else { 10_000 };
 
 /// The filter.
@@ -39,13 +38,14 @@ pub(super) struct AskedChunks {
 impl AskedChunks {
     /// Whether no registration has this chunk, as far as is known.
     pub(super) fn lacks(&self, chunk: &ChunkHash) -> bool {
-        // Acquire: what was inserted before it was complete is seen.
+        // Acquire: chunks inserted before it was complete are seen.
         self.is_complete.load(Ordering::Acquire)
             && self.filter.get().is_some_and(|filter| !filter.contains(chunk.as_bytes()))
     }
 
-    /// Adds chunks, when the index has them or may have them, and before any client is told. A caller that finds no filter
-    /// has written them before it was made, so that [`Cas::load_asked_chunks`] reads them.
+    /// Adds chunks, when the index has them or may have them, and before the response to the
+    /// client. Without a filter there is nothing to do: the caller wrote the chunks before the
+    /// filter was made, so [`Cas::load_asked_chunks`] reads them.
     pub(super) fn insert<'c>(&self, chunks: impl IntoIterator<Item = &'c ChunkHash>) {
         let Some(filter) = self.filter.get() else { return };
         for chunk in chunks {
@@ -55,11 +55,12 @@ impl AskedChunks {
 }
 
 impl Cas {
-    /// Fills the filter from the index; from then on it answers. To be called once, beside requests.
+    /// Fills the filter from the index; from then on it is used. To be called once, beside
+    /// requests.
     ///
     /// # Errors
     ///
-    /// The index failed; then every chunk is asked for.
+    /// The index failed; then every chunk is queried.
     pub async fn load_asked_chunks(&self) -> Result<(), StoreError> {
         let count = usize::try_from(self.index.dedup_chunk_count().await?).unwrap_or(usize::MAX);
         let expected_count = count.saturating_mul(2).max(MIN_CHUNK_COUNT);

@@ -1,16 +1,19 @@
-//! Whether a file has the sha256 that its client says (spec 6.2, rule 11).
+//! Verifies the sha256 that a client states for a file (spec 6.2, rule 11).
 //!
-//! The file hash does not prove it, so the file is read: after its registration, by a task that reads one piece of a file
-//! after the other, so that requests hardly notice. Until then the claim is told only to the repository that made it, and
-//! refuses nothing that another repository claims. In the place of all of them comes what the file really has.
+//! The file hash does not prove it. So a task reads the file after its registration, one piece at a
+//! time, and requests hardly notice. Until then only the repository that made the claim sees it,
+//! and it refuses no claim of another repository. The digest of the file replaces all of these
+//! claims.
 //!
-//! Repositories take turns: in each, one of them has its oldest claims settled, or a part of a large file read. However
-//! much one of them claims, the others wait for a turn of it, not for all of it.
+//! Repositories are served round-robin. In each round one of them has its oldest claims settled, or
+//! a part of a large file read. However much one of them claims, the others wait for one round, not
+//! for all of it.
 //!
-//! Files that take long to read have a lane of their own, and do not hold up the others.
+//! Large files have a lane of their own, and do not hold up the others.
 //!
-//! A file that cannot be read settles nothing. It is tried again, after a pause that grows, and the others go on.
-//! Nothing here needs to survive a crash: a claim is unverified until its state says otherwise.
+//! A file that cannot be read settles nothing. It is tried again after a growing pause, and the
+//! others continue. None of this state needs to survive a crash: a claim is unverified until its
+//! row says otherwise.
 
 mod progress;
 mod small;
@@ -39,25 +42,27 @@ use crate::index::{Claim, ClaimState};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
-/// Claims that are listed at once. Small files among them are read together: of so many, some lie close to each other.
+/// Claims that are listed at once. Small files among them are read together: in so many, some are
+/// close to each other.
 const PAGE_COUNT: u32 = 4096;
 
-/// Bytes of the smallest file that counts as a giant: reading it takes a worker about half a minute.
-pub(super) const GIANT_LEN: u64 = 16 << 30;
+/// Bytes of the smallest large file: reading it takes a worker about half a minute.
+pub(super) const LARGE_LEN: u64 = 16 << 30;
 
-/// Raw bytes that are read in one turn of a repository: half a second of a worker.
-const TURN_LEN: u64 = if cfg!(test) { 64 << 10 } else { 256 << 20 };
+/// Raw bytes that are read in one round of a repository: half a second of a worker.
+const ROUND_LEN: u64 = if cfg!(test) { 64 << 10 } else { 256 << 20 };
 
-/// Repositories of which a file may be read in part at once; each takes memory for its terms. The others wait until one of
-/// these files is done.
+/// Repositories with a partly read file at once; each takes memory for its terms. The others wait
+/// until one of these files is done.
 const MAX_READING_COUNT: usize = 256;
 
-/// A file that is known by its sha256.
+/// A file that was found by its sha256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sha256File {
     /// Which file.
     pub file: FileHash,
-    /// Whether the file was read and has it. If not, the reader's own repository says so.
+    /// Whether the file was read and has this digest. If not, the reader's own repository claims
+    /// it.
     pub is_verified: bool,
 }
 
@@ -66,9 +71,9 @@ pub struct Sha256File {
 pub(super) struct Pauses {
     /// Of the index.
     pub(super) index: Duration,
-    /// The first one to read a file.
+    /// After the first failed read of a file.
     pub(super) first: Duration,
-    /// One of many to read the same file.
+    /// Between two of many failed reads of a file, at most.
     pub(super) longest: Duration,
 }
 
@@ -77,37 +82,37 @@ impl Pauses {
         Self { index: Duration::from_secs(10), first: Duration::from_secs(60), longest: Duration::from_secs(3600) };
 }
 
-/// That there are claims to be verified.
+/// Signals that there are claims to verify.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// Bytes of the smallest file that has to go on the lane of giants.
-    giant_len: u64,
+    /// Bytes of the smallest file of the lane of large files.
+    large_len: u64,
     common: Lane,
-    giants: Lane,
+    large: Lane,
 }
 
 impl Unsettled {
     /// None so far.
-    pub(super) fn new(giant_len: u64) -> Self {
-        Self { giant_len, common: Lane::default(), giants: Lane::default() }
+    pub(super) fn new(large_len: u64) -> Self {
+        Self { large_len, common: Lane::default(), large: Lane::default() }
     }
 
     /// There may be new claims.
-    pub(super) fn ring(&self) {
-        self.common.bell.notify_one();
-        self.giants.bell.notify_one();
+    pub(super) fn notify(&self) {
+        self.common.notify.notify_one();
+        self.large.notify.notify_one();
     }
 
     /// The lane of files of this length, or of more.
     fn lane(&self, least_len: u64) -> &Lane {
-        if least_len < self.giant_len { &self.common } else { &self.giants }
+        if least_len < self.large_len { &self.common } else { &self.large }
     }
 }
 
-/// Claims of which one is verified at a time.
+/// Claims that are verified one at a time.
 #[derive(Debug, Default)]
 struct Lane {
-    bell: Notify,
+    notify: Notify,
 }
 
 /// Why a file could not be read.
@@ -120,25 +125,25 @@ pub(super) enum CheckError {
 }
 
 impl Cas {
-    /// A file with this sha256: a verified one, or what the reader's own repository claims.
+    /// A file with this sha256: a verified one, or a claim of the reader's own repository.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn find_sha256(&self, claims: &Claims, sha256: Sha256) -> Result<Option<Sha256File>, StoreError> {
         let known = self.index.find_sha256(sha256, reader(claims)).await?;
         Ok(known.map(|known| Sha256File { file: known.file, is_verified: known.is_verified }))
     }
 
-    /// Verifies claims for ever: those that are there, and every one that is registered. To be dropped when the store
-    /// is to stop; nothing is lost by that.
+    /// Verifies claims for ever: the existing ones, and each that is registered. To be dropped when
+    /// the store stops; nothing is lost by that.
     pub async fn verify_claims(self) {
         self.verify_claims_with(Pauses::COMMON).await;
     }
 
     pub(super) async fn verify_claims_with(self, pauses: Pauses) {
-        let giant_len = self.unsettled.giant_len;
-        join(self.verify_lane(0..giant_len, pauses), self.verify_lane(giant_len..u64::MAX, pauses)).await;
+        let large_len = self.unsettled.large_len;
+        join(self.verify_lane(0..large_len, pauses), self.verify_lane(large_len..u64::MAX, pauses)).await;
     }
 
     async fn verify_lane(&self, lens: Range<u64>, pauses: Pauses) {
@@ -160,17 +165,17 @@ impl Cas {
             if has_read {
                 continue;
             }
-            let rung = lane.bell.notified();
+            let notified = lane.notify.notified();
             match unreadable.values().map(|file| file.next_try).min() {
-                None => rung.await,
-                Some(next_try) => drop(timeout_at(next_try, rung).await),
+                None => notified.await,
+                Some(next_try) => drop(timeout_at(next_try, notified).await),
             }
         }
     }
 
-    /// Gives each repository with claims a turn; where none of them had anything to read, goes through the claims that nobody
-    /// stands for, as a restored store has them. Files whose pause is not over are left out. Returns whether anything was read
-    /// in turns, so that there may be more.
+    /// Serves each repository with claims once. Where none of them had anything to read, settles
+    /// the claims without a claimant, as a restored store has them. Files in their pause are left
+    /// out. Returns whether any repository's file was read, so that there may be more.
     pub(super) async fn settle_some(
         &self,
         lens: &Range<u64>,
@@ -179,13 +184,13 @@ impl Cas {
     ) -> Result<bool, StoreError> {
         let (mut after, mut has_read) = (None, false);
         while let Some(repo) = self.index.next_claimant(lens.clone(), after).await? {
-            has_read |= self.take_turn(&repo, lens, progress, pauses).await?;
+            has_read |= self.settle_claims_of(&repo, lens, progress, pauses).await?;
             after = Some(repo);
         }
         if has_read {
             return Ok(true);
         }
-        // What was given up meanwhile.
+        // Files that were abandoned meanwhile.
         progress.reading.clear();
         let (mut after, mut listed) = (None, HashSet::new());
         loop {
@@ -198,29 +203,29 @@ impl Cas {
                 let is_paused = progress.is_paused(claim.file);
                 if !is_paused && self.index.readers_of(claim.file).await?.iter().all(|(_, has_claimed)| !has_claimed) {
                     let read = self.settle(*claim).await;
-                    progress.note(*claim, read.map(Read::Done), pauses);
+                    progress.record(*claim, read.map(Read::Done), pauses);
                 }
             }
             if after.is_none() {
-                // What is not listed any more was settled by another process, or is gone.
+                // A file that is not listed any more was settled by another process, or removed.
                 progress.unreadable.retain(|file, tried| listed.contains(file) || tried.next_try > Instant::now());
                 return Ok(false);
             }
         }
     }
 
-    /// One turn of a repository; whether anything was read in it.
-    async fn take_turn(
+    /// Serves one repository; returns whether anything was read.
+    async fn settle_claims_of(
         &self,
         repo: &str,
         lens: &Range<u64>,
         progress: &mut Progress,
         pauses: Pauses,
     ) -> Result<bool, StoreError> {
-        let (mut left, mut after, mut has_read) = (TURN_LEN, None, false);
+        let (mut left, mut after, mut has_read) = (ROUND_LEN, None, false);
         if let Some(reading) = progress.reading.remove(repo) {
             let claim = reading.claim;
-            left = self.read_in_turn(repo, reading, left, progress, pauses).await;
+            left = self.read_in_round(repo, reading, left, progress, pauses).await;
             (after, has_read) = (Some(claim.file), true);
         } else if progress.reading.len() >= MAX_READING_COUNT {
             return Ok(false);
@@ -236,7 +241,7 @@ impl Cas {
             for claim in rest {
                 if left > 0 && !progress.is_paused(claim.file) {
                     let reading = Reading::new(claim, Proof::Elsewhere);
-                    left = self.read_in_turn(repo, reading, left, progress, pauses).await;
+                    left = self.read_in_round(repo, reading, left, progress, pauses).await;
                     has_read = true;
                 }
             }
@@ -244,8 +249,8 @@ impl Cas {
         Ok(has_read)
     }
 
-    /// Reads on, and returns how many bytes are left of the turn.
-    async fn read_in_turn(
+    /// Reads on, and returns how many bytes are left of the round.
+    async fn read_in_round(
         &self,
         repo: &str,
         reading: Reading,
@@ -261,19 +266,20 @@ impl Cas {
                 0
             }
             read => {
-                progress.note(claim, read, pauses);
+                progress.record(claim, read, pauses);
                 // A file that is empty, or cannot be read, takes time, too.
-                rest.min(left.saturating_sub(TURN_LEN / 1024))
+                rest.min(left.saturating_sub(ROUND_LEN / 1024))
             }
         }
     }
 
-    /// Finds out now whether a claim is true, unless that takes too long: then it is the next one to be verified.
-    /// `None` where it is not known.
+    /// Verifies a claim now, unless that takes too long: then it is the next one to be verified.
+    /// `None` where the result is not known.
     pub(super) async fn settle_before(&self, claim: Claim, deadline: Instant) -> Option<ClaimState> {
         let settle = async {
-            // Of whoever claimed it first, and for whoever contradicts it: nobody in particular.
-            let _turn = self.walks.wait(Tenant::SERVER, 1).await;
+            // The work is for the first claimant and for the tenant that contradicts it, so it
+            // counts for neither.
+            let _permit = self.walks.wait(Tenant::SERVER, 1).await;
             self.settle(claim).await
         };
         match timeout_at(deadline, settle).await {
@@ -282,12 +288,13 @@ impl Cas {
                 tracing::debug!(file = %claim.file, error = %chain(&error), "cannot verify a claimed sha256 now");
                 None
             }
-            // It is settled in a turn of its repository.
+            // It is settled in a round of its repository.
             Err(_) => None,
         }
     }
 
-    /// Reads the file and says in the index what became of the claim. `None` where there is no such file any more.
+    /// Reads the file and records the result in the index. `None` where the file does not exist any
+    /// more.
     async fn settle(&self, claim: Claim) -> Result<Option<ClaimState>, CheckError> {
         let (mut reading, mut left) = (Reading::new(claim, Proof::Elsewhere), u64::MAX);
         loop {
@@ -298,7 +305,8 @@ impl Cas {
         }
     }
 
-    /// Reads on, so many bytes, which are counted down, and the rest of a term; at the end of the file, says in the index what became of the claim.
+    /// Reads so many bytes more, which are counted down, and the rest of a term. At the end of the
+    /// file, records the result in the index.
     async fn read_for(&self, mut reading: Reading, left: &mut u64) -> Result<Read, CheckError> {
         let Claim { file, sha256 } = reading.claim;
         loop {
@@ -317,13 +325,14 @@ impl Cas {
         }
         let actual = Sha256::from_digest(reading.hasher.finalize().into());
         if actual != sha256 && reading.proof == Proof::Elsewhere {
-            // A client has lied, or the store has lost something: what is said of either is proven first.
+            // A client has lied, or the store has lost data. Before either is reported, the chunks
+            // are proven.
             return Ok(Read::Part(Box::new(Reading::new(reading.claim, Proof::Chunks))));
         }
         let claim = reading.claim;
         let state = if actual == sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
         if !self.index.settle_claim(claim, state).await.map_err(|error| ReadError::Store(error.into()))? {
-            // Somebody else was faster, and has read the same bytes.
+            // Another process was faster, and has read the same bytes.
             return Ok(Read::Done(Some(state)));
         }
         if state == ClaimState::Verified {

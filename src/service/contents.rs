@@ -1,5 +1,5 @@
-//! A file of any size, gone through from its start to its end with a bounded part of it in memory: its terms some
-//! hundred at a time, and what the index says of the xorbs that these name.
+//! Walks through a file of any size with a bounded part of it in memory. Some hundred terms are
+//! read at a time, with the index rows of their xorbs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,36 +14,36 @@ use crate::format::shard::{FileInfo, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{IndexError, Reader, XorbContents, XorbPart};
 
-/// Xorbs that are in memory at once, for each walk: of 36 bytes per chunk, 36 KiB for a common one.
+/// Xorbs that are in memory at once, for each walk: 36 bytes per chunk, 36 KiB for a common one.
 const MAX_XORB_COUNT: usize = 64;
 
-/// Xorbs that are read with one question to the index. Those of a run are read with two at once: each is 41 KiB in a place of
-/// its own, so that a single question waits for the disk once for every one of them.
+/// Xorbs that are read with one query. Those of a run are read with two at once. Each is 41 KiB in
+/// a place of its own, so a single query waits for the disk once for each.
 const READ_XORB_COUNT: usize = 16;
 
 /// More chunks than a xorb has: all of them.
 const WHOLE: ChunkRange = ChunkRange::new(0, MAX_XORB_CHUNK_COUNT).expect("it is not empty");
 
-/// Such questions at once: half of the connections that read, since others read meanwhile.
+/// Such queries at once: half of the read connections, since other requests read meanwhile.
 const READ_COUNT: usize = 2;
 
-/// Terms that are taken at once, however few xorbs they name: a step of a worker.
+/// Terms of a run, however few xorbs they name: a step of a worker.
 const MAX_TERM_COUNT: usize = 4096;
 
-/// Files that are taken at once, however few terms they have: as many hashes of files as chunks of one.
+/// Files of a run, however few terms they have: as many file hashes as chunks of one.
 const MAX_FILE_COUNT: usize = 1024;
 
-/// Chunks of the terms that are taken at once: some 10 ms of hashing, after which others have their turn.
+/// Chunks of the terms of a run: some 10 ms of hashing, after which others run.
 const MAX_CHUNK_COUNT: u64 = 64 << 10;
 
-/// How far one has come with a file.
+/// The position in a file.
 #[derive(Debug)]
 pub(super) struct Walk {
     file: FileHash,
     reader: Reader,
     /// Byte of the file where the next term begins.
     next: u64,
-    /// Bytes of the file, once that is known.
+    /// Bytes of the file, once known.
     file_len: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Walk {
     }
 }
 
-/// What is known of some xorbs: of each the chunks of some terms, and those between them.
+/// Rows of some xorbs: for each of them the chunks of some terms, and those between them.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     parts: HashMap<XorbHash, XorbPart>,
@@ -69,12 +69,13 @@ pub(super) struct TermChunks<'c> {
 }
 
 impl Contents {
-    /// Whether the xorb is there.
+    /// Whether the xorb was found.
     pub(super) fn has(&self, xorb: &XorbHash) -> bool {
         self.parts.contains_key(xorb)
     }
 
-    /// The chunks of a term; `None` where the xorb is not there, or does not have them with the length that it says.
+    /// The chunks of a term; `None` where the xorb was not found, or does not have them with the
+    /// stated length.
     pub(super) fn chunks(&self, term: &Term) -> Option<TermChunks<'_>> {
         let part = self.parts.get(&term.xorb)?;
         let place = |chunk: u32| usize::try_from(chunk.checked_sub(part.start)?).ok();
@@ -91,14 +92,15 @@ fn range_of(part: &XorbPart) -> Option<ChunkRange> {
     ChunkRange::new(part.start, part.start.checked_add(count)?)
 }
 
-/// The fewest chunks in a row that have both in them.
+/// The shortest range of chunks that contains both.
 fn hull(a: ChunkRange, b: ChunkRange) -> ChunkRange {
     let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
     ChunkRange::new(start, end).expect("neither is empty")
 }
 
 impl Cas {
-    /// The next terms of a file; none at its end. The index has terms of a file together, so that each is read once.
+    /// The next terms of a file; none at its end. The index stores terms of a file together, so
+    /// that each is read once.
     pub(super) async fn next_terms(&self, walk: &mut Walk) -> Result<Vec<Term>, ReconstructError> {
         let (file, offset) = (walk.file, walk.next);
         // The empty file need not be registered.
@@ -116,8 +118,8 @@ impl Cas {
         Ok(row.terms)
     }
 
-    /// What these terms need of their xorbs, of which those that are not there are left out. What `before` has of them
-    /// is not read again if it is enough, and what else it has is let go.
+    /// The rows of xorbs that these terms need; missing xorbs are left out. Rows in `before` are
+    /// reused where they are enough, and dropped otherwise.
     pub(super) async fn contents(&self, before: Contents, terms: &[Term]) -> Result<Contents, StoreError> {
         let mut wanted: HashMap<XorbHash, ChunkRange> = HashMap::new();
         for term in terms {
@@ -127,8 +129,8 @@ impl Cas {
         let mut contents = before;
         contents.parts.retain(|xorb, part| {
             let (Some(range), Some(known)) = (wanted.get_mut(xorb), range_of(part)) else { return false };
-            // The second time all of it: small files lie in a xorb side by side, each behind what is known, and a row is
-            // read whole for any part of it.
+            // The second time the whole row is requested. Small files are adjacent in a xorb, each
+            // after the known part, and the index reads a whole row for any part.
             let is_enough = hull(*range, known) == known;
             if !is_enough {
                 *range = WHOLE;
@@ -141,7 +143,7 @@ impl Cas {
         Ok(contents)
     }
 
-    /// All chunks of these xorbs, of which those that are not there are left out.
+    /// All chunks of these xorbs; missing ones are left out.
     pub(super) async fn whole_contents(
         &self,
         xorbs: impl Iterator<Item = XorbHash>,
@@ -152,7 +154,7 @@ impl Cas {
     }
 }
 
-/// Asks for some at a time.
+/// Queries some at a time.
 async fn read<W: Clone, T, F: Future<Output = Result<Vec<T>, IndexError>>>(
     wanted: Vec<W>,
     ask: impl Fn(Vec<W>) -> F,
@@ -163,7 +165,7 @@ async fn read<W: Clone, T, F: Future<Output = Result<Vec<T>, IndexError>>>(
     Ok(loaded.into_iter().flatten().collect())
 }
 
-/// Cuts terms into runs, each of as many as may be taken at once.
+/// Cuts terms into runs, each within the limits.
 pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
     let mut rest = terms;
     std::iter::from_fn(move || {
@@ -173,13 +175,12 @@ pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
     })
 }
 
-/// How many of these files may be taken at once: those whose terms are one run together. None where the first one has
-/// more terms than that.
+/// How many of these files fit into one run. 0 where the first one has more terms than that.
 pub(super) fn file_count(files: &[FileInfo]) -> usize {
     let (mut xorbs, mut term_count, mut chunk_count) = (HashSet::new(), 0_usize, 0_u64);
     let fits = |file: &&FileInfo| {
         term_count = term_count.saturating_add(file.terms.len());
-        // Not counted further than it matters: a file may have a million of them.
+        // Counting stops where the result is known: a file may have a million of them.
         for term in file.terms.iter().take(MAX_TERM_COUNT) {
             xorbs.insert(term.xorb);
             chunk_count = chunk_count.saturating_add(term.chunks.count().into());
@@ -189,7 +190,7 @@ pub(super) fn file_count(files: &[FileInfo]) -> usize {
     files.iter().take(MAX_FILE_COUNT).take_while(fits).count()
 }
 
-/// How many of these terms may be taken at once; one at least, whatever it is.
+/// How many of these terms fit into one run; at least one, whatever its size.
 fn run_count(terms: &[Term]) -> usize {
     let (mut xorbs, mut chunk_count) = (HashSet::new(), 0_u64);
     let fits = |term: &&Term| {

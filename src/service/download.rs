@@ -1,7 +1,7 @@
-//! Downloads: ranges of a stored xorb, as it was uploaded or decoded.
+//! Downloads: ranges of a stored xorb, as uploaded or decoded.
 //!
-//! Stored bytes stream through in pieces of a few 100 KiB and are never held whole. A stream gives exactly the bytes
-//! asked for or ends in an error.
+//! Stored bytes stream through in pieces of a few 100 KiB and are never in memory as a whole. A
+//! stream gives exactly the requested bytes or ends in an error.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,19 +20,18 @@ use crate::format::{ByteRange, ChunkHash, XorbHash};
 use crate::index::{ChunkColumns, XorbRow};
 use crate::runtime::blocking::Pool;
 
-/// Raw bytes that one hop to the workers makes, about: a little input can be a lot of output, and it is not to pile up.
+/// Raw bytes of one hop to the workers, about: a small input may decode to much more.
 const RAW_PIECE_LEN: usize = 256 << 10;
 
-/// Stored bytes that are hashed in one hop to the workers, and raw bytes that these make at most, about. On a machine that does
-/// nothing else a hop wakes two threads, which cost a third of the time with one for each piece; and whoever uploads
-/// meanwhile waits for a few milliseconds.
+/// Stored bytes that are hashed in one hop to the workers, and the raw bytes of these at most,
+/// about. A hop wakes two threads, so one for each piece is expensive. Uploads wait for it.
 const HASHED_INPUT_LEN: usize = 1 << 20;
 const HASHED_RAW_LEN: usize = 4 << 20;
 
 /// Bytes of a xorb, in order.
 pub type ReadStream = BoxStream<'static, Result<Bytes, ReadError>>;
 
-/// In which form bytes are wanted; also what byte ranges count.
+/// The requested form of bytes; byte ranges count in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As uploaded: chunk headers and payloads.
@@ -41,12 +40,12 @@ pub enum Form {
     Raw,
 }
 
-/// Whether what is decoded is compared with the hashes of its chunks.
+/// Whether decoded chunks are compared with their hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// Chunks that are not those that were uploaded are an error.
+    /// Chunks other than the uploaded ones are an error.
     Chunks,
-    /// Whoever takes the bytes has another proof of them.
+    /// The caller has another proof of the bytes.
     Elsewhere,
 }
 
@@ -58,7 +57,7 @@ pub struct StoredXorb {
     pub(super) epoch: u64,
 }
 
-/// What is known of one chunk.
+/// The data of one chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkInfo {
     /// Where it is.
@@ -76,7 +75,7 @@ impl StoredXorb {
         self.row.hash
     }
 
-    /// CRC-64/NVME of the serialized bytes: what tells apart two serializations of one xorb.
+    /// CRC-64/NVME of the serialized bytes: differs between two serializations of one xorb.
     #[must_use]
     pub const fn crc64(&self) -> u64 {
         self.row.crc64
@@ -88,13 +87,13 @@ impl StoredXorb {
         self.row.is_damaged
     }
 
-    /// Whether its chunks were elsewhere at this time, in seconds since 1970, or may have been.
+    /// Whether its chunks had other offsets at this time, in seconds since 1970, or may have had.
     #[must_use]
     pub fn has_moved_since(&self, unix_secs: u64) -> bool {
         self.row.replaced_at.is_some_and(|replaced| replaced.as_secs() >= unix_secs)
     }
 
-    /// Where its chunks are.
+    /// The places of its chunks.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.row.layout
@@ -111,9 +110,10 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn find(&self, hash: XorbHash) -> Result<Option<Arc<StoredXorb>>, StoreError> {
-        // What was kept before something turned false is read once more, here, and not again with each read of its blob.
+        // A row from an earlier epoch is read once more, here, and not again with each read of its
+        // blob.
         if let Some(xorb) = self.xorbs.get(&hash).filter(|xorb| xorb.epoch == self.epoch.now()) {
             self.metrics.layout_hits.inc();
             return Ok(Some(xorb));
@@ -124,7 +124,8 @@ impl Cas {
         let xorb = Arc::new(StoredXorb { row, epoch });
         self.xorbs.insert(hash, Arc::clone(&xorb));
         if self.epoch.now() != epoch {
-            // It may have been replaced after it was read, and forgotten before it was kept.
+            // It may have been replaced after the row was read, and invalidated before it was
+            // cached.
             self.xorbs.invalidate(&hash);
         }
         Ok(Some(xorb))
@@ -134,7 +135,7 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// The index does not answer, or contradicts itself.
+    /// The index does not respond, or contradicts itself.
     pub async fn chunks(&self, hash: XorbHash) -> Result<Option<Vec<ChunkInfo>>, StoreError> {
         let Some(xorb) = self.find(hash).await? else { return Ok(None) };
         let Some(ChunkColumns { hashes, schemes }) = self.index.find_chunks(hash).await? else { return Ok(None) };
@@ -153,7 +154,7 @@ impl Cas {
                 let blob = self.open(xorb, bytes).await;
                 blob.map(|blob| blob.map_err(|error| ReadError::Store(error.into())).boxed())
             }
-            // Who gets raw bytes cannot tell that some of them are not those that were uploaded. We can.
+            // A reader of raw bytes cannot detect altered ones. The store can.
             Form::Raw => {
                 let decoding = self.decoding(xorb, bytes, Proof::Chunks).await;
                 decoding.map(|decoding| decoding.stream(self.verify_pool.clone()))
@@ -162,7 +163,7 @@ impl Cas {
         self.reporting(xorb.hash(), opened)
     }
 
-    /// Streams raw bytes of a xorb whose digest the caller compares with one that it knows. The range must lie within it.
+    /// Streams raw bytes of a xorb, for a caller that checks their digest. The range is within it.
     ///
     /// # Errors
     ///
@@ -172,7 +173,8 @@ impl Cas {
         self.reporting(xorb.hash(), decoding.map(|decoding| decoding.stream(self.verify_pool.clone())))
     }
 
-    /// Streams raw bytes of a xorb, whose chunks from `first_chunk` on have these hashes. The range must lie within them.
+    /// Streams raw bytes of a xorb, whose chunks from `first_chunk` on have these hashes. The range
+    /// must lie within them.
     ///
     /// # Errors
     ///
@@ -192,7 +194,7 @@ impl Cas {
         self.reporting(xorb.hash(), opened.await)
     }
 
-    /// Reports what a read finds wrong with its xorb.
+    /// Reports xorbs whose reads fail.
     fn reporting(&self, hash: XorbHash, opened: Result<ReadStream, ReadError>) -> Result<ReadStream, ReadError> {
         let suspects = Arc::clone(&self.suspects);
         let stream = opened.inspect_err(|error| suspects.report(hash, error))?;
@@ -203,7 +205,8 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// As with [`read`](Self::read). Without a proof of its chunks a damaged blob may as well make another digest.
+    /// As with [`read`](Self::read). Without a proof of its chunks a damaged blob may as well make
+    /// another digest.
     pub(super) async fn hash_raw<H: Digest + Send + 'static>(
         &self,
         xorb: &StoredXorb,
@@ -215,7 +218,7 @@ impl Cas {
             let decoding = self.decoding(xorb, bytes, proof).await?;
             decoding.hash(&self.verify_pool, hasher).await
         };
-        // A decoder and two hashers are not to lie in every future that waits for this.
+        // Boxed, so that a decoder and two hashers do not lie in every future that waits for this.
         Box::pin(hashed).await.inspect_err(|error| self.suspects.report(xorb.hash(), error))
     }
 
@@ -250,7 +253,7 @@ impl Cas {
             return Err(ReadError::Quarantined { hash });
         }
         let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
-        // After it was opened: what replaces it from now on is another file.
+        // After the blob was opened: a later replacement is another file.
         self.check_current(xorb).await?;
         match blob {
             Some(blob) => Ok(blob),
@@ -258,7 +261,7 @@ impl Cas {
         }
     }
 
-    /// Tells what was deleted since its layout came into memory, maybe by another process, from what is missing.
+    /// Distinguishes a missing blob from a xorb that was deleted since its layout was cached.
     async fn missing(&self, hash: XorbHash) -> ReadError {
         self.xorbs.invalidate(&hash);
         match self.index.find_xorb(hash).await {
@@ -273,16 +276,16 @@ impl Cas {
 struct Decoding {
     hash: XorbHash,
     first_chunk: u32,
-    /// What the chunks must be, from the first one on; `None` where that is proven elsewhere.
+    /// The expected hashes, from the first chunk on; `None` where the caller has another proof.
     chunk_hashes: Option<Vec<ChunkHash>>,
     blob: BlobStream,
     /// Stored bytes that were read and not yet decoded.
     input: Bytes,
     splitter: Splitter,
     decoder: Decoder,
-    /// Raw bytes of the first chunks that were not asked for.
+    /// Raw bytes of the first chunks that were not requested.
     skip: u64,
-    /// Raw bytes that are still to be given.
+    /// Raw bytes that are still to be returned.
     left: u64,
 }
 
@@ -297,8 +300,8 @@ impl Decoding {
         try_unfold((self, pool), |(mut decoding, pool)| async move {
             while decoding.left > 0 {
                 if decoding.input.is_empty() {
-                    // The layout says that the chunks of these bytes make up what is asked for. If they do not, the
-                    // blob ends first, and says so.
+                    // By the layout, the chunks of these bytes make up the requested range. If they
+                    // do not, the blob ends first.
                     let piece = decoding.blob.try_next().await.map_err(StoreError::from)?;
                     decoding.input = piece.ok_or(ReadError::Missing { hash: decoding.hash })?;
                 }
@@ -314,7 +317,7 @@ impl Decoding {
         .boxed()
     }
 
-    /// Hashes everything that is asked for.
+    /// Hashes everything that was requested.
     async fn hash<H: Digest + Send + 'static>(mut self, pool: &Pool, mut hasher: H) -> Result<H, ReadError> {
         let mut pieces = VecDeque::new();
         while self.left > 0 {
@@ -341,7 +344,7 @@ impl Decoding {
         Ok(hasher)
     }
 
-    /// Hashes what is there, or as much as is done at once. Blocks.
+    /// Hashes the pieces, or as much as one hop may take. Blocks.
     fn hash_pieces(&mut self, pieces: &mut VecDeque<Bytes>, hasher: &mut impl Digest) -> Result<(), ReadError> {
         let mut len = 0;
         while len < HASHED_RAW_LEN && self.left > 0 {
@@ -354,15 +357,15 @@ impl Decoding {
         Ok(())
     }
 
-    /// Decodes frames of the input until there is a good piece of output or no whole frame left. Blocks.
+    /// Decodes frames until the output is long enough or no whole frame is left. Blocks.
     fn next_piece(&mut self) -> Result<Bytes, ReadError> {
         let mut output = Vec::new();
         self.decode(RAW_PIECE_LEN, |raw| output.extend_from_slice(raw))?;
         Ok(output.into())
     }
 
-    /// Decodes frames of the input and gives away what is asked for of them, until that is enough or no whole frame is left;
-    /// returns how many bytes were given. Blocks.
+    /// Decodes frames and passes on the requested bytes, until enough or no whole frame is left.
+    /// Returns how many bytes were passed. Blocks.
     fn decode(&mut self, enough: usize, mut give: impl FnMut(&[u8])) -> Result<usize, ReadError> {
         let damaged = |source| ReadError::Damaged { hash: self.hash, source };
         let (mut rest, mut given) = (&self.input[..], 0);

@@ -1,4 +1,4 @@
-//! What callers branch on, one enum per verb.
+//! Errors that callers branch on, one enum per verb.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
 
-/// Why an upload was refused. Nothing of it is visible then.
+/// Why an upload was refused. None of it is visible then.
 #[derive(Debug, Error)]
 pub enum UploadError {
     /// Too many uploads are under way.
@@ -21,7 +21,7 @@ pub enum UploadError {
         /// When to try again.
         retry_after: Duration,
     },
-    /// Whoever sends has its share of uploads under way, and others want theirs.
+    /// The tenant has its share of uploads in flight, and other tenants wait.
     #[error("the tenant has its share of uploads in flight")]
     AboveShare {
         /// When to try again.
@@ -33,7 +33,7 @@ pub enum UploadError {
         /// Bytes that it takes.
         limit: u64,
     },
-    /// The bytes are no xorb.
+    /// The bytes are not a xorb.
     #[error(transparent)]
     Invalid(#[from] XorbError),
     /// The bytes are a xorb, but another one.
@@ -44,7 +44,7 @@ pub enum UploadError {
         /// The hash of the bytes.
         actual: XorbHash,
     },
-    /// The bytes are the xorb, but not those that the grant is for.
+    /// The bytes are the xorb, but not in the serialization of the grant.
     #[error("the grant is for {len} bytes with another checksum, or for another number of bytes")]
     NotAsGranted {
         /// Bytes that it is for.
@@ -53,16 +53,16 @@ pub enum UploadError {
     /// The bytes of this grant have been received before.
     #[error("the grant has been used")]
     GrantSpent,
-    /// There are no bytes to commit: none were sent under this grant, or they have been forgotten.
+    /// There are no bytes to commit: none were sent under this grant, or they have expired.
     #[error("no bytes were received for this grant")]
     NothingSent,
-    /// The connection ended, or the request did, before the body was over.
+    /// The connection or the request ended before the body did.
     #[error("the body ended early")]
     Aborted(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The client stopped sending, or sends too slowly.
     #[error("the body makes no progress")]
     Stalled,
-    /// Others wait for what this body takes, its tenant has more than its share, and it is the slowest.
+    /// Other tenants wait, this tenant is above its share, and this body is its slowest.
     #[error("the body is the slowest while other tenants wait")]
     TooSlow,
     /// This xorb is being deleted at the moment.
@@ -71,7 +71,8 @@ pub enum UploadError {
         /// When to try again.
         retry_after: Duration,
     },
-    /// The xorb was there when this upload began, so nothing was written, and its blob was found damaged meanwhile.
+    /// The xorb was stored when this upload began, so nothing was written. Its blob was found
+    /// damaged meanwhile.
     #[error("the stored xorb is damaged")]
     FoundDamaged {
         /// When to try again.
@@ -85,13 +86,13 @@ pub enum UploadError {
 /// Why stored bytes could not be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The index has a xorb whose blob is not there.
+    /// The index has a xorb whose blob is missing.
     #[error("xorb {hash} is in the index, but its blob is missing")]
     Missing {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// It was deleted while the reader was on the way to it.
+    /// It was deleted after the reader had looked it up.
     #[error("xorb {hash} no longer exists")]
     Deleted {
         /// Which xorb.
@@ -102,11 +103,11 @@ pub enum ReadError {
     Damaged {
         /// Which xorb.
         hash: XorbHash,
-        /// What is wrong with them.
+        /// The fault.
         #[source]
         source: XorbError,
     },
-    /// The stored bytes decode to something else than what was uploaded.
+    /// The stored bytes decode to something else than the uploaded ones.
     #[error("chunk {chunk} of xorb {hash} is not what was uploaded: the blob is damaged")]
     Altered {
         /// Which xorb.
@@ -120,19 +121,19 @@ pub enum ReadError {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The blob was replaced by another serialization just now, or is gone; ask again.
+    /// The blob was replaced by another serialization or deleted just now; try again.
     #[error("the blob of xorb {hash} was replaced")]
     Replaced {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The file was removed while it was read.
+    /// The file was removed during the read.
     #[error("file {file} no longer exists")]
     Removed {
         /// Which file.
         file: FileHash,
     },
-    /// What the index says of a file contradicts itself.
+    /// The rows of a file contradict each other.
     #[error("file {file} cannot be read")]
     Inconsistent {
         /// Which file.
@@ -155,38 +156,38 @@ pub enum StoreError {
     /// Of the index.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// Of nothing: there is too much to do.
+    /// No part failed: the load is too high.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// There is room, but less than is to be kept free.
+    /// Less space is free than the operator reserves.
     #[error("{free_len} bytes are free, min_free_space is {min_free_len}")]
     LowSpace {
         /// Bytes that are free.
         free_len: u64,
-        /// Bytes to keep free.
+        /// The reserve in bytes.
         min_free_len: u64,
     },
 }
 
-/// What to tell a client about a failure of the store.
+/// The kind of a failure of the store, as clients are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreErrorKind {
-    /// There is no room.
+    /// There is no space.
     NoSpace,
     /// Trying again may help.
     Unavailable,
-    /// There is too much to do, but not for this one; trying again helps.
+    /// The load is too high, and this tenant is not above its share; trying again helps.
     Overloaded,
-    /// This one wants more than its share; trying again helps.
+    /// The tenant is above its share; trying again helps.
     AboveShare,
-    /// The machine cannot do it for now.
+    /// The machine cannot serve it for now.
     Outage(Outage),
     /// Something is broken.
     Broken,
 }
 
 impl StoreError {
-    /// What to tell a client.
+    /// The kind for the client.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         match self {

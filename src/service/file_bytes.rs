@@ -1,7 +1,8 @@
-//! The bytes of a file, for clients that know nothing of chunks.
+//! The bytes of a file, for clients without knowledge of chunks.
 //!
-//! A file is read window by window: the next terms of its plan, each run of chunks decoded and proven as
-//! [`Form::Raw`](super::Form::Raw) does it. Memory is bounded by one window and one piece, whatever the file's length.
+//! A file is read window by window: the next terms of its plan, each run of chunks decoded and
+//! proven as for [`Form::Raw`](super::Form::Raw). One window and one piece bound the memory,
+//! whatever the file's length.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -22,7 +23,7 @@ use crate::index::Reader;
 /// Chunks of a window, at most, unless its first term has more: 300 KiB of hashes and lengths.
 const MAX_CHUNK_COUNT: u64 = 8192;
 
-/// Xorbs of a window, at most: as many as the index reads with one question.
+/// Xorbs of a window, at most: as many as the index reads with one query.
 const MAX_XORB_COUNT: usize = 16;
 
 /// A file that one reader may read.
@@ -36,11 +37,11 @@ pub struct RegisteredFile {
 }
 
 impl Cas {
-    /// The file, if the holder of these claims may read it. The empty file is always there.
+    /// The file, if the holder of these claims may read it. The empty file always exists.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn find_file(&self, claims: &Claims, file: FileHash) -> Result<Option<RegisteredFile>, StoreError> {
         let empty = (file == FileHash::EMPTY).then_some(0);
         let len = self.file_len(claims, file).await?.or(empty);
@@ -75,13 +76,13 @@ impl Cas {
 struct Reading {
     cas: Cas,
     file: RegisteredFile,
-    /// Byte of the file that is to be given next.
+    /// The next byte of the file to return.
     next: u64,
-    /// Byte of the file behind the last one that is to be given.
+    /// The byte of the file after the last one to return.
     end: u64,
     /// Terms of the window, from the one that has `next` on.
     terms: VecDeque<FileTerm>,
-    /// What is known of the window's xorbs.
+    /// Rows of the window's xorbs.
     contents: Contents,
     /// The run of chunks that is being read.
     run: Option<ReadStream>,
@@ -107,8 +108,8 @@ impl Reading {
     async fn open_run(&mut self) -> Result<ReadStream, ReadError> {
         if !self.terms.is_empty() {
             match self.open_terms().await {
-                // A slow client may be many minutes behind the plan: collection has moved the chunks since, or an upload
-                // has healed the xorb. What the index says now is true.
+                // A slow client may be many minutes behind the plan. Compaction may have moved the
+                // chunks since, or an upload healed the xorb. The index is right.
                 Err(ReadError::Deleted { .. } | ReadError::Replaced { .. }) => {}
                 opened => return opened,
             }
@@ -117,7 +118,7 @@ impl Reading {
         self.open_terms().await
     }
 
-    /// Asks the index for the terms from the next byte on.
+    /// Queries the index for the terms from the next byte on.
     async fn load_window(&mut self) -> Result<(), ReadError> {
         let (file, next) = (self.file.hash, self.next);
         let inconsistent = |source| ReadError::Inconsistent { file, source };
@@ -160,7 +161,7 @@ impl Reading {
         self.cas.read_proven(&stored, bytes, (chunks.start(), known.hashes)).await
     }
 
-    /// The bytes of a run that are wanted, in the raw xorb.
+    /// The requested bytes of a run, in the raw xorb.
     fn bytes_of(&self, run: &FileTerm, stored: &StoredXorb) -> Option<ByteRange> {
         let raw = stored.layout().raw_range(run.chunks).filter(|raw| raw.byte_len() == run.place.byte_len())?;
         let in_xorb = |offset: u64| raw.start().checked_add(offset.checked_sub(run.place.start())?);
@@ -180,7 +181,7 @@ fn window(terms: &[FileTerm]) -> &[FileTerm] {
     terms.get(..count).unwrap_or_default()
 }
 
-/// Two terms as one, where the second one goes on with the next chunk of the same xorb.
+/// Two terms as one, where the second continues with the next chunk of the same xorb.
 fn joined(first: &FileTerm, second: &FileTerm) -> Option<FileTerm> {
     let follows = first.xorb == second.xorb
         && first.chunks.end() == second.chunks.start()

@@ -1,8 +1,8 @@
-//! Locks of files: whoever changes what is known of a file holds its lock.
+//! Locks of files, held for every change of a file's rows or records.
 //!
-//! One lock for each file, which exists while it is held: a registration of 300 000 files keeps nobody
-//! from other files. Locks of several files are taken in ascending order, so that no two callers wait
-//! for each other, and each lock is given in the order in which it was asked for.
+//! Each file has a lock of its own, which exists while it is held: a registration of 300 000 files
+//! does not block other files. Locks of several files are taken in ascending order, which excludes
+//! deadlocks. Each lock is granted in the order of requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tokio::task::coop::consume_budget;
 
 use crate::format::FileHash;
 
-/// Locks that are taken or given back at once, while others wait.
+/// Locks that are taken or released at once, while others wait.
 const PORTION_COUNT: usize = 1024;
 
 /// The locks of all files. Cloning it is cheap and gives the same locks.
@@ -21,11 +21,10 @@ pub(super) struct FileLocks {
     held: Arc<Mutex<Held>>,
 }
 
-/// The locks that are held, each with those who wait for it. Nothing is allocated for a lock that
-/// nobody waits for.
+/// The held locks, each with its waiters. A lock without a waiter allocates nothing.
 type Held = HashMap<FileHash, VecDeque<oneshot::Sender<FileLock>>>;
 
-/// The locks of some files. They are given back when this is dropped.
+/// The locks of some files, released when this is dropped.
 #[derive(Debug)]
 pub(super) struct FileLock {
     held: Arc<Mutex<Held>>,
@@ -42,7 +41,7 @@ impl FileLocks {
         for some in files.chunks(PORTION_COUNT) {
             let mut rest = some.iter().copied().map(FileHash::from_bytes);
             while let Some(waiting) = self.take_free(&mut rest, &mut lock) {
-                // An error is impossible: a lock that is given back goes to the next one who waits.
+                // An error is impossible: a released lock goes to its next waiter.
                 if let Ok(mut given) = waiting.await {
                     lock.files.append(&mut given.files);
                 }
@@ -52,7 +51,7 @@ impl FileLocks {
         lock
     }
 
-    /// Takes the locks of these files up to the first one that is held, and waits for that one in line.
+    /// Takes the locks of these files up to the first one that is held, and queues for that one.
     fn take_free(
         &self,
         files: &mut impl Iterator<Item = FileHash>,
@@ -60,9 +59,9 @@ impl FileLocks {
     ) -> Option<oneshot::Receiver<FileLock>> {
         let mut held = locked(&self.held);
         for file in files {
-            if let Some(line) = held.get_mut(&file) {
+            if let Some(queue) = held.get_mut(&file) {
                 let (give, waiting) = oneshot::channel();
-                line.push_back(give);
+                queue.push_back(give);
                 return Some(waiting);
             }
             held.insert(file, VecDeque::new());
@@ -85,9 +84,9 @@ impl FileLock {
         let mut refused = Vec::new();
         let mut held = locked(&self.held);
         for file in files.iter().copied() {
-            // Who does not wait any more refuses it.
-            let given = held.get_mut(&file).is_some_and(|line| {
-                std::iter::from_fn(|| line.pop_front()).any(|give| {
+            // A cancelled waiter refuses it.
+            let given = held.get_mut(&file).is_some_and(|queue| {
+                std::iter::from_fn(|| queue.pop_front()).any(|give| {
                     let lock = Self { held: Arc::clone(&self.held), files: vec![file] };
                     give.send(lock).map_err(|lock| refused.push(lock)).is_ok()
                 })
@@ -98,14 +97,14 @@ impl FileLock {
         }
         drop(held);
         for mut lock in refused {
-            // It was passed on, or the lock is gone.
+            // It was passed on, or the lock no longer exists.
             lock.files.clear();
         }
     }
 }
 
 fn locked(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
-    // No code that could panic runs under it.
+    // No code under this lock can panic.
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -127,7 +126,7 @@ mod tests {
     async fn held_file_lock_is_waited_for_and_others_are_free() {
         let locks = FileLocks::default();
         let first = locks.lock(files(&[3, 1, 2, 1])).await;
-        let other = locks.lock(files(&[0, 4])).now_or_never().expect("nobody has these");
+        let other = locks.lock(files(&[0, 4])).now_or_never().expect("these locks are free");
         let mut second = Box::pin(locks.lock(files(&[2, 5])));
         let mut third = Box::pin(locks.lock(files(&[2])));
         assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
@@ -151,7 +150,7 @@ mod tests {
         }
         drop(left);
         drop(first);
-        // It was given the lock, and goes without having looked.
+        // It was given the lock, and is dropped without a poll.
         drop(given);
         drop(last.now_or_never().expect("the lock has come to it"));
         assert!(locked(&locks.held).is_empty());

@@ -1,4 +1,4 @@
-//! Reading files: what to fetch for a range, and what deduplication may tell.
+//! Reading files: the plan of a range, and dedup responses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,62 +9,63 @@ use tokio::task::coop::consume_budget;
 
 use super::Cas;
 use super::access::{Claims, RepoScope};
-use super::answers::AnswerRoom;
 use super::download::StoredXorb;
 use super::error::StoreError;
 use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, place_terms, select};
-use super::register::walls;
+use super::register::dedup_scope;
+use super::response_budget::ResponseBudget;
 use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
 use crate::format::xorb::ChunkPlace;
 use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
 use crate::index::{FileRow, Reader, XorbContents};
 use crate::runtime::clock::Timestamp;
 
-/// How long clients may use an answer to a chunk query, and how long its xorb stays because of it: the three weeks for
-/// which stock clients keep what they know (spec 7.5).
+/// How long clients may use a dedup response, and how long its xorb stays because of it. Stock
+/// clients store such shards for three weeks (spec 7.5).
 const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 
-/// A longer range comes without the lengths of its chunks (spec 5.1).
+/// A longer range is returned without the lengths of its chunks (spec 5.1).
 const MAX_DETAILED_LEN: u64 = 1 << 30;
 
-/// Neither do more chunks than that: a GiB of chunks of the least common length has 131 072, but one of single bytes would
-/// have a thousand million.
+/// So are more chunks: a GiB of the shortest common chunks has 131 072, but one of single bytes
+/// would have 10⁹.
 const MAX_DETAILED_COUNT: u64 = 256 << 10;
 
-/// Terms of all files of a batch, at most: they are planned in memory, with their answer at some KiB each. One file of 100 GiB has
-/// some thousand; what is larger is asked for by itself, in ranges.
+/// Terms of all files of a batch, at most: they are planned in memory, and a response takes some
+/// KiB for each. One file of 100 GiB has some thousand; clients request larger ones alone, in
+/// ranges.
 const MAX_BATCH_TERM_COUNT: usize = 100_000;
 
-/// Xorbs whose layouts are in memory at once, for each plan: 8 MiB of common ones, and up to 64 where chunks are small. What
-/// stock clients ask for at once is 256 MB of a file, of some ten xorbs.
+/// Xorbs whose layouts are in memory at once, for each plan: 8 MiB of common ones, and up to 64
+/// where chunks are small. Stock clients request 256 MB of a file at once, in some ten xorbs.
 pub(super) const PLANNED_XORB_COUNT: usize = 1024;
 
 /// Every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
-/// What to fetch for a range of a file.
+/// The plan of a range of a file.
 #[derive(Debug)]
 pub struct Reconstruction {
     /// Bytes of the file.
     pub file_len: u64,
-    /// The terms and where their chunks are.
+    /// The terms and the places of their chunks.
     pub plan: Plan,
-    /// For each term the raw lengths of its chunks, if they were asked for.
+    /// For each term the raw lengths of its chunks, if they were requested.
     pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
-    /// For the plan, and for a text of it while that is made.
-    pub room: AnswerRoom,
+    /// Covers the plan, and its text while that is made.
+    pub budget: ResponseBudget,
 }
 
-/// What to fetch for several whole files.
+/// The plan of several whole files.
 #[derive(Debug)]
 pub struct BatchReconstruction {
-    /// The terms and where their chunks are.
+    /// The terms and the places of their chunks.
     pub plan: BatchPlan,
-    /// As of a single file.
-    pub room: AnswerRoom,
+    /// As for a single file.
+    pub budget: ResponseBudget,
 }
 
-/// How much of a reconstruction is wanted.
+/// The requested detail of a reconstruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// The terms.
@@ -76,10 +77,11 @@ pub enum Detail {
 /// Why there is no reconstruction.
 #[derive(Debug, Error)]
 pub enum ReconstructError {
-    /// There is no such file, or it is none of this reader's business; which of them is not told.
+    /// There is no such file, or this reader may not see it. Both are deliberately
+    /// indistinguishable.
     #[error("file not found")]
     NotFound,
-    /// The range begins behind the end of the file.
+    /// The range begins after the end of the file.
     #[error("the range begins after the end of the file, which has {file_len} bytes")]
     PastEnd {
         /// Bytes of the file.
@@ -91,7 +93,7 @@ pub enum ReconstructError {
         /// Which xorb.
         xorb: XorbHash,
     },
-    /// The files of a query are made of too much to be planned at once.
+    /// The files of a query have too many terms to be planned at once.
     #[error("the files have more than {limit} terms together")]
     BatchTooLarge {
         /// Terms that they may have.
@@ -116,12 +118,13 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn file_len(&self, claims: &Claims, file: FileHash) -> Result<Option<u64>, StoreError> {
         Ok(self.index.find_file(file, reader(claims), None).await?.map(|row| row.raw_len))
     }
 
-    /// What to fetch for a range of a file, or for all of it. Costs as much as there are terms around the range.
+    /// The plan of a range of a file, or of all of it. The cost grows with the terms around the
+    /// range.
     ///
     /// # Errors
     ///
@@ -135,26 +138,26 @@ impl Cas {
     ) -> Result<Reconstruction, ReconstructError> {
         let row = self.file_row(claims, file, range.or(WHOLE)).await?;
         let (file_len, term_count) = (row.raw_len, row.terms.len());
-        let room = self.plan_room(term_count).await?;
+        let budget = self.plan_budget(term_count).await?;
         let find = move || {
             let terms = place(&row)?;
             let selection = select(&terms, file_len, range).map_err(|error| plan_error(file, error))?;
             let is_short = selection.wanted().map_or(0, ByteRange::byte_len) <= MAX_DETAILED_LEN;
             let chunk_limit = (detail == Detail::Chunks && is_short).then_some(MAX_DETAILED_COUNT);
-            Ok::<_, ReconstructError>((Planner::new(&[selection], PLANNED_XORB_COUNT, chunk_limit), room))
+            Ok::<_, ReconstructError>((Planner::new(&[selection], PLANNED_XORB_COUNT, chunk_limit), budget))
         };
         let found = self.compute(term_count, find).await?;
-        let (planned, room) = self.plan(file, found).await?;
+        let (planned, budget) = self.plan(file, found).await?;
         let Planned { plan: BatchPlan { files, xorbs }, chunk_raw_lens } = planned;
         let file = files.into_iter().next().expect("there is a plan for each file");
-        Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens, room })
+        Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens, budget })
     }
 
-    /// What to fetch for several whole files.
+    /// The plan of several whole files.
     ///
     /// # Errors
     ///
-    /// See [`ReconstructError`]; one file that is not there is enough.
+    /// See [`ReconstructError`]; one missing file is enough.
     pub async fn reconstruct_all(
         &self,
         claims: &Claims,
@@ -169,7 +172,7 @@ impl Cas {
             }
             rows.push(row);
         }
-        let room = self.plan_room(term_count).await?;
+        let budget = self.plan_budget(term_count).await?;
         let first = files.first().copied().unwrap_or(FileHash::EMPTY);
         let find = move || {
             let terms = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
@@ -178,41 +181,42 @@ impl Cas {
             };
             let selections = rows.iter().zip(terms.iter().map(Vec::as_slice)).map(select);
             let selections = selections.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, ReconstructError>((Planner::new(&selections, PLANNED_XORB_COUNT, None), room))
+            Ok::<_, ReconstructError>((Planner::new(&selections, PLANNED_XORB_COUNT, None), budget))
         };
         let found = self.compute(term_count, find).await?;
-        let (planned, room) = self.plan(first, found).await?;
-        Ok(BatchReconstruction { plan: planned.plan, room })
+        let (planned, budget) = self.plan(first, found).await?;
+        Ok(BatchReconstruction { plan: planned.plan, budget })
     }
 
-    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in memory. Its room goes along: what has
-    /// begun comes to its end, whoever leaves.
+    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in
+    /// memory. The budget moves along: work that has begun completes even when the caller is
+    /// cancelled.
     async fn plan(
         &self,
         file: FileHash,
-        (mut planner, mut room): (Planner, AnswerRoom),
-    ) -> Result<(Planned, AnswerRoom), ReconstructError> {
+        (mut planner, mut budget): (Planner, ResponseBudget),
+    ) -> Result<(Planned, ResponseBudget), ReconstructError> {
         let term_count = planner.term_count();
         while let Some(run) = planner.next_run() {
             let layouts = self.layouts(run.xorbs()).await?;
             let item_count = planner.item_count(&run);
             let plan = move || {
                 let planned = planner.plan(run, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()));
-                planned.map(|()| (planner, room))
+                planned.map(|()| (planner, budget))
             };
             let inconsistent = |source| ReconstructError::Inconsistent { file, source };
-            (planner, room) = self.compute(item_count, plan).await.map_err(inconsistent)?;
+            (planner, budget) = self.compute(item_count, plan).await.map_err(inconsistent)?;
         }
-        Ok(self.compute(term_count, move || (planner.finish(), room)).await)
+        Ok(self.compute(term_count, move || (planner.finish(), budget)).await)
     }
 
-    /// The answer to a client that asks whether a chunk is there: a shard with the xorb that has it, blinded with a
-    /// fresh key. `None` where nothing may be told, for whatever reason.
+    /// The response to a dedup query: a shard with the xorb that has the chunk, blinded with a
+    /// fresh key. `None` where there is nothing to tell, for any reason.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
-    pub async fn dedup_answer(&self, claims: &Claims, chunk: ChunkHash) -> Result<Option<Vec<u8>>, StoreError> {
+    /// The index does not respond.
+    pub async fn dedup_response(&self, claims: &Claims, chunk: ChunkHash) -> Result<Option<Vec<u8>>, StoreError> {
         if self.asked_chunks.lacks(&chunk) {
             return Ok(None);
         }
@@ -220,23 +224,24 @@ impl Cas {
         let lease_until = Timestamp::from_millis(
             now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),
         );
-        let walls = walls(&claims.repo);
-        let Some(hit) = self.index.find_dedup(chunk, walls, lease_until).await? else { return Ok(None) };
+        let dedup_scope = dedup_scope(&claims.repo);
+        let Some(hit) = self.index.find_dedup(chunk, dedup_scope, lease_until).await? else { return Ok(None) };
         let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
         let contents = self.index.xorb_contents(hashes).await?;
         let chunk_count = contents.iter().map(|xorb| xorb.chunk_hashes.len()).sum();
-        let answer = move || {
+        let response = move || {
             let xorbs = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>()?;
-            let answer = DedupAnswer {
+            let response = DedupAnswer {
                 xorbs: &xorbs,
                 key: HmacKey::from_bytes(rand::random()),
                 created_unix_secs: now.as_secs(),
                 key_expires_unix_secs: lease_until.as_secs(),
             };
-            // A client that gets a shard it cannot read fails its whole upload; not answering costs it nothing.
-            write_dedup_answer(&answer).ok()
+            // A client fails its whole upload over an unreadable shard; a missing response costs it
+            // nothing.
+            write_dedup_answer(&response).ok()
         };
-        Ok(self.compute(chunk_count, answer).await)
+        Ok(self.compute(chunk_count, response).await)
     }
 
     /// The file, with the terms around this part of it.
@@ -248,14 +253,14 @@ impl Cas {
     ) -> Result<FileRow, ReconstructError> {
         let row = self.index.find_file(file, reader(claims), part).await.map_err(StoreError::from)?;
         if row.is_none() && file == FileHash::EMPTY {
-            // The empty file is what it is, whether anybody has registered it or not (spec 5.1).
+            // The empty file always exists, registered or not (spec 5.1).
             return Ok(FileRow { hash: file, raw_len: 0, terms: Vec::new(), terms_start: 0 });
         }
         row.ok_or(ReconstructError::NotFound)
     }
 
-    /// What is known of these xorbs, of which those that are not there are left out. None of them may be damaged: a plan
-    /// that leads there would only fail later.
+    /// The layouts of these xorbs; missing ones are left out. A damaged one is an error: a plan
+    /// with it would only fail later.
     async fn layouts(
         &self,
         xorbs: impl Iterator<Item = XorbHash> + Send,
@@ -268,14 +273,14 @@ impl Cas {
                 }
                 layouts.insert(hash, xorb);
             }
-            // Thousands may be in memory, and then nothing else here waits.
+            // Thousands may be cached, and then nothing else here awaits.
             consume_budget().await;
         }
         Ok(layouts)
     }
 }
 
-/// A xorb as an answer shows it, before its chunk hashes are blinded.
+/// A xorb as a response describes it, before its chunk hashes are blinded.
 fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     let narrow = |number: u64| u32::try_from(number).ok();
     let chunk = |(place, hash): (ChunkPlace, &ChunkHash)| {

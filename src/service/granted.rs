@@ -1,11 +1,12 @@
-//! Uploads by grant (spec 5.4.2): the bytes come first, to a URL that carries its own authority; a commit, which takes a
-//! token, makes them visible.
+//! Uploads by grant (spec 5.4.2): the bytes are sent first, to a URL that carries its own
+//! authority. A commit with a token then makes them visible.
 //!
-//! Between the two the bytes are a draft, verified like any upload, and what is known of them is in memory.
-//! The commit does what a direct upload does after its last byte, and spends the grant in the transaction that makes
-//! the xorb live. So nothing of a grant is in the index before its commit, and nothing but the commit can make it
-//! visible. A process that ends forgets what waits: its drafts are cleared up like any others, the commit is told that
-//! there is nothing, and the client asks for a new grant.
+//! Between the two the bytes are a draft, verified like any upload, and their layout is in memory.
+//! The commit does the same as a direct upload after its last byte. It spends the grant in the
+//! transaction that makes the xorb live. So a grant has nothing in the index before its commit, and
+//! only the commit makes the xorb visible. A process that ends forgets the uploads that wait, and
+//! their drafts are cleared up like any others. The commit then reports that nothing was sent, and
+//! the client asks for a new grant.
 
 mod waiting;
 
@@ -16,7 +17,7 @@ use self::waiting::Limits;
 pub(super) use self::waiting::Waiting;
 use super::access::{Claims, GRACE_SECS, Grant};
 use super::error::{StoreError, UploadError};
-use super::register::{domain, walls};
+use super::register::{dedup_scope, domain};
 use super::upload::{BodyError, Expected, Sum};
 use super::{Budget, Cas};
 use crate::format::XorbHash;
@@ -27,8 +28,8 @@ use crate::runtime::clock::Timestamp;
 /// Chunks of all uploads that wait for their commit, at most: 10 MiB of layouts and hashes.
 const WAITING_CHUNK_COUNT: u32 = 256 << 10;
 
-/// How much longer than it could be used a spent grant is remembered: a clock that is set back a little must not make
-/// it good again.
+/// How long a spent grant is remembered after its expiry: a clock that is set back a little must
+/// not make it valid again.
 const MEMORY_SECS: u64 = 600;
 
 /// The bytes of a grant.
@@ -45,20 +46,21 @@ pub struct GrantedUpload<S> {
 }
 
 impl Cas {
-    /// Whether whoever holds these claims need not upload a xorb, because it is there for them already. If so, it is as
-    /// fresh afterwards as if it had been uploaded.
+    /// Whether the holder of these claims may skip the upload of a xorb, because it is stored for
+    /// this owner already. If so, its age restarts as if it had been uploaded.
     ///
-    /// What only others have uploaded is not there: that it exists is not to be told, and for a xorb of one chunk the
-    /// hash, which others may know, would do instead of the bytes (spec 6.2, rules 5 and 9).
+    /// A xorb that only other owners have uploaded counts as missing. Its existence must not be
+    /// told. And for a xorb of one chunk the hash, which others may know, would replace the bytes
+    /// (spec 6.2, rules 5 and 9).
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn renew(&self, claims: &Claims, xorb: XorbHash) -> Result<bool, StoreError> {
-        Ok(self.index.renew_xorb(xorb, walls(&claims.repo), self.clock.now()).await?)
+        Ok(self.index.renew_xorb(xorb, dedup_scope(&claims.repo), self.clock.now()).await?)
     }
 
-    /// Takes the bytes of a grant; returns when they wait for its commit.
+    /// Receives the bytes of a grant; returns when they wait for its commit.
     ///
     /// # Errors
     ///
@@ -69,18 +71,18 @@ impl Cas {
     {
         let GrantedUpload { grant, xorb, declared_len, body } = upload;
         self.check_unused(&grant).await?;
-        // Before a byte is read, so that nobody sends in vain what cannot be it.
+        // Before a byte is read, so that no client sends a body of the wrong length in vain.
         if declared_len != Some(grant.body_len) {
             return Err(UploadError::NotAsGranted { len: grant.body_len });
         }
         let slot = self.upload_slot(grant.tenant(), grant.body_len)?;
-        self.check_room(grant.body_len).await?;
+        self.check_headroom(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
         let expected = Expected { tenant: grant.tenant(), hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
         expected.check_len(declared_len)?;
         let body = slot.body().counted(body);
         let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
-        // The same bytes may have come twice at once, and one of them may have been committed.
+        // The same bytes may have been sent twice at once, and one of them may have been committed.
         if let Err(spent) = self.check_unused(&grant).await {
             verified.discard().await;
             return Err(spent);
@@ -91,12 +93,13 @@ impl Cas {
         Ok(())
     }
 
-    /// Makes the bytes of a grant durable and visible to whoever holds these claims, who is the grant's owner. Does
-    /// nothing, successfully, where that has been done.
+    /// Makes the bytes of a grant durable and visible to the holder of these claims, the grant's
+    /// owner. Succeeds without effect where that has been done.
     ///
     /// # Errors
     ///
-    /// [`UploadError::NothingSent`], or the store failed. Then the bytes may have to be sent again, under a new grant.
+    /// [`UploadError::NothingSent`], or the store failed. Then the bytes may have to be sent again,
+    /// under a new grant.
     pub async fn commit_granted(&self, claims: &Claims, xorb: XorbHash, grant: Grant) -> Result<(), UploadError> {
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish_granted(xorb, grant, domain).await }).await
@@ -105,7 +108,7 @@ impl Cas {
     async fn publish_granted(&self, xorb: XorbHash, grant: Grant, domain: String) -> Result<(), UploadError> {
         let _publishing = self.publish_locks.lock(xorb).await;
         if self.waiting.has(&grant) {
-            // Taken only when the row is staged: if that fails, the client can come back.
+            // Taken only when the row is staged: if that fails, the client can try again.
             let staged = self.stage(xorb).await?;
             let verified = self.waiting.take(&grant).ok_or(UploadError::NothingSent)?;
             let spent = SpentGrant { nonce: grant.nonce, expires: millis(grant.expires_unix_secs) };
@@ -124,11 +127,12 @@ impl Cas {
         if is_used { Err(UploadError::GrantSpent) } else { Ok(()) }
     }
 
-    /// Forgets what nobody can commit any more, and the grants that have long expired. To be called now and then.
+    /// Discards uploads whose grants cannot be committed any more, and grants that expired long
+    /// ago. To be called from time to time.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn sweep_grants(&self) -> Result<(), StoreError> {
         let now = self.clock.now().as_secs();
         for verified in self.waiting.take_expired(now.saturating_sub(GRACE_SECS)) {
@@ -138,7 +142,7 @@ impl Cas {
         Ok(())
     }
 
-    /// Forgets all that waits. Only for the end.
+    /// Discards all waiting uploads. Only at the end.
     pub(super) async fn drop_waiting(&self) {
         for verified in self.waiting.take_expired(u64::MAX) {
             verified.discard().await;

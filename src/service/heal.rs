@@ -1,19 +1,22 @@
-//! Quarantine and heal: what readers get of a xorb whose blob is known to be damaged, and how it comes back.
+//! Quarantine and heal: how readers are kept off a damaged blob, and how its xorb is repaired.
 //!
-//! What is true: from the moment at which the row says "damaged", no read of this process begins on its blob, and after
-//! a heal none goes on with what it knew of the blob before. Other serializations have their chunks elsewhere, so a
-//! reader with an old layout would get wrong bytes, and clients do not check them.
+//! Once the row says "damaged", no read of this process begins on the blob. After a heal, no read
+//! continues with a layout from before. Another serialization has its chunks at other offsets, so
+//! an old layout gives wrong bytes, and clients do not check them.
 //!
-//! The epoch makes that so. It counts whenever something that is known of a xorb turns false, *before* the blob is
-//! replaced and again after the row was. Whoever opens a blob looks at the epoch afterwards; if it is not the one in
-//! which the layout was read, the row is read again. A blob that was opened in time keeps its old bytes.
+//! The epoch ensures that. It advances *before* the blob is replaced and again after the row was,
+//! or whenever else a known layout becomes wrong. A reader compares the epoch after it has opened a
+//! blob. If the layout was read in another epoch, the row is read again. A blob that was opened in
+//! time has its old bytes.
 //!
-//! Other processes can mark and delete, too; they let the generation of the index grow, which a server looks at every
-//! second. They replace no blobs while it runs. What one of them deletes and this one takes again in another
-//! serialization, all within that second, is not seen by whoever had found it before and has not opened it yet.
+//! Other processes can mark and delete, too. They advance the generation of the index, which a
+//! server polls every second. They replace no blobs while it runs. One case within that second is
+//! not covered: another process deletes a xorb, and this one stores it again in another
+//! serialization. A reader that has found the old layout and has not opened the blob yet does not
+//! notice.
 //!
-//! A heal is blob first, then row. A crash between leaves a xorb that is damaged by its row and sound in truth: nobody
-//! reads it, and the next scrub, fsck or upload finds out and describes the blob that is there.
+//! A heal is blob first, then row. A crash between leaves a sound xorb that its row calls damaged.
+//! It is not read, and the next scrub, fsck or upload describes the blob again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +27,7 @@ use crate::blob::{BlobKey, Draft};
 use crate::format::XorbHash;
 use crate::index::{IndexErrorKind, NewXorb, Ticket};
 
-/// How often something that was known of a xorb has turned false.
+/// Counts the times that a known layout became wrong.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Epoch(Arc<AtomicU64>);
 
@@ -39,14 +42,14 @@ impl Epoch {
 }
 
 impl Cas {
-    /// Forgets what is known of a xorb, also for those who have it in their hands.
+    /// Forgets the layout of a xorb, also for readers that hold it.
     pub(super) fn forget_layout(&self, hash: XorbHash) {
         self.epoch.advance();
         self.xorbs.invalidate(&hash);
     }
 
-    /// The same for xorbs that are deleted: they may come again in another serialization. Costs every reader one look at
-    /// the index, once, since the epoch is one for all.
+    /// The same for deleted xorbs: they may be uploaded again in another serialization. The epoch
+    /// is one for all xorbs, so every reader checks the index once.
     pub(super) fn forget_deleted(&self, hashes: &[XorbHash]) {
         if !hashes.is_empty() {
             self.epoch.advance();
@@ -62,7 +65,7 @@ impl Cas {
         self.xorbs.invalidate_all();
     }
 
-    /// Whether what is known of a xorb still holds, now that its blob was opened.
+    /// Checks, after a blob was opened, that the xorb's layout still holds.
     pub(super) async fn check_current(&self, xorb: &StoredXorb) -> Result<(), ReadError> {
         if xorb.epoch == self.epoch.now() {
             return Ok(());
@@ -70,8 +73,8 @@ impl Cas {
         let hash = xorb.hash();
         match self.index.find_xorb(hash).await.map_err(StoreError::from)? {
             Some(row) if row.is_damaged => Err(ReadError::Quarantined { hash }),
-            // The checksum alone is none against who chooses the bytes. Where all chunks are in the same places it does
-            // not matter whose serialization they are.
+            // A CRC is no protection against chosen bytes. Where all chunks have the same offsets,
+            // it does not matter whose serialization they are.
             Some(row) if row.crc64 == xorb.crc64() && row.layout == *xorb.layout() => Ok(()),
             Some(_) => Err(ReadError::Replaced { hash }),
             None => {
@@ -81,8 +84,8 @@ impl Cas {
         }
     }
 
-    /// Puts a blob in the place of a damaged one, and describes it. To be called under the publishing lock, with the
-    /// ticket that was given out under it.
+    /// Replaces a damaged blob, and describes the new one. To be called under the publish lock,
+    /// with the ticket that was issued under it.
     pub(super) async fn replace_blob(
         &self,
         draft: Box<dyn Draft>,
@@ -101,11 +104,11 @@ impl Cas {
         Ok(())
     }
 
-    /// Describes the blob that is there. Under the lock, and with the ticket of the row, like above.
+    /// Describes the stored blob. Under the publish lock and with the row's ticket, as above.
     pub(super) async fn describe_blob(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
         let hash = row.hash;
         let healed = self.index.heal_xorb(row, ticket, self.clock.now()).await;
-        // Also where that failed: it may have been done all the same.
+        // Also after an error: the transaction may have been committed.
         self.forget_layout(hash);
         healed?;
         self.metrics.repaired.inc();

@@ -1,4 +1,4 @@
-//! What there is, a page at a time.
+//! Lists of stored files and xorbs, a page at a time.
 
 use thiserror::Error;
 
@@ -17,14 +17,14 @@ pub const MAX_PAGE_COUNT: u32 = 1000;
 pub struct Page<E> {
     /// The entries.
     pub entries: Vec<E>,
-    /// Whether there may be more behind the last one.
+    /// Whether there may be more after the last one.
     pub is_full: bool,
 }
 
 /// Why there is no page.
 #[derive(Debug, Error)]
 pub enum ListError {
-    /// Xorbs belong to no repository, so they are nothing for whoever is confined to one.
+    /// Xorbs belong to no repository, so a token of one repository may not list them.
     #[error("listing xorbs requires access to all repositories")]
     OneRepository,
     /// The store failed.
@@ -33,12 +33,12 @@ pub enum ListError {
 }
 
 impl Cas {
-    /// Files that whoever holds these claims may read, in the order of their hashes, from behind `after` on; `count` of
-    /// them, but not more than [`MAX_PAGE_COUNT`].
+    /// Files that the holder of these claims may read, in the order of their hashes, after `after`;
+    /// `count` of them, but not more than [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn list_files(
         &self,
         claims: &Claims,

@@ -1,10 +1,10 @@
-//! The rules of the store: what an upload must prove, in which order it becomes visible, what a reader gets.
+//! The rules of the store: what an upload must prove, in which order it becomes visible, what a
+//! reader gets.
 //!
-//! [`Cas`] is the handle that everything above holds. Nothing here knows of HTTP, SQL or paths.
+//! [`Cas`] is the handle for the layers above. Nothing here knows of HTTP, SQL or paths.
 
 pub mod access;
 mod admission;
-mod answers;
 pub mod archive;
 mod asked_chunks;
 mod claims;
@@ -12,13 +12,13 @@ mod compute;
 mod contents;
 mod download;
 mod error;
-mod examine;
 mod file_bytes;
 mod file_locks;
 mod files;
 pub mod fsck;
 pub mod gc;
 mod granted;
+mod headroom;
 mod heal;
 mod listing;
 mod possession;
@@ -26,13 +26,14 @@ mod quota;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod registration_log;
 mod remove;
-mod room;
+mod response_budget;
 mod scrub;
-mod shard_records;
 mod shares;
 mod steps;
 mod upload;
+mod verify;
 mod windows;
 
 use std::ops::Deref;
@@ -43,13 +44,10 @@ use moka::sync::Cache;
 
 use self::admission::Admission;
 pub use self::admission::Transfer;
-pub use self::answers::AnswerRoom;
-use self::answers::Answers;
 use self::asked_chunks::AskedChunks;
 pub use self::claims::Sha256File;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
-pub use self::examine::Damage;
 pub use self::file_bytes::RegisteredFile;
 use self::file_locks::FileLocks;
 pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
@@ -59,13 +57,18 @@ pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 pub use self::quota::{Holding, MeteredRepo, OverQuota, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
+pub use self::registration_log::{
+    Agreed, AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Tail, has_anything,
+};
 pub use self::remove::{RemoveError, RemovedFile};
+pub use self::response_budget::ResponseBudget;
+use self::response_budget::ResponseBudgets;
 pub use self::scrub::ScrubBudget;
-pub use self::shard_records::{Agreed, Gap, Noted, Pruned, Pruning, RebuildError, Rebuilt, Tail, has_anything};
 pub use self::shares::Shares;
 pub use self::upload::shard::ReceivedShard;
 pub use self::upload::{BodyError, Upload, Uploaded};
 use self::upload::{PublishLocks, shard};
+pub use self::verify::Damage;
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
@@ -78,10 +81,11 @@ use crate::runtime::fair::FairGate;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
-/// What a client is told to wait when there is no slot for its upload. Stock clients wait longer by themselves.
+/// How long a client is told to wait when there is no slot for its upload. Stock clients wait
+/// longer by themselves.
 const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The store. Cloning it is cheap, one count, and gives the same store: every request does it some times.
+/// The store. A clone is one reference count, and the same store: every request makes some.
 #[derive(Clone, Debug)]
 pub struct Cas {
     parts: Arc<Parts>,
@@ -95,60 +99,61 @@ impl Deref for Cas {
     }
 }
 
-/// What a store is made of; only [`Cas`] can do something with it.
+/// The parts of a store; only [`Cas`] can use them.
 #[derive(Clone, Debug)]
 pub struct Parts {
     blobs: Arc<dyn BlobStore>,
-    /// What was registered and removed.
+    /// The registration log.
     records: Arc<dyn RecordStore>,
-    /// What keeps records in the order of what they tell of.
+    /// Keeps records in the order of their changes.
     file_locks: FileLocks,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     verify_pool: Pool,
-    /// Answers that take long to compute: not in line with uploads, of which each keeps its thread for milliseconds.
+    /// Long computations for responses: not queued behind uploads, each of which holds a thread for
+    /// milliseconds.
     computing: Pool,
     admission: Arc<Admission>,
     /// Blobs that may be made durable at once.
     publishes: FairGate,
     /// Pieces of xorbs that may be read and sent at once.
     reads: FairGate,
-    /// Questions to the index that may be answered at once.
+    /// Index queries that may run at once.
     lookups: FairGate,
-    /// Requests without a token that may be answered at once.
+    /// Requests without a token that may be served at once.
     opens: FairGate,
-    /// Bodies of shards that arrive.
+    /// Incoming bodies of shards.
     spools: Arc<Admission>,
     /// KiB of shards that may be in memory.
-    shard_room: FairGate,
+    shard_budget: FairGate,
     /// The same for small ones.
-    small_shard_room: FairGate,
+    small_shard_budget: FairGate,
     /// Registrations that are written in steps at once.
     long_registrations: FairGate,
     /// Steps of them: one at a time, so that other writers wait for one.
     write_steps: FairGate,
-    /// Long answers that may be in memory.
-    answers: Answers,
-    /// Which chunks deduplication knows.
+    /// Budgets of long responses.
+    budgets: ResponseBudgets,
+    /// The chunks that dedup knows.
     asked_chunks: Arc<AskedChunks>,
-    /// Files of which all chunks may be gone through at once.
+    /// Files whose chunks may be walked at once.
     walks: FairGate,
-    /// What wakes whoever verifies claims.
+    /// Wakes the tasks that verify claims.
     unsettled: Arc<claims::Unsettled>,
-    /// How much repositories may have.
+    /// The quotas of repositories.
     quotas: Arc<Quotas>,
-    /// Publishing runs here, so that it ends even when the client has gone.
+    /// Publishing runs here, so that it completes even when the client disconnects.
     publishing: TaskGroup,
-    /// Against two uploads of one xorb being published at once.
+    /// Prevents two uploads of one xorb from being published at once.
     publish_locks: PublishLocks,
     /// Uploads by grant that were not committed yet.
     waiting: Arc<Waiting>,
-    room: Arc<room::Room>,
+    headroom: Arc<headroom::Headroom>,
     xorbs: Cache<XorbHash, Arc<StoredXorb>>,
-    /// When what is in there was true.
+    /// The epoch of the layouts in it.
     epoch: heal::Epoch,
-    /// What reads have found fault with.
+    /// Xorbs that failed a read.
     suspects: Arc<scrub::Suspects>,
 }
 
@@ -159,7 +164,7 @@ pub struct Budget {
     pub upload_count: usize,
     /// Threads that verify and decode.
     pub verify_worker_count: usize,
-    /// Bytes of layouts to keep in memory.
+    /// Bytes of layouts to cache in memory.
     pub layout_cache_len: u64,
 }
 
@@ -183,26 +188,26 @@ impl Cas {
             clock,
             metrics,
             verify_pool: Pool::new(budget.verify_worker_count),
-            computing: Pool::new(compute::turn_count(budget.verify_worker_count)),
+            computing: Pool::new(compute::thread_count(budget.verify_worker_count)),
             admission: shares.admission(budget),
             publishes: shares.publishes(),
             reads: shares.reads(),
             lookups: shares::lookups(),
             opens: shares::opens(),
             spools: shares::spools(budget),
-            shard_room: shares::shard_room(shard::SHARD_ROOM_KIB),
-            small_shard_room: shares::shard_room(shard::SMALL_SHARD_ROOM_KIB),
+            shard_budget: shares::shard_budget(shard::SHARD_BUDGET_KIB),
+            small_shard_budget: shares::shard_budget(shard::SMALL_SHARD_BUDGET_KIB),
             long_registrations: shares::long_registrations(),
             write_steps: shares::write_steps(),
-            answers: Answers::default(),
+            budgets: ResponseBudgets::default(),
             asked_chunks: Arc::default(),
             walks: shares::walks(windows::WALK_COUNT),
-            unsettled: Arc::new(claims::Unsettled::new(claims::GIANT_LEN)),
+            unsettled: Arc::new(claims::Unsettled::new(claims::LARGE_LEN)),
             quotas: Arc::default(),
             publishing: TaskGroup::new(),
             publish_locks: PublishLocks::default(),
             waiting: Arc::new(Waiting::new(budget)),
-            room: Arc::default(),
+            headroom: Arc::default(),
             xorbs: Cache::builder()
                 .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
                 .max_capacity(budget.layout_cache_len)
@@ -213,19 +218,19 @@ impl Cas {
         Self { parts: Arc::new(parts) }
     }
 
-    /// Its parts, to be changed before it is cloned: clones from before keep what they have.
+    /// Its parts, to be changed before it is cloned: earlier clones stay unchanged.
     fn parts_mut(&mut self) -> &mut Parts {
         Arc::make_mut(&mut self.parts)
     }
 
-    /// The same store, which registers no more than these quotas allow. Without them there is no limit.
+    /// The same store, limited to these quotas. Without them there is no limit.
     #[must_use]
     pub fn with_quotas(mut self, quotas: Quotas) -> Self {
         self.parts_mut().quotas = Arc::new(quotas);
         self
     }
 
-    /// Proves that the store takes data and that the index answers.
+    /// Checks that the store accepts data and that the index responds.
     ///
     /// # Errors
     ///
@@ -236,32 +241,32 @@ impl Cas {
         Ok(())
     }
 
-    /// Sums over everything that is stored.
+    /// Sums over all stored xorbs.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn totals(&self) -> Result<Totals, StoreError> {
         Ok(self.index.totals().await?)
     }
 
-    /// Forgets the layouts in memory where another process has made something invisible since it was looked at last;
-    /// `seen` is what this said then. To be called every now and then.
+    /// Forgets the layouts in memory if another process has hidden a xorb since the last call,
+    /// which returned `seen`. To be called regularly.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn forget_hidden(&self, seen: Option<u64>) -> Result<u64, StoreError> {
         let generation = self.index.generation().await?;
         if seen != Some(generation) {
             self.forget_layouts();
         }
-        // Always: a blob goes a little later than its xorb.
+        // Always, since a blob is removed a little later than its xorb.
         self.blobs.close_removed().await;
         Ok(generation)
     }
 
-    /// Waits until every upload that was verified is published or has failed, and forgets what was not committed.
+    /// Waits until every verified upload is published or has failed, and discards uncommitted ones.
     pub async fn finish(&self) {
         self.publishing.join().await;
         self.drop_waiting().await;

@@ -1,8 +1,9 @@
-//! Quotas: how much repositories may have, and how much they do.
+//! Quotas: how much repositories may use, and how much they do.
 //!
-//! A registration is charged in the transaction that enters it, or is refused there and changes nothing. What is charged
-//! follows from the files of a repository (see [`Usage`]): it is given back when their claims are removed, at once, although
-//! the bytes themselves go later, with the garbage. Uploads are charged to nobody: a xorb that no file needs is garbage.
+//! A registration is charged in the transaction that enters it, or is refused there and changes
+//! nothing. The charge follows from the files of a repository (see [`Usage`]). It is released as
+//! soon as their claims are removed, although the bytes are deleted later by the garbage
+//! collection. Uploads are not charged: a xorb that no file needs is garbage.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,14 +20,14 @@ use crate::format::FileHash;
 use crate::format::shard::FileInfo;
 use crate::index::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage};
 
-/// Files that are looked up with one question to the index.
+/// Files that are looked up with one query.
 const QUOTA_BATCH_COUNT: usize = 500;
 
-/// Files of which it is told how much they would add in all. Of more it is told how much those add that were looked up
-/// until the quota was exceeded: a refusal must not cost what a registration does.
+/// Files up to which a refusal states the exact excess. For more it states that of the files looked
+/// up until the quota was exceeded: a refusal must not cost as much as a registration.
 const QUOTA_EXACT_COUNT: usize = 10_000;
 
-/// How much repositories may have. By default, any number of everything.
+/// The quotas of repositories. By default, there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     each: Limits,
@@ -35,20 +36,20 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Limits for each repository that is not named, for named ones (`*` is what tokens of all repositories register), and
-    /// for owners, by the part of a repository's name before its last slash.
+    /// Limits for each unnamed repository, for named ones (`*` for tokens of all repositories), and
+    /// for owners. An owner is the part of a repository's name before its last slash.
     #[must_use]
     pub fn new(each: Limits, repos: HashMap<String, Limits>, owners: HashMap<String, Limits>) -> Self {
         Self { each, repos, owners }
     }
 
-    /// Those of a repository. What is meant for each of them does not bind tokens of all of them.
+    /// The limits of a repository. Those for each repository do not apply to tokens of all of them.
     fn of_repo(&self, repo: &str) -> Limits {
         let rest = if repo == "*" { Limits::default() } else { self.each };
         self.repos.get(repo).copied().unwrap_or(rest)
     }
 
-    /// Those of its owner, with the owner's name, if there are any.
+    /// The limits of its owner, with the owner's name, if there are any.
     fn of_owner(&self, repo: &str) -> Option<(String, Limits)> {
         let owner = owner(repo)?;
         self.owners.get(&owner).map(|limits| (owner, *limits))
@@ -60,7 +61,7 @@ impl Quotas {
     }
 }
 
-/// What there is with this file.
+/// The usage with this file added.
 fn with(usage: Usage, file: &FileInfo) -> Usage {
     Usage {
         file_count: usage.file_count.saturating_add(1),
@@ -69,24 +70,24 @@ fn with(usage: Usage, file: &FileInfo) -> Usage {
     }
 }
 
-/// Who owns a repository: those within the same walls. `None` for `*`, which belongs to nobody.
+/// The owner of a repository, which is its dedup scope. `None` for `*`, which has no owner.
 fn owner(repo: &str) -> Option<String> {
     let scope: RepoScope = repo.parse().ok()?;
     (scope != RepoScope::All).then(|| domain(&scope))
 }
 
-/// A registration was refused, since there would be more than there may be.
+/// A registration was refused, since it would exceed a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct OverQuota {
-    /// Whose limit it is: the repository, or the owner with `/*` behind its name.
+    /// The holder of the limit: the repository, or the owner with `/*` after its name.
     pub holder: String,
-    /// What is limited.
+    /// The limited quantity.
     pub quantity: Quantity,
-    /// How much there may be.
+    /// The limit.
     pub limit: u64,
-    /// How much there is.
+    /// The usage.
     pub used: u64,
-    /// How much the registration would add.
+    /// The increase by the registration.
     pub added: u64,
 }
 
@@ -111,18 +112,18 @@ impl fmt::Display for OverQuota {
     }
 }
 
-/// What somebody has, and may have.
+/// Usage and limits of a repository or an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// A repository, or an owner.
     pub name: String,
-    /// What it has.
+    /// Its usage.
     pub usage: Usage,
-    /// What it may have.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// What a repository has, and may have.
+/// Usage and limits of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeteredRepo {
     /// The repository.
@@ -131,7 +132,7 @@ pub struct MeteredRepo {
     pub owner: Option<Holding>,
 }
 
-/// Why nobody is told of a usage.
+/// Why a usage is not returned.
 #[derive(Debug, Error)]
 pub enum UsageError {
     /// These claims are about another repository.
@@ -143,8 +144,9 @@ pub enum UsageError {
 }
 
 impl Cas {
-    /// Refuses files that a quota of files or of their bytes forbids, as soon as that is known. Bytes that are stored for
-    /// them are compared when they are written, since what is there of them is not to be told before it is proven.
+    /// Refuses files that exceed a quota of files or of their bytes, as early as possible. Stored
+    /// bytes are compared when the registration is written: what is stored of them must not be told
+    /// before the proof.
     pub(super) async fn check_quota(&self, repo: &RepoScope, files: &[FileInfo]) -> Result<(), RegisterError> {
         let allowance = self.quotas.allowance(repo);
         let name = repo.to_string();
@@ -179,7 +181,7 @@ impl Cas {
         if limits.excess(used, all, is_owner_wide).is_none() {
             return Ok(None);
         }
-        // What the repository has already adds nothing.
+        // Files that the repository has already add nothing.
         let mut after = used;
         for (some, checked_count) in files.chunks(QUOTA_BATCH_COUNT).zip((0..).step_by(QUOTA_BATCH_COUNT)) {
             let hashes = some.iter().map(|file| file.hash).collect();
@@ -194,9 +196,9 @@ impl Cas {
         Ok(limits.excess(used, after, is_owner_wide))
     }
 
-    /// What a repository has: this one, or what these claims stand for by themselves. For whoever administers all
-    /// repositories those are all that have something, in the order of their names from behind `after` on; `count` of them,
-    /// but not more than [`MAX_PAGE_COUNT`].
+    /// The usage of a repository: this one, or that of the claims. For an operator without a
+    /// repository: all with any usage, in the order of their names after `after`. `count` of them
+    /// are returned, but not more than [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
@@ -221,16 +223,16 @@ impl Cas {
         Ok(Page { entries: vec![MeteredRepo { repo, owner }], is_full: false })
     }
 
-    /// What the repositories have that have most bytes stored for them, the largest first, `count` at most.
+    /// The repositories with the most stored bytes, the largest first, `count` at most.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn largest_usages(&self, count: u32) -> Result<Vec<RepoUsage>, StoreError> {
         Ok(self.index.largest_usages(count).await?)
     }
 
-    /// How long a write of the index has kept other writers waiting at most, since it was opened.
+    /// The longest time that a write of the index has blocked other writers, since it was opened.
     #[must_use]
     pub fn longest_write(&self) -> Duration {
         self.index.longest_write()
@@ -241,7 +243,7 @@ impl Cas {
         let is_full = found.len() as u64 >= count.into();
         let mut entries: Vec<MeteredRepo> = Vec::with_capacity(found.len());
         for found in found {
-            // Repositories of one owner mostly follow each other.
+            // Repositories of one owner are mostly adjacent.
             let name = self.quotas.of_owner(&found.repo).map(|(owner, _)| owner);
             let before = entries.last().and_then(|last| last.owner.clone());
             let owner = match before.filter(|before| Some(&before.name) == name.as_ref()) {

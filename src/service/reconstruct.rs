@@ -1,15 +1,20 @@
-//! From a file's terms and a byte range to what a client must fetch (spec 5.1 to 5.3). Pure.
+//! From a file's terms and a byte range to the plan of a download (spec 5.1 to 5.3). Pure.
 //!
-//! Planning has two steps, so that only what is needed is loaded. [`select`] finds the terms that a range touches, in
-//! the logarithm of their number; a [`Planner`] does the rest, run by run, for each of which the caller looks up layouts. What clients depend on, and what a plan that exists therefore has (spec 5.1):
+//! Planning has two steps, so that only needed layouts are loaded. [`select`] finds the terms that
+//! a range touches, in logarithmic time. A [`Planner`] does the rest in runs, and the caller looks
+//! up the layouts of each run. Clients depend on these properties, and every plan has them (spec
+//! 5.1):
 //!
-//! 1. Terms are in file order; the first and the last are trimmed to the chunks that the range needs, and the range
-//!    begins within the first chunk of the first term.
-//! 2. Only the last term goes beyond the end of the range, and all of them together do not fall short of it.
+//! 1. Terms are in file order. The first and the last are trimmed to the chunks that the range
+//!    needs, and the range begins within the first of these chunks.
+//! 2. Only the last term extends beyond the end of the range, and all of them together cover the
+//!    range.
 //! 3. Every term lies within one descriptor of its xorb.
-//! 4. Descriptors of a xorb are ascending, neither overlap nor touch, and cover no chunk that no term needs.
+//! 4. Descriptors of a xorb are ascending, neither overlap nor touch, and every chunk in them is
+//!    needed by a term.
 //! 5. The raw length of a term is that of its chunks.
-//! 6. The same terms, range and layouts give the same plan: a client that asks again for fresh URLs compares.
+//! 6. The same terms, range and layouts give the same plan: a client that requests fresh URLs
+//!    compares.
 
 mod planner;
 #[cfg(test)]
@@ -22,14 +27,14 @@ use crate::format::shard::Term;
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
 
-/// A term of a registered file and where it is in the file.
+/// A term of a registered file and its place in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileTerm {
     /// The xorb.
     pub xorb: XorbHash,
     /// Which of its chunks.
     pub chunks: ChunkRange,
-    /// The bytes of the file that they are.
+    /// Its bytes of the file.
     pub place: ByteRange,
 }
 
@@ -37,25 +42,25 @@ pub struct FileTerm {
 #[derive(Clone, Copy, Debug)]
 pub struct Selection<'t> {
     terms: &'t [FileTerm],
-    /// `None` where nothing is wanted: the whole of the empty file.
+    /// `None` for the whole of the empty file.
     wanted: Option<ByteRange>,
 }
 
-/// What to fetch for a range of one file.
+/// The plan of a range of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The terms.
     pub file: FilePlan,
-    /// Where their chunks are, in the order in which the terms first name the xorbs.
+    /// The places of their chunks, in the order in which the terms first name the xorbs.
     pub xorbs: Vec<XorbPlan>,
 }
 
-/// What to fetch for ranges of several files.
+/// The plan of ranges of several files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
     /// The terms of each file, in the order of the files.
     pub files: Vec<FilePlan>,
-    /// Where the chunks of all of them are, in the order in which the terms first name the xorbs.
+    /// The places of all chunks, in the order in which the terms first name the xorbs.
     pub xorbs: Vec<XorbPlan>,
 }
 
@@ -79,7 +84,7 @@ pub struct PlannedTerm {
     pub raw_len: u32,
 }
 
-/// What to fetch of one xorb.
+/// The parts of one xorb to download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XorbPlan {
     /// The xorb.
@@ -88,7 +93,7 @@ pub struct XorbPlan {
     pub descriptors: Vec<Descriptor>,
 }
 
-/// Consecutive chunks of a xorb, to be fetched in one piece.
+/// Consecutive chunks of a xorb, to be downloaded in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Which chunks.
@@ -100,13 +105,14 @@ pub struct Descriptor {
 /// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// The range begins at or behind the end of the file. Clients probe with such ranges, and take it as an answer.
+    /// The range begins at or after the end of the file. Clients probe with such ranges, and expect
+    /// this error.
     #[error("the range begins after the end of the file, which has {file_len} bytes")]
     PastEnd {
         /// Bytes of the file.
         file_len: u64,
     },
-    /// What the index says contradicts itself. Nothing that a client can help.
+    /// The rows of the index contradict each other; no client is at fault.
     #[error("index inconsistent")]
     Inconsistent(#[source] Inconsistency),
 }
@@ -126,7 +132,7 @@ pub enum Inconsistency {
         /// The xorb.
         xorb: XorbHash,
     },
-    /// A term's chunks are not those of its xorb, or do not have the bytes that it has in the file.
+    /// A term's chunks are not in its xorb, or have another length than the term.
     #[error("chunks {chunks} of xorb {xorb} are not {term_len} bytes")]
     Term {
         /// The xorb.
@@ -138,8 +144,8 @@ pub enum Inconsistency {
     },
 }
 
-/// Terms of a file, each with its place; the first of them begins at byte `start` of the file. `None` where they are
-/// longer than any file can be.
+/// Terms of a file, each with its place; the first of them begins at byte `start` of the file.
+/// `None` where they exceed the greatest length of a file.
 #[must_use]
 pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
     let mut end = start;
@@ -153,12 +159,12 @@ pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
 
 /// Finds the terms for these bytes of a file, or for all of it.
 ///
-/// `terms` are in order; those around the range will do, the rest of a large file need not be loaded. What of the range
-/// is behind the end of the file is left out.
+/// `terms` are in order; those around the range are enough, so that a large file need not be loaded
+/// whole. The part of the range after the end of the file is left out.
 ///
 /// # Errors
 ///
-/// The range begins behind the end, or `terms` do not cover it.
+/// The range begins after the end, or `terms` do not cover it.
 pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Result<Selection<'_>, PlanError> {
     let wanted = match range {
         None => ByteRange::new(0, file_len),
@@ -188,7 +194,7 @@ pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Re
 }
 
 impl Selection<'_> {
-    /// The bytes of the file that are wanted and exist. `None` for the whole of the empty file.
+    /// The bytes of the range that exist. `None` for the whole of the empty file.
     #[must_use]
     pub const fn wanted(&self) -> Option<ByteRange> {
         self.wanted
@@ -201,7 +207,8 @@ impl Selection<'_> {
     }
 }
 
-/// Raw lengths of these chunks, one by one, for clients that ask for them. `None` where the xorb does not have them.
+/// Raw lengths of these chunks, one by one, for clients that request them. `None` where the xorb
+/// does not have them.
 #[must_use]
 pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
     layout.chunks_in(chunks)?.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()

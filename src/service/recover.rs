@@ -1,29 +1,30 @@
-//! What a start does before it serves: clears up what a process that died has left.
+//! Recovery at a start: clears up what a dead process has left.
 //!
-//! Costs one indexed read and as much as there is to clear, whatever is stored: the rows know what was under way, so
-//! no folder is walked and no blob is opened.
+//! Costs one indexed read and the clearing itself, whatever is stored. The rows show what was under
+//! way, so no directory is walked and no blob is opened.
 
 use super::Cas;
 use super::error::StoreError;
 use crate::blob::BlobKey;
 use crate::index::XorbState;
 
-/// What was cleared up.
+/// The cleared items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Drafts that were never published.
     pub drafts: usize,
-    /// Rows that never went live, or whose deletion was not finished.
+    /// Rows that never went live, or whose deletion was not completed.
     pub rows: usize,
 }
 
 impl Cas {
-    /// Removes drafts and unfinished rows. Only before the first request: it takes every draft for a dead one. And only
-    /// while nobody collects garbage of this store: it deletes blobs.
+    /// Removes drafts and unfinished rows. Only before the first request, since it takes every
+    /// draft for a dead one. And only while no other process collects garbage of this store, since
+    /// it deletes blobs.
     ///
     /// # Errors
     ///
-    /// The store failed; what is left is cleared up next time.
+    /// The store failed; the rest is cleared up next time.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
         let Recovered { drafts, .. } = self.recover_drafts().await?;
         let unfinished = self.index.unfinished_xorbs().await?;
@@ -38,8 +39,8 @@ impl Cas {
         Ok(Recovered { drafts, rows })
     }
 
-    /// Removes drafts and abandons registrations that were being written, and leaves the rows of xorbs to whoever deletes
-    /// blobs at this moment. Only before the first request.
+    /// Removes drafts and abandons unfinished registrations. Leaves the rows of xorbs to the
+    /// process that deletes blobs now. Only before the first request.
     ///
     /// # Errors
     ///

@@ -1,11 +1,17 @@
-//! Registration of files: a shard's claims are proven against the index, then entered, all or none (spec 7.3).
+//! Registration of files: a shard's statements are proven against the index, then entered, all or
+//! none (spec 7.3).
 //!
-//! No blob is opened. What a shard says is compared with what was verified when its xorbs were uploaded: that they
-//! exist, which chunks they have, that each term lies within its xorb and has the length it says, that the client
-//! knows the chunk hashes of every term, and that the chunks of all terms hash to the file. Hence the one line that
-//! must be true: nobody with a write token can change what another file reads.
+//! No blob is opened. The shard is compared with the index rows, which were verified when its xorbs
+//! were uploaded:
 //!
-//! Terms are proven in runs, so that memory is bounded by the layouts of a run, not by the file.
+//! * The xorbs exist, with these chunks.
+//! * Each term lies within its xorb and has the stated length.
+//! * The client knows the chunk hashes of every term.
+//! * The chunks of all terms hash to the file.
+//!
+//! Hence the invariant: no write token can change what another file reads.
+//!
+//! Terms are proven in runs, so that the layouts of a run bound the memory, not the file.
 
 mod proof;
 
@@ -29,30 +35,31 @@ use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{Claim, ClaimState, NewFile, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
-/// Xorb blocks that are proven at once: as many layouts are held, of 41 bytes per chunk.
+/// Xorb blocks that are proven at once: as many layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
 
-/// What stock clients write where they have not computed one, as for the empty file. It claims nothing: taken for a
-/// claim it would be false, and the second push of the file would be refused.
+/// Stock clients write this where they have not computed a digest, as for the empty file. It claims
+/// nothing: as a claim it would be false, and the second push of the file would be refused.
 const UNKNOWN_SHA256: Sha256 = Sha256::from_digest([0; 32]);
 
-/// How long a registration may wait until it is known whether an older claim, which contradicts its own, is false.
+/// How long a registration may wait for the verification of an older claim that contradicts its
+/// own.
 const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
-/// What became of a shard.
+/// The result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredShard {
-    /// Whether it told anything that was not known.
+    /// Whether it has anything that was not registered.
     pub was_new: bool,
 }
 
-/// Why a shard was refused. Nothing of it was entered then.
+/// Why a shard was refused. None of it was entered then.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// The bytes are no shard.
+    /// The bytes are not a shard.
     #[error(transparent)]
     Malformed(#[from] ParseError),
-    /// A xorb that it names is not there.
+    /// A xorb that it names does not exist.
     #[error("xorb {xorb} is not stored")]
     MissingXorb {
         /// Which xorb.
@@ -64,13 +71,13 @@ pub enum RegisterError {
         /// Which xorb.
         xorb: XorbHash,
     },
-    /// What it says of a xorb is not what the xorb is.
+    /// Its xorb has other chunks or lengths.
     #[error("xorb {xorb} has other chunks than the shard states")]
     OtherChunks {
         /// Which xorb.
         xorb: XorbHash,
     },
-    /// A term names chunks that its xorb does not have, or says another length.
+    /// A term names chunks that its xorb does not have, or states another length.
     #[error("term {term} of file {file} does not match chunks {chunks} of xorb {xorb} in length")]
     Term {
         /// Which file.
@@ -82,7 +89,7 @@ pub enum RegisterError {
         /// The chunks that it names.
         chunks: ChunkRange,
     },
-    /// The client did not show that it knows the chunks of a term.
+    /// The client did not prove that it knows the chunks of a term.
     #[error("the verification hash of term {term} of file {file} is missing or wrong")]
     NoProof {
         /// Which file.
@@ -92,7 +99,7 @@ pub enum RegisterError {
         /// The xorb that it names.
         xorb: XorbHash,
     },
-    /// The terms make another file.
+    /// The terms hash to another file.
     #[error("the terms hash to file {actual}, not {claimed}")]
     FileHash {
         /// The hash in the shard.
@@ -100,15 +107,15 @@ pub enum RegisterError {
         /// The hash of the terms.
         actual: FileHash,
     },
-    /// The file is known with another sha256.
+    /// The file is registered with another sha256.
     #[error("file {file} has another sha256")]
     OtherSha256 {
         /// Which file.
         file: FileHash,
-        /// Whether the file was read and has that one. If not, that will happen soon.
+        /// Whether the file was read and has that digest. If not, it will be read soon.
         is_verified: bool,
     },
-    /// There would be more than there may be.
+    /// The registration would exceed a quota.
     #[error(transparent)]
     OverQuota(OverQuota),
     /// The store failed.
@@ -117,7 +124,8 @@ pub enum RegisterError {
 }
 
 impl Cas {
-    /// Registers the files of a shard for whoever holds these claims; returns when they can be read.
+    /// Registers the files of a shard for the holder of these claims; returns when they can be
+    /// read.
     ///
     /// # Errors
     ///
@@ -129,19 +137,19 @@ impl Cas {
         // Before anything is read or hashed for it: a shard may have half a million files.
         self.check_quota(&claims.repo, &parsed.files).await?;
         let read = move || {
-            // What is kept of it are its files, which their repository is charged for.
+            // Only its files are retained, which their repository is charged for.
             let Shard { files, xorbs } = parsed;
             let files = Shard { files, xorbs: Vec::new() };
-            let kept = write_upload(&files).expect("a shard that was parsed can be written");
+            let retained = write_upload(&files).expect("a shard that was parsed can be written");
             let parsed = Shard { xorbs, ..files };
             let terms = parsed.files.iter().flat_map(|file| &file.terms);
             let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
             let single = if proves_possession { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
-            (parsed, (named, single), Bytes::from(kept))
+            (parsed, (named, single), Bytes::from(retained))
         };
-        let (Shard { files, xorbs }, (named, single), kept) = self.verify_pool.run_for(tenant, read).await;
+        let (Shard { files, xorbs }, (named, single), retained) = self.verify_pool.run_for(tenant, read).await;
         let domain = domain(&claims.repo);
-        // Before anything that it says of its xorbs is compared with what they are.
+        // Before anything that it states of its xorbs is compared with their rows.
         self.prove_possession(single, &domain).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
@@ -154,10 +162,10 @@ impl Cas {
         if let Err(error) = self.prove_shard(tenant, files, xorbs, &mut registration).await {
             return Err(if proves_possession { self.veiled(error, &domain).await? } else { error });
         }
-        self.enter(tenant, registration, &domain, kept).await
+        self.enter(tenant, registration, &domain, retained).await
     }
 
-    /// Proves what a shard says of its xorbs and files, and enters it into the registration.
+    /// Proves the xorbs and files of a shard, and enters them into the registration.
     async fn prove_shard(
         &self,
         tenant: Tenant,
@@ -170,7 +178,7 @@ impl Cas {
             let batch = xorbs.by_ref().take(BATCH_COUNT).collect();
             registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
         }
-        // Small files share xorbs: what is known of those is not read again for each.
+        // Small files share xorbs: rows that were read are not read again for each.
         let mut contents = Contents::default();
         let mut files = files.into_iter();
         while files.len() > 0 {
@@ -215,7 +223,7 @@ impl Cas {
         self.verify_pool.run_for(tenant, prove).await
     }
 
-    /// Compares what a shard says of these xorbs with what they are; returns their chunks that clients may ask for.
+    /// Compares these xorbs of a shard with their rows; returns their chunks that dedup may find.
     pub(super) async fn prove_xorbs(
         &self,
         tenant: Tenant,
@@ -226,8 +234,8 @@ impl Cas {
         Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
 
-    /// Enters what was proven. Whoever was first to claim a sha256 may have lied, so before one that came later is
-    /// refused, the file is read.
+    /// Enters what was proven. The first claim of a sha256 may be a lie, so the file is read before
+    /// a later claim is refused.
     async fn enter(
         &self,
         tenant: Tenant,
@@ -241,7 +249,7 @@ impl Cas {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
                 Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
-                // To acknowledge a file that nobody can read would be a lie.
+                // Acknowledging an unreadable file would be a lie.
                 Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
                 Registered::OverQuota(excess) => {
                     self.metrics.quota_refused.inc();
@@ -263,7 +271,8 @@ impl Cas {
         }
     }
 
-    /// Proves one file; returns it, its first chunk with the xorb that has it, and what is known of its last xorbs.
+    /// Proves one file; returns it, its first chunk with the xorb that has it, and the rows of its
+    /// last xorbs.
     pub(super) async fn prove_file(
         &self,
         tenant: Tenant,
@@ -286,7 +295,8 @@ impl Cas {
         Ok((file, first, contents))
     }
 
-    /// The record, and the transactions of the index, in a task that is not interrupted when the client goes away.
+    /// Writes the record and the transactions of the index, in a task that a disconnect does not
+    /// interrupt.
     async fn enter_once(
         &self,
         tenant: Tenant,
@@ -300,23 +310,23 @@ impl Cas {
             false => Some(self.long_registrations.enter(tenant, 1).await?),
         };
         self.uninterrupted(|cas| async move {
-            // Not until the client goes away, which ends nothing here.
+            // Moved into the task, since a disconnect does not end the work.
             let _permit = permit;
-            let noted = cas.note_registration(&registration, domain, shard).await?;
-            let registered = cas.write_registration(tenant, &registration, Some(noted.number())).await;
+            let appended = cas.append_registration(&registration, domain, shard).await?;
+            let registered = cas.write_registration(tenant, &registration, Some(appended.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
-                // Also where that failed: it may have been done all the same.
-                cas.unsettled.ring();
+                // Also after an error: the transaction may have been committed.
+                cas.unsettled.notify();
             }
             match &registered {
-                Ok(Registered::New | Registered::Added) | Err(_) => noted.keep(),
+                Ok(Registered::New | Registered::Added) | Err(_) => appended.retain(),
                 Ok(
                     Registered::Known
                     | Registered::MissingXorb(_)
                     | Registered::DamagedXorb(_)
                     | Registered::OverQuota(_)
                     | Registered::OtherSha256 { .. },
-                ) => noted.withdraw().await,
+                ) => appended.roll_back().await,
             }
             registered
         })
@@ -324,15 +334,15 @@ impl Cas {
     }
 }
 
-/// Within which walls deduplication may mention what these claims upload: everything of one owner, the part of a
+/// The dedup scope of uploads with these claims: all repositories of one owner, which is the
 /// repository's name before its last slash.
 pub(super) fn domain(repo: &RepoScope) -> String {
     repo.owner().to_owned()
 }
 
-/// The walls within which these claims are told of what is stored; `None` where there are none, for who may read
-/// everything.
-pub(super) fn walls(repo: &RepoScope) -> Option<String> {
+/// The scope within which these claims may learn of stored data; `None` for tokens of all
+/// repositories, which have no limit.
+pub(super) fn dedup_scope(repo: &RepoScope) -> Option<String> {
     (*repo != RepoScope::All).then(|| domain(repo))
 }
 
@@ -341,7 +351,7 @@ pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo])
     terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()
 }
 
-/// Compares what a shard says of a xorb with what the xorb is; returns its chunks that clients may ask for.
+/// Compares a xorb of a shard with its row; returns its chunks that dedup may find.
 fn prove_xorb(
     claimed: &CasInfo,
     contents: &HashMap<XorbHash, XorbContents>,

@@ -1,9 +1,10 @@
-//! Files are removed: by those who registered them, or by whoever runs the store.
+//! Removal of files, by the repositories that registered them or by the operator.
 //!
-//! After `Ok` the claims are gone, durably, and with the last one the file: no reader finds it. Its xorbs are not touched
-//! but in their rows, so whoever fetches their bytes at this moment gets them; what no other file needs is garbage from
-//! then on. The references of a large file go in steps after that. A crash leaves them, which keeps their xorbs and what
-//! repositories are charged for them, until a collection of garbage clears them up.
+//! After `Ok` the claims are removed, durably, and with the last one the file: no reader finds it.
+//! Only the rows of its xorbs change, so running downloads complete. Xorbs that no other file needs
+//! are garbage from then on. The references of a large file are deleted in steps after that. A
+//! crash leaves them until a garbage collection clears them up. Until then their xorbs stay, and
+//! repositories are charged for them.
 
 use thiserror::Error;
 
@@ -14,22 +15,23 @@ use crate::format::FileHash;
 use crate::index::RemovedClaims;
 use crate::runtime::telemetry::chain;
 
-/// Steps at clearing up that are taken before the answer, so that of most files nothing is left by then.
+/// Steps of clearing up before the response: most files need no more.
 const STEP_COUNT: usize = 4;
 
-/// What became of a file.
+/// The result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedFile {
-    /// Whose claims to it were removed; `*` for those of tokens for all repositories.
+    /// The repositories whose claims were removed; `*` for tokens of all repositories.
     pub repos: Vec<String>,
-    /// Whether nobody has the file any more, as far as these claims may know: those of one repository are not told of others.
+    /// Whether the file no longer exists, as far as these claims may know: a token of one
+    /// repository is not told of others.
     pub is_file_removed: bool,
 }
 
 /// Why a file was not removed.
 #[derive(Debug, Error)]
 pub enum RemoveError {
-    /// Nobody whom this is about has such a file.
+    /// No repository that this is about has such a file.
     #[error("file not found")]
     NotFound,
     /// These claims are about another repository.
@@ -41,8 +43,8 @@ pub enum RemoveError {
 }
 
 impl Cas {
-    /// Removes a claim to a file: that of this repository, or what these claims stand for by themselves. For whoever
-    /// administers all repositories those are all there are, for everybody else their own.
+    /// Removes a claim to a file: that of this repository, or of the claims' own. For the operator,
+    /// whose claims cover all repositories, these are all claims to the file.
     ///
     /// # Errors
     ///
@@ -68,12 +70,12 @@ impl Cas {
     }
 
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
-        let noted = self.note_removal(file, repo.clone()).await?;
-        let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(noted.number())).await;
+        let appended = self.append_removal(file, repo.clone()).await?;
+        let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;
         match &removed {
-            Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => noted.withdraw().await,
-            // Also where that failed: it may have been done all the same.
-            Ok(_) | Err(_) => noted.keep(),
+            Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => appended.roll_back().await,
+            // Also after an error: the transaction may have been committed.
+            Ok(_) | Err(_) => appended.retain(),
         }
         let removed = removed?;
         for _ in 0..STEP_COUNT {

@@ -1,14 +1,16 @@
-//! The scrub: every blob is read again now and then, before somebody needs it.
+//! The scrub: reads every blob again from time to time, before a client needs it.
 //!
-//! One blob at a time, the one that has waited for longest first, not faster than it was told. A blob that is not the
-//! xorb that it should be is read once more, and then its row says that it is damaged: the xorb is not served, not
-//! mentioned and not referred to any more, and uploads of it are taken (see [`heal`](super::heal)). What a read finds
-//! out is checked at once. Damaged xorbs are looked at again once a day: somebody may have put the blob back.
+//! It reads one blob at a time, the one verified longest ago first, within a rate limit. A blob
+//! that fails is read once more, and then its row is marked as damaged. A damaged xorb is not
+//! served, not listed for dedup and not referred to, and uploads of it are taken (see
+//! [`heal`](super::heal)). Xorbs that failed a read are checked at once. Damaged xorbs are
+//! re-checked once a day: the operator may have restored the blob.
 //!
-//! Nothing is deleted here. What fails for other reasons than the blob is tried again, later and later, and the others
-//! go on; and where one blob after the other is missing, it is the file system that is, and nothing is marked.
+//! The scrub deletes nothing. After a failure that says nothing about the blob, that xorb is tried
+//! again later, and the others continue. Where many blobs in a row are missing, the file system is
+//! at fault, and none is marked.
 //!
-//! A crash costs the blob that was being read.
+//! A crash costs the check of one blob.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Cas;
 use super::error::{ReadError, StoreError};
-use super::examine::{Damage, Examiner, Pace, Verdict, is_of_blob};
+use super::verify::{BlobVerifier, Damage, Pace, Verdict, is_of_blob};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{FilesHit, HealthSums, IndexErrorKind, XorbHealth};
@@ -29,32 +31,32 @@ use crate::runtime::telemetry::chain;
 /// Xorbs that are listed at once.
 const PAGE_COUNT: u32 = 32;
 
-/// Xorbs that reads have found fault with and that wait for a check. What is too many is found again by the next read.
+/// Xorbs that failed a read and wait for a check. The next read reports those beyond it again.
 const MAX_SUSPECT_COUNT: usize = 256;
 
-/// Pause between two looks for what is due, when nothing is.
+/// Pause between two polls for due xorbs, when none is due.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Pause between two looks at what is known to be damaged.
+/// Pause between two checks of damaged xorbs.
 const RECHECK: Duration = Duration::from_secs(24 * 3600);
 
-/// Pause after a failure that is not a blob's.
+/// Pause after a failure that says nothing about a blob.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a xorb is left alone that could not be checked.
+/// How long a xorb that could not be checked is skipped.
 const RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Xorbs that could not be checked, at most; with more than that the store is broken, and not they.
+/// Xorbs that could not be checked, at most. With more, the store is broken rather than the xorbs.
 const MAX_FAILED_COUNT: usize = 1024;
 
-/// Blobs that may be missing one after the other. It takes several accidents to lose so many files in a row that were
-/// verified in no order, and one unmounted file system to lose all.
+/// Blobs that may be missing in a row. Verification has a random order, so independent losses
+/// seldom follow each other. One unmounted file system loses all.
 const MAX_MISSING_COUNT: u32 = 16;
 
-/// How often a xorb that changes while it is checked is looked at again.
+/// How often a xorb that changes during its check is checked again.
 const MAX_TRY_COUNT: usize = 3;
 
-/// Files that the log names of those that need a damaged xorb.
+/// Files that need a damaged xorb, as far as the log names them.
 const NAMED_FILE_COUNT: u32 = 10;
 
 /// How much of the machine a scrub may use.
@@ -66,15 +68,15 @@ pub struct ScrubBudget {
     pub interval: Duration,
 }
 
-/// Xorbs that are to be checked before all others.
+/// Xorbs to be checked before all others.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     queue: Mutex<VecDeque<XorbHash>>,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Suspects {
-    /// A read of this xorb has failed; if its blob may be why, it is checked next.
+    /// Reports a failed read of this xorb. If its blob may be the cause, it is checked next.
     pub(super) fn report(&self, hash: XorbHash, error: &ReadError) {
         let is_suspect = match error {
             ReadError::Missing { .. } | ReadError::Damaged { .. } | ReadError::Altered { .. } => true,
@@ -94,7 +96,7 @@ impl Suspects {
             queue.push_back(hash);
         }
         drop(queue);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     fn pop(&self) -> Option<XorbHash> {
@@ -102,14 +104,14 @@ impl Suspects {
     }
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug)]
 pub(super) enum Checked {
     /// The blob is the xorb.
     Sound,
     /// It is not, and the row says so.
     Damaged(Damage),
-    /// There is no such xorb any more, or it was replaced again and again.
+    /// The xorb does not exist any more, or it was replaced again and again.
     Passed,
 }
 
@@ -118,44 +120,45 @@ pub(super) struct Scrub {
     cas: Cas,
     budget: ScrubBudget,
     pace: Pace,
-    /// Xorbs that could not be checked, and until when they are left alone.
+    /// Xorbs that could not be checked, and until when they are skipped.
     failed: HashMap<XorbHash, Instant>,
     missing_in_a_row: u32,
     next_recheck: Instant,
-    /// How long to wait after a failure that is not a blob's.
+    /// How long to wait after a failure that says nothing about a blob.
     failure_pause: Duration,
 }
 
 impl Cas {
-    /// Scrubs for ever. To be dropped when the store is to stop; nothing is lost by that.
+    /// Scrubs for ever. To be dropped when the store stops; nothing is lost by that.
     pub async fn scrub(self, budget: ScrubBudget) {
         Scrub::new(self, budget, FAILURE_PAUSE).run().await;
     }
 
-    /// Sums over the health of everything that is stored.
+    /// Sums over the health of all stored xorbs.
     ///
     /// # Errors
     ///
-    /// The index does not answer.
+    /// The index does not respond.
     pub async fn health(&self) -> Result<HealthSums, StoreError> {
         Ok(self.index.health_sums().await?)
     }
 
-    /// Reads a xorb's blob and says in the index what it is.
+    /// Reads a xorb's blob and records the verdict in the index.
     pub(super) async fn check_xorb(&self, hash: XorbHash, pace: &mut Pace) -> Result<Checked, StoreError> {
-        let examiner = Examiner { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
+        let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
         for _ in 0..MAX_TRY_COUNT {
             let Some(seen) = self.index.find_health(hash).await? else { break };
             let before = pace.read_len();
-            let verdict = examiner.examine(hash, Some(seen.serialized_len), pace).await;
+            let verdict = verifier.verify(hash, Some(seen.serialized_len), pace).await;
             self.metrics.scrub_bytes.inc_by(pace.read_len() - before);
             match verdict? {
                 Verdict::Sound(proven) => {
-                    // Nobody else replaces the blob or the row now: what was seen is still so, or the ticket says no.
+                    // The lock excludes replacements of blob and row. The row is still as read, or
+                    // the ticket is refused.
                     let _publishing = self.publish_locks.lock(hash).await;
                     if proven.is_described(&*self.index, &seen).await? {
                         if self.index.mark_sound(seen, self.clock.now()).await? {
-                            self.note_sound(seen);
+                            self.count_sound(seen);
                             return Ok(Checked::Sound);
                         }
                     } else {
@@ -186,12 +189,12 @@ impl Cas {
         Ok(Checked::Passed)
     }
 
-    /// Reads a xorb's blob and says in the index if it is damaged, and nothing else: for a process beside the one that may
-    /// replace blobs. Returns whether it is.
+    /// Reads a xorb's blob and records damage in the index, and nothing else. For a process beside
+    /// the one that may replace blobs. Returns whether the blob is damaged.
     pub(super) async fn mark_if_damaged(&self, hash: XorbHash) -> Result<bool, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(false) };
-        let examiner = Examiner { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
-        let verdict = examiner.examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await?;
+        let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
+        let verdict = verifier.verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await?;
         let Verdict::Damaged(damage) = verdict else { return Ok(false) };
         let is_new = self.index.mark_damaged(seen, self.clock.now()).await?;
         self.forget_layout(hash);
@@ -202,7 +205,7 @@ impl Cas {
         Ok(is_new || seen.damaged_at.is_some())
     }
 
-    fn note_sound(&self, seen: XorbHealth) {
+    fn count_sound(&self, seen: XorbHealth) {
         self.metrics.scrub_verified.inc();
         if seen.damaged_at.is_some() {
             self.forget_layout(seen.hash);
@@ -212,7 +215,7 @@ impl Cas {
     }
 
     async fn log_damage(&self, hash: XorbHash, damage: &Damage) {
-        // The mark counts, not whom it is told.
+        // The mark matters more than the list of files in the log.
         let FilesHit { files, count } = self.index.files_hit(hash, NAMED_FILE_COUNT).await.unwrap_or_default();
         let files: Vec<String> = files.iter().map(ToString::to_string).collect();
         let (file_count, files, error) = (count, files.join(" "), chain(damage));
@@ -248,7 +251,7 @@ impl Scrub {
         }
     }
 
-    /// What is due now; waits where nothing is.
+    /// Checks the due xorbs; waits where none is due.
     pub(super) async fn round(&mut self) -> Result<(), StoreError> {
         self.check_suspects().await;
         if Instant::now() >= self.next_recheck {
@@ -271,8 +274,8 @@ impl Scrub {
             self.pace = pace;
         }
         if is_idle {
-            // Over means that nobody has rung.
-            let _ = timeout(IDLE.min(self.budget.interval), self.cas.suspects.bell.notified()).await;
+            // A timeout means that no suspect was reported.
+            let _ = timeout(IDLE.min(self.budget.interval), self.cas.suspects.notify.notified()).await;
         }
         Ok(())
     }
@@ -282,14 +285,14 @@ impl Scrub {
         Timestamp::from_millis(self.cas.clock.now().as_millis().saturating_sub(interval))
     }
 
-    /// Not held back: somebody has just been refused.
+    /// Without the rate limit: a client's read has just failed.
     async fn check_suspects(&mut self) {
         while let Some(hash) = self.cas.suspects.pop() {
             self.check(hash, &mut Pace::new(None)).await;
         }
     }
 
-    /// Looks again at everything that is known to be damaged.
+    /// Checks all damaged xorbs again.
     async fn recheck(&mut self) -> Result<(), StoreError> {
         let mut after = None;
         loop {
@@ -297,7 +300,8 @@ impl Scrub {
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.hash);
             for xorb in page {
-                // Those that are missing are known to be, and do not count as missing in a row.
+                // A missing blob of a damaged xorb is known, and does not count as missing in a
+                // row.
                 if let Err(error) = self.cas.check_xorb(xorb.hash, &mut self.pace).await {
                     self.fail(xorb.hash, &error).await;
                 }
@@ -333,7 +337,7 @@ impl Scrub {
         self.leave(hash).await;
     }
 
-    /// Leaves a xorb alone for a while.
+    /// Skips a xorb for a while.
     async fn leave(&mut self, hash: XorbHash) {
         self.cas.metrics.scrub_failures.inc();
         if self.failed.len() < MAX_FAILED_COUNT {

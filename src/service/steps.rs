@@ -1,9 +1,9 @@
-//! A registration goes into the index: a short one in one transaction, others in steps.
+//! Writes a registration into the index: a short one in one transaction, others in steps.
 //!
-//! Between two steps other writers have their turn, and the steps of long registrations alternate
-//! between tenants. What a reader sees changes when the last step is published. A registration that is
-//! refused or fails in between is abandoned: what it has written is discarded before the client is
-//! told, or else by the next sweep or start.
+//! Other writers run between two steps, and the steps of long registrations alternate between
+//! tenants. Readers see the change when the last step is published. A registration that is refused
+//! or fails is abandoned. Its rows are discarded before the response, or else by the next sweep or
+//! start.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::index::{Begun, Cursor, IndexError, Registered, Registration};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
-/// Chunks that deduplication may mention which are written in one transaction.
+/// Dedup chunks that are written in one transaction.
 const DEDUP_STEP_COUNT: usize = if cfg!(test) { 2 } else { 512 };
 
 impl Cas {
@@ -21,7 +21,7 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// The index failed. It is all there or will not be.
+    /// The index failed. The registration is visible as a whole or never.
     pub(super) async fn write_registration(
         &self,
         tenant: Tenant,
@@ -33,7 +33,7 @@ impl Cas {
         } else {
             self.write_long(tenant, registration, record).await
         };
-        // Also where that failed: it may have been done all the same.
+        // Also after an error: the transaction may have been committed.
         self.asked_chunks.insert(registration.dedup.iter().map(|(chunk, _)| chunk));
         registered
     }
@@ -52,7 +52,7 @@ impl Cas {
         };
         let registered = self.write_in_steps(tenant, begun, registration, start, record).await;
         if !matches!(registered, Ok(Registered::New | Registered::Added)) {
-            // One that was published without our knowing stays published.
+            // A registration that was published despite an error stays published.
             if let Err(error) = self.index.abandon_registrations(Some(begun.id)).await {
                 tracing::warn!(error = %chain(&error), "could not abandon a registration; the next start will");
             }
@@ -85,7 +85,8 @@ impl Cas {
         if outcome != Registered::Known {
             self.index.publish_registration(begun, record).await?;
         }
-        // Of xorbs, not of files: after a crash the client comes again, and what is missing is written then.
+        // Dedup rows belong to xorbs, not to files. After a crash the client registers again, and
+        // missing rows are written then.
         for from in (0..registration.dedup.len()).step_by(DEDUP_STEP_COUNT) {
             let _permit = self.write_steps.wait(tenant, 1).await;
             self.index.enter_dedup(registration, from, DEDUP_STEP_COUNT).await?;

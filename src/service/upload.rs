@@ -1,15 +1,16 @@
-//! Uploads: bytes and a claimed hash become a stored xorb, or nothing.
+//! Uploads: bytes and a claimed hash become a stored xorb, or leave nothing.
 //!
-//! The body streams. The task that receives it collects pieces into a batch; a worker verifies the batch before and
-//! writes it to a draft, while the next bytes are still on the wire, and takes the next one if that is there by then.
-//! Nothing of the body is held but these two batches and the frame that straddles them.
+//! The body streams. The receiving task collects pieces into a batch. Meanwhile a worker verifies
+//! the previous batch and writes it to a draft, then takes the next one if that is ready. Of the
+//! body, memory holds these two batches and the frame that straddles them.
 //!
-//! Order of effects, after the last byte was verified and the hash compared: row staged → blob durable → row live →
-//! answer. Whatever step the process dies at, a reader sees the xorb only if its row is live, and then its blob is
-//! durable. What can be left behind is a draft or a staged row with or without a blob, which the next start removes.
+//! Order of effects, after the last byte was verified and the hash compared: row staged → blob
+//! durable → row live → response. Whatever step the process dies at, a reader sees the xorb only if
+//! its row is live, and then its blob is durable. A draft may be left, or a staged row with or
+//! without a blob; the next start removes them.
 //!
-//! From the staging on, the work is a task of its own and runs to its end even when the client hangs up: otherwise
-//! the lock would be released while the file is still being renamed.
+//! From the staging on, the work is a task of its own and completes even when the client
+//! disconnects. Otherwise the lock would be released while the file is still being renamed.
 
 mod batch;
 mod copy;
@@ -41,45 +42,44 @@ use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
-/// Bytes at which a batch goes to a worker. Large enough that the hop (some microseconds) does not show
-/// beside hashing it (about a hundred), small enough that a hundred uploads hold little. Twice as many are collected
-/// while the worker is busy, at most; then the client has to wait.
+/// Bytes at which a batch goes to a worker: hashing it takes much longer than the hop, and a
+/// hundred uploads take little memory. At most twice as many are collected while the worker is
+/// busy; then the client has to wait.
 const BATCH_LEN: usize = 128 << 10;
 
-/// The same while there are few uploads: with half of it one was 8 % slower and took a tenth more of the processor, with twice as much it
-/// was no faster. A hundred would have to hold four times as much for it.
+/// The same while there are few uploads: fewer hops for each byte. With a hundred uploads the
+/// memory would be four times as much.
 const LARGE_BATCH_LEN: usize = 512 << 10;
 
-/// Uploads up to which they are few: of sixty-four that come at once, so many begin with a long batch.
+/// Uploads that count as few: of many that begin at once, so many begin with a long batch.
 const FEW_UPLOADS: u64 = 8;
 
-/// Time after which a worker that has more of an upload to do is free for whoever waits. To go on without a break is two changes of
-/// threads less for each batch: in turn, nine rounds, 585 of 540 MiB/s for one client and 720 of 620 for four, for 1.58 of 1.75 and
-/// 1.66 of 1.72 s of processor per GiB (with up to eight batches, whoever waited).
-const MAX_TURN: Duration = Duration::from_millis(2);
+/// Time after which a worker with more work for an upload yields to waiting work. Continuing
+/// without a break saves two context switches for each batch.
+const MAX_SLICE: Duration = Duration::from_millis(2);
 
-/// How long a deletion may take to get out of the way.
+/// How long a client waits until a deletion is over.
 const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A request to store a xorb.
 #[derive(Debug)]
 pub struct Upload<'a, S> {
-    /// Whose it is.
+    /// The uploader's claims.
     pub claims: &'a Claims,
     /// The hash that the client says it has.
     pub claimed: XorbHash,
     /// Bytes of the body, footer included, at most.
     pub max_len: u64,
-    /// Bytes of the body as the client declares them, if it does.
+    /// Bytes of the body as the client declares them, if at all.
     pub declared_len: Option<u64>,
     /// The body, in pieces of any size.
     pub body: S,
 }
 
-/// Why a body ended before its end.
+/// Why a body ended early.
 #[derive(Debug)]
 pub enum BodyError {
-    /// The connection or the request did.
+    /// The connection or the request ended.
     Aborted(Box<dyn StdError + Send + Sync>),
     /// The client sends nothing, or too slowly.
     Stalled,
@@ -94,12 +94,12 @@ impl From<BodyError> for UploadError {
     }
 }
 
-/// A xorb that is stored.
+/// A stored xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uploaded {
     /// Which one.
     pub hash: XorbHash,
-    /// Whether this upload put it there. Otherwise what was there before is there still.
+    /// Whether this upload stored it. Otherwise the earlier blob stays.
     pub was_inserted: bool,
     /// Chunks of the upload.
     pub chunk_count: u32,
@@ -109,14 +109,14 @@ pub struct Uploaded {
     pub raw_len: u64,
 }
 
-/// What a body has to be.
+/// The expected body.
 pub(super) struct Expected {
-    /// Who sends it.
+    /// The uploader.
     pub(super) tenant: Tenant,
     pub(super) hash: XorbHash,
     /// Bytes, footer included, at most.
     pub(super) max_len: u64,
-    /// What a grant says of it.
+    /// The sum that a grant states.
     pub(super) granted: Option<Sum>,
 }
 
@@ -127,31 +127,31 @@ pub(super) struct Sum {
     pub(super) crc64nvme: u64,
 }
 
-/// A body that was verified and is what was expected, and the draft of what is to be stored of it.
+/// A body that was verified and is the expected one, and the draft of its blob.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// Who has sent it.
+    /// The uploader.
     tenant: Tenant,
     xorb: VerifiedXorb,
     /// CRC-64/NVME of the blob.
     crc64: u64,
-    /// Empty where the xorb was there already when the upload began.
+    /// Empty where the xorb was stored already when the upload began.
     draft: DraftSlot,
 }
 
-/// What is there of a xorb that is about to be published.
+/// The state of a xorb that is about to be published.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Staged {
-    /// Nothing: its row is claimed under this ticket.
+    /// Not stored: its row is claimed under this ticket.
     New(Ticket),
-    /// All of it.
+    /// Stored and live.
     There,
     /// A damaged blob, whose row is claimed under this ticket.
     Damaged(Ticket),
 }
 
 impl Cas {
-    /// Takes an upload; returns when the xorb is durable and readable.
+    /// Receives an upload; returns when the xorb is durable and readable.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Cas {
         self.upload_for(tenant, upload).await
     }
 
-    /// The same where whoever shares is not told by the claims.
+    /// The same where the tenant differs from that of the claims.
     ///
     /// # Errors
     ///
@@ -177,19 +177,19 @@ impl Cas {
         let expected = Expected { tenant, hash: claimed, max_len, granted: None };
         expected.check_len(declared_len)?;
         let slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
-        self.check_room(declared_len.unwrap_or(0)).await?;
+        self.check_headroom(declared_len.unwrap_or(0)).await?;
         let body = slot.body().counted(body);
         let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
         let domain = domain(&claims.repo);
         self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
     }
 
-    /// Receives and verifies a body. Nothing of it is visible, and all of it is gone when the result is dropped.
+    /// Receives and verifies a body. None of it is visible, and dropping the result removes it all.
     pub(super) async fn verify<S>(&self, expected: Expected, body: S) -> Result<Verified, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
-        // What is there already is verified all the same, but need not be written.
+        // The body of a stored xorb is verified, too, but need not be written.
         let is_stored = self.find(expected.hash).await?.is_some_and(|xorb| !xorb.is_damaged());
         let ingest = self.receive(Ingest::new(self, &expected, is_stored), body).await?;
         let (verified, sum) = self.verify_pool.run_for(expected.tenant, move || ingest.finish()).await?;
@@ -203,7 +203,7 @@ impl Cas {
         Err(refused)
     }
 
-    /// Reads the body to its end, with one batch being verified while the next one arrives.
+    /// Reads the body to its end; one batch is verified while the next one arrives.
     async fn receive<S>(&self, ingest: Ingest, mut body: S) -> Result<Ingest, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
@@ -212,9 +212,9 @@ impl Cas {
         let (inbox, mut ended) = (Arc::new(Inbox::default()), false);
         let mut batch_len = self.batch_len();
         loop {
-            let has_room = inbox.len() < 2 * batch_len;
+            let has_capacity = inbox.len() < 2 * batch_len;
             tokio::select! {
-                piece = body.next(), if !ended && has_room => match piece {
+                piece = body.next(), if !ended && has_capacity => match piece {
                     None => ended = true,
                     Some(Ok(piece)) => inbox.push(piece),
                     Some(Err(error)) => return Err(error.into()),
@@ -223,10 +223,10 @@ impl Cas {
                     running = None;
                     idle = Some(verified?);
                 }
-                () = inbox.taken(), if running.is_some() && !has_room => {}
+                () = inbox.taken(), if running.is_some() && !has_capacity => {}
             }
-            let arrived_len = inbox.len();
-            let due = arrived_len >= batch_len || (ended && arrived_len > 0);
+            let received_len = inbox.len();
+            let due = received_len >= batch_len || (ended && received_len > 0);
             match idle.take() {
                 Some(ingest) if due => {
                     batch_len = self.batch_len();
@@ -244,26 +244,26 @@ impl Cas {
         if self.admission.count() <= FEW_UPLOADS { LARGE_BATCH_LEN } else { BATCH_LEN }
     }
 
-    /// Does this in a task that runs to its end even when the client has gone.
+    /// Runs this in a task that completes even when the client disconnects.
     pub(super) async fn uninterrupted<T, F, W>(&self, work: W) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
         W: FnOnce(Self) -> F,
     {
-        let (answer, answered) = oneshot::channel();
+        let (respond, response) = oneshot::channel();
         let work = work(self.clone());
         self.publishing.spawn(async move {
-            if answer.send(work.await).is_err() {
+            if respond.send(work.await).is_err() {
                 tracing::debug!("the client disconnected before the response");
             }
         });
-        answered.await.expect("the task sends its result unless it panics, and then this request fails with it")
+        response.await.expect("the task sends its result unless it panics, and then this request fails with it")
     }
 }
 
 impl Expected {
-    /// Refuses a body that says itself that it is too long.
+    /// Refuses a body whose declared length is too long.
     pub(super) fn check_len(&self, declared_len: Option<u64>) -> Result<(), UploadError> {
         Self::check(self.max_len, declared_len)
     }
@@ -274,7 +274,7 @@ impl Expected {
 }
 
 impl Verified {
-    /// Chunks of it, which is what it takes memory for.
+    /// Its chunks, which determine its memory.
     pub(super) fn chunk_count(&self) -> u32 {
         self.xorb.layout().chunk_count()
     }
@@ -285,16 +285,16 @@ impl Verified {
     }
 }
 
-/// An upload between two batches: what was verified, and where it was written to.
+/// An upload between two batches: the verified part, and its draft.
 struct Ingest {
     cas: Cas,
     tenant: Tenant,
     verifier: Verifier,
     crc64: Crc64,
-    /// Of the body as it came, where a grant says what that has to be.
+    /// Of the body as received, where a grant states its sum.
     body: Option<(u64, Crc64)>,
     draft: DraftSlot,
-    keep: bool,
+    is_new: bool,
     busy: Duration,
 }
 
@@ -307,23 +307,24 @@ impl Ingest {
             crc64: Crc64::new(),
             body: expected.granted.map(|_| (0, Crc64::new())),
             draft: DraftSlot::new(cas.verify_pool.clone()),
-            keep: !is_stored,
+            is_new: !is_stored,
             busy: Duration::ZERO,
         }
     }
 
-    /// Takes what has arrived, and what arrives meanwhile as far as that is a batch each time. Blocks.
+    /// Takes the received pieces, and later ones as long as they are a whole batch each time.
+    /// Blocks.
     fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
         let begin = Instant::now();
         let mut min_len = 1;
         while let Some(pieces) = inbox.take(min_len) {
             self.take(pieces)?;
-            if begin.elapsed() >= MAX_TURN && self.cas.verify_pool.is_awaited() {
+            if begin.elapsed() >= MAX_SLICE && self.cas.verify_pool.is_awaited() {
                 break;
             }
             min_len = batch_len;
         }
-        // Uploads that wait for their client or their turn are many, those that decompress are few.
+        // Many uploads wait for their client or a permit, but few decompress at a time.
         self.verifier.release_scratch();
         self.busy += begin.elapsed();
         Ok(self)
@@ -339,7 +340,7 @@ impl Ingest {
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
                 self.crc64.update(frame);
-                if self.keep {
+                if self.is_new {
                     self.draft.write(self.cas.blobs.as_ref(), frame)?;
                 }
             }

@@ -1,7 +1,8 @@
-//! What a client that edits a file must know of it (spec 5.9): which parts to chunk anew, and a summary of the rest.
+//! Data for a client that edits a file (spec 5.9): the parts to chunk again, and a summary of the
+//! rest.
 //!
-//! Takes every chunk of the file, but only what the index says of it: no blob is opened. The chunks go by in runs, so
-//! that memory is bounded by the layouts of a run, not by the file.
+//! Reads the index rows of every chunk of the file, and opens no blob. The chunks are read in runs,
+//! so that the layouts of a run bound the memory, not the file.
 
 use thiserror::Error;
 
@@ -16,13 +17,14 @@ use crate::format::windows::{ChunkWindows, WindowBuilder};
 use crate::format::{ByteRange, FileHash, RangeHash};
 use crate::runtime::fair::Permit;
 
-/// Files that may be walked at once; further requests wait, so that memory is bounded by so many runs.
+/// Files that may be walked at once; further requests wait, so that memory is bounded by so many
+/// runs.
 pub(super) const WALK_COUNT: u32 = 4;
 
 /// Why there are no windows.
 #[derive(Debug, Error)]
 pub enum WindowsError {
-    /// The file cannot be looked up, or is not there for this reader.
+    /// The file cannot be looked up, or does not exist for this reader.
     #[error(transparent)]
     File(#[from] ReconstructError),
     /// None of the ranges has a byte of the file.
@@ -40,16 +42,16 @@ impl From<StoreError> for WindowsError {
 }
 
 impl Cas {
-    /// What a client needs that wants to change these bytes of a file. The ranges may come in any order, overlap, and go
-    /// past the end. The [turn](Self::walk_turn) is kept until the answer is written down, too: of a file of a million terms
-    /// that is some 30 MB, and twice as many as text.
+    /// The data for changing these bytes of a file. The ranges may have any order, overlap, and end
+    /// past the file. The caller holds the [permit](Self::walk_permit) until the response is
+    /// written, too. For a file of a million terms that is some 30 MB, and twice as much as text.
     ///
     /// # Errors
     ///
     /// See [`WindowsError`].
     pub async fn chunk_windows(
         &self,
-        _turn: &Permit,
+        _permit: &Permit,
         claims: &Claims,
         file: FileHash,
         changes: &[ByteRange],

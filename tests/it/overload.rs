@@ -131,7 +131,7 @@ async fn stalled_clients_hold_no_permit_so_others_are_served() {
 }
 
 /// Connects until the server refuses; all of those that it takes answer.
-async fn crowd(server: &TestServer, address: &str) -> Vec<Raw> {
+async fn open_connections(server: &TestServer, address: &str) -> Vec<Raw> {
     let mut connections = Vec::new();
     while connections.len() < 15 {
         let mut connection = Raw::connect_from(server, address).await;
@@ -152,10 +152,10 @@ async fn crowd(server: &TestServer, address: &str) -> Vec<Raw> {
 async fn last_connections_are_not_for_one_address_but_for_a_proxy() {
     let start = || Start::default().with("max_connections", 16);
     let server = start().start();
-    // Keeps its connection: while the server has not noticed yet that a crowd has gone, another one would be refused.
+    // Opened first: until the server has noticed the closed ones, another connection is refused.
     let client = server.client();
     assert_eq!(client.get("/healthz").await.status, 200);
-    let many = crowd(&server, "127.0.0.1").await;
+    let many = open_connections(&server, "127.0.0.1").await;
     assert_eq!(many.len(), 13);
     // One address has an eighth at most of these 16; the next connection of anybody would wait.
     let mut other = Vec::new();
@@ -166,7 +166,8 @@ async fn last_connections_are_not_for_one_address_but_for_a_proxy() {
         other.push(connection);
     }
     drop(many);
-    eventually("there is room again", async || crowd(&server, "127.0.0.1").await.len() > 10).await;
+    eventually("connections are accepted again", async || open_connections(&server, "127.0.0.1").await.len() > 10)
+        .await;
     drop(other);
     eventually("they are counted", async || {
         Metrics::of(&client).await.get("zorb_http_connections_refused_total") >= 1.0
@@ -174,7 +175,7 @@ async fn last_connections_are_not_for_one_address_but_for_a_proxy() {
     .await;
 
     let trusting = start().with("trusted_proxies", "127.0.0.1").start();
-    assert_eq!(crowd(&trusting, "127.0.0.1").await.len(), 15);
+    assert_eq!(open_connections(&trusting, "127.0.0.1").await.len(), 15);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ async fn check_ended(server: TestServer) {
 }
 
 /// A server that would wait for its clients for longer than this test may take.
-fn patient() -> TestServer {
+fn with_long_timeouts() -> TestServer {
     Start::default().with("drain_timeout", "600s").with("idle_timeout", "600s").start()
 }
 
@@ -29,7 +29,7 @@ async fn wait_for_uploads(client: &Client, count: f64) {
 
 #[tokio::test]
 async fn an_upload_in_flight_is_finished_and_acknowledged() {
-    let (server, xorb) = (patient(), Xorb::incompressible(&mut rng(), 2 << 20));
+    let (server, xorb) = (with_long_timeouts(), Xorb::incompressible(&mut rng(), 2 << 20));
     let client = server.client();
     let (mut early, mut late) = (
         Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await,
@@ -57,7 +57,7 @@ async fn an_upload_in_flight_is_finished_and_acknowledged() {
 
 #[tokio::test]
 async fn a_download_in_flight_is_completed() {
-    let (server, xorb) = (patient(), Xorb::incompressible(&mut rng(), 60 << 20));
+    let (server, xorb) = (with_long_timeouts(), Xorb::incompressible(&mut rng(), 60 << 20));
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     for query in ["", "?format=raw"] {
         let mut connection = Raw::connect(&server).await;
@@ -80,7 +80,7 @@ async fn a_download_in_flight_is_completed() {
 
 #[tokio::test]
 async fn connections_on_which_nothing_is_asked_do_not_delay_the_end() {
-    let server = patient();
+    let server = with_long_timeouts();
     let mut used = Raw::connect(&server).await;
     used.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
     assert_eq!(used.answer().await.status, 200);
@@ -94,7 +94,7 @@ async fn connections_on_which_nothing_is_asked_do_not_delay_the_end() {
 
 #[tokio::test]
 async fn half_a_head_does_not_delay_the_end() {
-    let server = patient();
+    let server = with_long_timeouts();
     let mut used = Raw::connect(&server).await;
     used.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
     assert_eq!(used.answer().await.status, 200);
@@ -133,7 +133,7 @@ async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
 
 #[tokio::test]
 async fn uploads_in_flight_are_acknowledged_and_stored_or_neither() {
-    let (server, mut rng) = (patient(), rng());
+    let (server, mut rng) = (with_long_timeouts(), rng());
     let xorbs: Vec<_> = (0..12).map(|_| Xorb::incompressible(&mut rng, 1 << 20)).collect();
     let client = server.client();
     let uploads = xorbs.iter().map(|xorb| async {

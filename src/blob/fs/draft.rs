@@ -108,8 +108,8 @@ impl FsDraft {
         Ok(block)
     }
 
-    /// Writes what is buffered, and gives the file its name in this way: the inner result is that of
-    /// this.
+    /// Writes what is buffered, and gives the file its name in this way: the inner result is that
+    /// of this.
     async fn publish_by(
         mut self: Box<Self>,
         key: BlobKey,

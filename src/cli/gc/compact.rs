@@ -69,16 +69,16 @@ pub(super) struct CompactedRecord {
 
 impl PlanRecord {
     pub(super) fn of(plan: &CompactionPlan) -> Self {
-        let kept = plan.kept();
+        let retained = plan.retained();
         Self {
             rewritten: plan.old().into(),
             made: plan.made().into(),
             saved_len: plan.saved_len(),
             retained: RetainedRecord {
-                needed: kept.needed.into(),
-                in_grace: kept.in_grace.into(),
-                damaged: kept.damaged.into(),
-                over_plan_limit: kept.left_off.into(),
+                needed: retained.needed.into(),
+                in_grace: retained.in_grace.into(),
+                damaged: retained.damaged.into(),
+                over_plan_limit: retained.left_off.into(),
             },
         }
     }
@@ -165,12 +165,12 @@ pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Out
 }
 
 pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Result<()> {
-    let kept = plan.kept();
+    let retained = plan.retained();
     for (tally, why) in [
-        (kept.needed, "referenced above the threshold"),
-        (kept.in_grace, "used within the grace period"),
-        (kept.damaged, "damaged"),
-        (kept.left_off, "beyond the size of one plan"),
+        (retained.needed, "referenced above the threshold"),
+        (retained.in_grace, "used within the grace period"),
+        (retained.damaged, "damaged"),
+        (retained.left_off, "beyond the size of one plan"),
     ] {
         if tally.count > 0 {
             output.line(format_args!("not rewritten: {} ({why})", shown(tally)))?;

@@ -95,7 +95,7 @@ impl Fetcher {
                 return Ok(bytes.clone());
             }
             if !self.pending.contains(&part) {
-                self.make_room(part);
+                self.evict_for(part);
                 self.fetch(part);
             }
             match self.fetching.next().await {
@@ -150,7 +150,7 @@ impl Fetcher {
 
     /// Drops what is needed last until a part fits. A part that repeats in a file would otherwise
     /// be in the way of all others; it is fetched again.
-    fn make_room(&mut self, part: usize) {
+    fn evict_for(&mut self, part: usize) {
         while self.held_len + self.len(part) > AHEAD_LEN {
             let next_use = |part: &usize| self.uses.get(*part).and_then(VecDeque::front).copied();
             let Some(last) = self.ready.keys().copied().max_by_key(next_use) else { return };

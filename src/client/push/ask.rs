@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::known::Known;
 use super::scan::{Block, Event};
-use super::{PushError, PushWatch, Watched};
+use super::{PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
@@ -71,7 +71,7 @@ async fn find(
     chunk: ChunkHash,
     watch: &Arc<dyn PushWatch>,
 ) -> Result<Option<DedupShard>, RequestError> {
-    let mut retries = Retries::new(server.retry, Arc::new(Watched(Arc::clone(watch))));
+    let mut retries = Retries::new(server.retry, Arc::new(RetriesOnly(Arc::clone(watch))));
     loop {
         let failed = match find_once(server, chunk).await {
             Ok(answer) => return Ok(parse_dedup_answer(&answer).ok()),

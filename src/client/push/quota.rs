@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures_util::stream::{StreamExt, iter};
 
 use super::scan::{Event, Scanner};
-use super::{Push, PushError, PushWatch, Watched};
+use super::{Push, PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
@@ -47,7 +47,7 @@ pub(super) async fn admit(
     disk: &Pool,
     watch: &Arc<dyn PushWatch>,
 ) -> Result<(), PushError> {
-    let watch: Arc<dyn Watch> = Arc::new(Watched(Arc::clone(watch)));
+    let watch: Arc<dyn Watch> = Arc::new(RetriesOnly(Arc::clone(watch)));
     let all = left(server, &watch).await.map_err(PushError::Quota)?;
     if all.is_empty() {
         return Ok(());

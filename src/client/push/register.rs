@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use reqwest::{Response, StatusCode};
 
-use super::{PushError, PushWatch, Watched};
+use super::{PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::body::with_body;
 use crate::client::error::{Failure, RequestError};
@@ -69,7 +69,7 @@ pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn Push
     if bytes.len() as u64 > MAX_SHARD_LEN {
         return Err(PushError::TooFragmented { file: shard.files.first().map_or(FileHash::EMPTY, |file| file.hash) });
     }
-    let mut retries = Retries::new(server.retry, Arc::new(Watched(watch)));
+    let mut retries = Retries::new(server.retry, Arc::new(RetriesOnly(watch)));
     loop {
         match register_once(server, bytes.clone()).await {
             Ok(()) => return Ok(()),

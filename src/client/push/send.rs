@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::assemble::RawXorb;
-use super::{PushError, PushWatch, Watched};
+use super::{PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::body::with_body;
 use crate::client::error::RequestError;
@@ -39,7 +39,7 @@ pub(super) async fn send(
     let bytes = pool.run(move || compress(hash, chunks, policy)).await;
     let serialized_len = bytes.len() as u64;
     watch.to_send(serialized_len);
-    let mut retries = Retries::new(server.retry, Arc::new(Watched(Arc::clone(&watch))));
+    let mut retries = Retries::new(server.retry, Arc::new(RetriesOnly(Arc::clone(&watch))));
     loop {
         let sent_len = Arc::new(AtomicU64::new(0));
         let Err(error) = send_once(&server, hash, &bytes, &sent_len, &watch).await else { break };

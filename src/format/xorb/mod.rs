@@ -23,6 +23,6 @@ pub use footer::{FooterError, FooterField, write_v1};
 pub use layout::{ChunkPlace, Layout, LayoutBuilder, LayoutError};
 pub use split::{FooterStart, Frame, Splitter};
 pub use unpacked::{
-    Repacker, Tightening, UNPACKED_ENTRY_LEN, Unpacked, UnpackedChunk, UnpackedError, Unpacker, parse_unpacked_table,
+    RepackMode, Repacker, UNPACKED_ENTRY_LEN, Unpacked, UnpackedChunk, UnpackedError, Unpacker, parse_unpacked_table,
 };
 pub use verify::{VerifiedChunk, VerifiedXorb, Verifier, verify};

@@ -137,7 +137,7 @@ pub fn parse_unpacked_table(table: &[u8]) -> Result<Vec<UnpackedChunk>, Unpacked
 
 /// Whether repacking compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tightening {
+pub enum RepackMode {
     /// Each chunk as its entry says.
     Compressed,
     /// Not at all: to verify the xorb without storing it.
@@ -146,7 +146,7 @@ pub enum Tightening {
 
 /// Rebuilds a serialized xorb from the unpacked form, chunk by chunk.
 pub struct Repacker {
-    mode: Tightening,
+    mode: RepackMode,
     seen: Seen,
     raw: Vec<u8>,
     payload: Vec<u8>,
@@ -155,8 +155,8 @@ pub struct Repacker {
 impl Repacker {
     /// One that has seen nothing.
     #[must_use]
-    pub fn new(tightening: Tightening) -> Self {
-        Self { mode: tightening, seen: Seen::default(), raw: Vec::new(), payload: Vec::new() }
+    pub fn new(mode: RepackMode) -> Self {
+        Self { mode, seen: Seen::default(), raw: Vec::new(), payload: Vec::new() }
     }
 
     /// Appends the record of the next chunk to `out`: compressed as its entry says, or stored where
@@ -174,7 +174,7 @@ impl Repacker {
             contents
         };
         self.payload.clear();
-        let may_compress = chunk.scheme != Scheme::None && self.mode == Tightening::Compressed;
+        let may_compress = chunk.scheme != Scheme::None && self.mode == RepackMode::Compressed;
         let packed_len = if may_compress { lz4_frame::encode(contents, &mut self.payload) } else { None };
         let (scheme, payload) = match packed_len {
             Some(len) if len < raw.len() => (chunk.scheme, self.payload.as_slice()),

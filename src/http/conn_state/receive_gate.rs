@@ -76,27 +76,27 @@ impl ReceiveGate {
 
 /// A body is read in permits, or amply, until this is dropped.
 #[derive(Debug)]
-pub(in crate::http) struct Arriving {
+pub(in crate::http) struct Receiving {
     conn: Arc<ConnState>,
-    is_in_turns: bool,
+    is_paced: bool,
 }
 
-impl Arriving {
+impl Receiving {
     /// In permits like this one, or amply without one.
     pub(super) fn new(conn: Arc<ConnState>, permit: Option<Paused>) -> Self {
-        let is_in_turns = permit.is_some();
+        let is_paced = permit.is_some();
         if let Some(permit) = permit {
             conn.receive_gate.permit.put_off(permit);
         }
-        Self { conn, is_in_turns }
+        Self { conn, is_paced }
     }
 
     /// So many bytes are still to come, as far as that is known: to be said before each read.
     /// Returns whether these are the last ones of what was read amply.
     pub(in crate::http) fn expect(&self, left: Option<u64>) -> bool {
-        let is_ample = !self.is_in_turns && left.is_some_and(|left| left >= TAPER_LEN);
+        let is_ample = !self.is_paced && left.is_some_and(|left| left >= TAPER_LEN);
         self.conn.receive_gate.is_ample.store(is_ample, Ordering::Relaxed);
-        !self.is_in_turns && !is_ample
+        !self.is_paced && !is_ample
     }
 
     /// For how long what the client has sent has waited for its permits, on this connection.
@@ -106,7 +106,7 @@ impl Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for Receiving {
     fn drop(&mut self) {
         self.conn.receive_gate.forget();
     }

@@ -265,8 +265,8 @@ async fn large_reads_only_for_bodies_read_amply_and_far_from_end() {
     assert_eq!(read_len(&mut socket).await, AMPLE_READ_LEN);
     drop(arriving);
     assert_eq!(read_len(&mut socket).await, READ_LEN, "the next head");
-    let in_turns = Arc::clone(&conn).receive(Some(gate.deferred(tenant, 1)));
-    assert!(!in_turns.expect(Some(u64::MAX)));
+    let paced = Arc::clone(&conn).receive(Some(gate.deferred(tenant, 1)));
+    assert!(!paced.expect(Some(u64::MAX)));
     assert_eq!(read_len(&mut socket).await, READ_LEN);
 }
 

@@ -1,4 +1,4 @@
-//! What the contract says about backups and restores.
+//! The contract on backups and restores.
 
 use super::files::{file, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
@@ -65,7 +65,7 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
 
 async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
     put(&db, xorb(1, 3)).await;
-    // More than fit a page by their number, and two whose terms fill one each.
+    // More files than a page holds, and two whose terms fill a page each.
     let mut files: Vec<NewFile> = (0..1200_u32)
         .map(|number| {
             let mut hash = [0x55; 32];
@@ -150,7 +150,7 @@ async fn read_only_index_reads_with_or_without_a_writer() {
     let reader = SqliteIndex::open_read_only(&path).await.unwrap();
     assert_eq!(reader.list_xorbs().await.unwrap().len(), 2);
     reader.close().await;
-    // Whoever serves it next finds it as it was.
+    // The next server finds it unchanged.
     let writer = SqliteIndex::open(&path).await.unwrap();
     assert_eq!(writer.list_xorbs().await.unwrap().len(), 2);
     writer.close().await;

@@ -1,4 +1,4 @@
-//! What repositories claim of the sha256 of files, until it is verified.
+//! The contract on claims of a sha256.
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SqliteIndex, put, xorb};
@@ -24,7 +24,8 @@ fn claimed_file(byte: u8) -> Option<KnownSha256> {
 async fn a_file_is_not_known_with_another_sha256(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed = |sha256| NewFile { sha256, ..file(9, &[term(1, 0, 1)]) };
-    // Without a claim, then with one, then with the same, then without again: all of that is consistent.
+    // Without a claim, then with one, then with the same, then without again: all of that is
+    // consistent.
     for sha256 in [None, Some(sha256(1)), Some(sha256(1)), None] {
         let outcome = db.register(&registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
         assert!(matches!(outcome, Registered::New | Registered::Added | Registered::Known), "{outcome:?}");
@@ -70,7 +71,7 @@ async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     assert_eq!((next(None).await.as_deref(), next(Some("a")).await.as_deref()), (Some("a"), Some("b")));
     assert_eq!(next(Some("c")).await, None);
 
-    // What only one has claimed goes with it, and what others have claimed takes its place.
+    // A claim of one repository is removed with it, and that of another one replaces it.
     db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [claim(2)]);
     assert_eq!(found("b").await, [None, Some(false), None]);
@@ -149,7 +150,7 @@ async fn true_sha256_replaces_a_false_claim_and_bars_others(db: Db) {
     let known = Some(KnownSha256 { file: file_hash(9), is_verified: true });
     assert_eq!(db.find_sha256(sha256(2), reader("r")).await.unwrap(), known);
 
-    // The lie cannot be told again, by nobody.
+    // The false claim cannot be made again, by any repository.
     let refused = Registered::OtherSha256 { file: file_hash(9), unverified: None };
     assert_eq!(db.register(&claimed(1)).await.unwrap(), refused);
     assert_eq!(db.register(&claimed(3)).await.unwrap(), refused);

@@ -1,4 +1,4 @@
-//! What the contract says about garbage: what keeps a xorb, the steps in which one goes, and files that are removed.
+//! The contract on garbage collection and on removed files.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ suite_in_steps! {
     a_time_in_the_past_does_not_make_a_xorb_older
     only_staged_xorbs_that_are_old_are_given_up
     generation_grows_only_when_a_xorb_becomes_invisible
-    a_collection_is_noted_and_never_taken_back
+    collection_time_is_recorded_and_never_goes_back
     lives_and_terms_are_listed_in_pages_without_a_gap
     file_ends_with_its_last_claim_and_stays_for_other_claims
     removed_file_is_not_found_and_can_be_registered_again
@@ -43,7 +43,7 @@ async fn state(db: &Db, byte: u8) -> XorbState {
     life(db, byte).await.state
 }
 
-/// A xorb that was condemned at `after(10)`.
+/// A xorb condemned at `after(10)`.
 pub(super) async fn condemned(db: &Db, byte: u8) {
     put(db, xorb(byte, 3)).await;
     assert_eq!(db.condemn_xorbs(vec![hash(byte)], NOW, after(10)).await.unwrap(), [hash(byte)]);
@@ -53,7 +53,6 @@ pub(super) async fn sweep(db: &Db, now: Timestamp) {
     while db.sweep_removed(now).await.unwrap() {}
 }
 
-/// A deleted xorb is neither counted nor found.
 async fn idle_xorb_is_condemned_then_deleted_and_invisible(db: Db) {
     put(&db, xorb(2, 5)).await;
     let kept = db.totals().await.unwrap();
@@ -82,7 +81,7 @@ async fn referenced_xorb_is_neither_condemned_nor_deleted(db: Db) {
     db.register(&registration("r", vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
     assert!(life(&db, 1).await.is_referenced);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(1000), after(2000)).await.unwrap(), []);
-    // A registration wins over a condemnation, and what came before it is no reason any more.
+    // A registration wins over a condemnation, even one under an earlier time.
     condemned(&db, 2).await;
     db.register(&registration("r", vec![file(8, &[term(2, 0, 1)])], &[2])).await.unwrap();
     assert_eq!(db.begin_deletions(vec![hash(2)], after(1000), after(2000)).await.unwrap(), []);
@@ -105,7 +104,7 @@ async fn a_xorb_that_was_touched_in_time_or_promised_is_not_condemned(db: Db) {
     assert_eq!(life(&db, 1).await.lease_until, after(50), "the longer promise counts");
     assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(49)).await.unwrap(), []);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(50)).await.unwrap(), [hash(1)]);
-    // The promise is kept even if what gave it did not make the xorb live.
+    // The lease holds even if its response did not make the xorb live.
     assert!(lease(after(100)).await.unwrap().is_some());
     assert_eq!(state(&db, 1).await, XorbState::Live);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(50), after(99)).await.unwrap(), []);
@@ -183,10 +182,10 @@ async fn generation_grows_only_when_a_xorb_becomes_invisible(db: Db) {
     assert_eq!(db.generation().await.unwrap(), hidden);
 }
 
-async fn a_collection_is_noted_and_never_taken_back(db: Db) {
+async fn collection_time_is_recorded_and_never_goes_back(db: Db) {
     assert_eq!(db.last_collection().await.unwrap(), Timestamp::from_millis(0));
-    db.note_collection(after(5)).await.unwrap();
-    db.note_collection(NOW).await.unwrap();
+    db.record_collection(after(5)).await.unwrap();
+    db.record_collection(NOW).await.unwrap();
     assert_eq!(db.last_collection().await.unwrap(), after(5));
 }
 
@@ -246,7 +245,6 @@ async fn file_ends_with_its_last_claim_and_stays_for_other_claims(db: Db) {
     assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "removing a file removes no xorb");
 }
 
-/// Before it is cleared up.
 async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed = || NewFile { sha256: Some(sha256(1)), ..file(9, &[term(1, 0, 1)]) };
@@ -266,7 +264,7 @@ async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     };
     gone().await;
     assert!(life(&db, 1).await.is_referenced, "its xorb is kept until it is cleared up");
-    // The same file comes back as a new one, with another sha256 even: nothing of the old one counts.
+    // The same file is registered as a new one, even with another sha256.
     let again = NewFile { sha256: Some(sha256(2)), ..claimed() };
     assert_eq!(db.register(&registration("a", vec![again], &[1])).await.unwrap(), Registered::New);
     sweep(&db, after(1)).await;
@@ -320,10 +318,10 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     assert_eq!(claim_count().await, 1, "b has claimed it, too");
     remove("b").await;
     assert_eq!(claim_count().await, 0);
-    // What nobody claims any more is in nobody's way.
+    // A sha256 without a claim hinders no other claim.
     register("c", Some(sha256(2))).await;
     assert_eq!(claim_count().await, 1);
-    // One that was verified is a fact about the file, and stays.
+    // A verified sha256 is a fact about the file, and stays.
     let claim = db.unverified_claims(ANY_LEN, None, 1).await.unwrap()[0];
     db.settle_claim(claim, crate::index::ClaimState::Verified).await.unwrap();
     remove("c").await;

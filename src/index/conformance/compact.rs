@@ -1,4 +1,4 @@
-//! What the contract says about compaction: every condition of a switch, and what a new xorb inherits.
+//! The contract on compaction: every condition of a switch, and what a new xorb inherits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ suite_in_steps! {
     every_condition_of_a_switch_is_checked
     switch_makes_the_new_xorb_live_and_touches_the_old_one
     of_two_switches_of_one_file_one_is_done
-    an_answer_names_the_new_xorb_once_the_old_one_is_left
+    dedup_response_names_the_new_xorb_once_the_old_is_left
     xorb_is_endowed_only_where_visible_and_sound
     a_xorb_is_claimed_only_where_there_is_no_row
 }
@@ -32,13 +32,13 @@ fn after(millis: u64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + millis)
 }
 
-/// A term of so many chunks as long as another one.
+/// A term of as many chunks and bytes as another one.
 fn moved(xorb: u8, start: u32, old: Term) -> Term {
     let chunks = ChunkRange::new(start, start + old.chunks.count()).unwrap();
     Term { xorb: hash(xorb), chunks, raw_len: old.raw_len }
 }
 
-/// A switch of a file by what its terms are now: each that is of one of these xorbs gets the term that follows from it.
+/// A switch of a file by its present terms: each term that `change` maps gets the new one.
 async fn switch(db: &Db, byte: u8, change: impl Fn(&Term) -> Option<Term>) -> FileSwitch {
     let mut runs = Vec::new();
     for row in db.terms_of(file_hash(byte)).await.unwrap() {
@@ -50,7 +50,7 @@ async fn switch(db: &Db, byte: u8, change: impl Fn(&Term) -> Option<Term>) -> Fi
     FileSwitch { file: file_hash(byte), runs }
 }
 
-/// The terms of this xorb get another one, from chunk 0 on.
+/// Maps the terms of this xorb to another one, beginning at chunk 0.
 fn all_of(from: u8, to: u8) -> impl Fn(&Term) -> Option<Term> {
     move |term| (term.xorb == hash(from)).then(|| moved(to, 0, *term))
 }
@@ -99,7 +99,7 @@ async fn all_terms_are_listed_in_pages_by_row_and_by_file(db: Db) {
     assert_eq!(paged, all.rows);
 }
 
-/// All files that refer to a xorb.
+/// All files that reference a xorb.
 async fn files_of(db: &Db, byte: u8) -> Vec<FileHash> {
     let mut files = db.files_of(hash(byte), 0, 9).await.unwrap().files;
     files.sort_by_key(|file| *file.as_bytes());
@@ -140,14 +140,14 @@ async fn switched_file_has_new_terms_and_references_only(db: Db) {
     assert_eq!(found.terms, expected);
     assert_eq!((found.raw_len, found.terms_start), (before.raw_len, before.terms_start));
     assert_eq!(files_of(&db, 3).await, [file_hash(9)]);
-    // The other file needs the old one still.
+    // The other file still needs the old one.
     assert_eq!(files_of(&db, 1).await, [file_hash(8)]);
     assert_eq!(files_of(&db, 2).await, [file_hash(9)]);
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
     let usage = db.repo_usage("r".to_owned()).await.unwrap();
     let len: u64 = (1..=3).map(|byte| xorb(byte, 6).layout.serialized_len()).sum();
     assert_eq!((usage.file_count, usage.physical_len), (2, len));
-    // Several files at once, of which one has the new xorb already.
+    // Several files at once; one of them has the new xorb already.
     let files = [switch(&db, 8, all_of(1, 4)).await, switch(&db, 9, all_of(2, 3)).await];
     assert_eq!(db.switch_terms(&files, after(6)).await.unwrap(), Switched::All);
     let referenced: BTreeSet<u8> = {
@@ -180,7 +180,7 @@ async fn a_file_that_names_an_old_xorb_still_keeps_it(db: Db) {
     }
     assert_eq!(files_of(&db, 1).await, [file_hash(8), file_hash(9)]);
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
-    // In the same run nothing names it any more, but in the last one.
+    // The last run names it, although the changed run no longer does.
     let rest = |term: &Term| (*term == super::files::term(1, 2, 3)).then(|| moved(3, 1, *term));
     assert_eq!(db.switch_terms(&[switch(&db, 9, rest).await], after(5)).await.unwrap(), Switched::All);
     assert_eq!(files_of(&db, 1).await, [file_hash(8), file_hash(9)]);
@@ -208,7 +208,7 @@ async fn every_condition_of_a_switch_is_checked(db: Db) {
     };
     let to = |xorb: u8| with(&|run| run.after[0] = moved(xorb, 0, run.before[0]));
     for (refused, switch) in [
-        // A row, terms, or a file that is not there; terms of another length or number.
+        // A missing row, missing terms or a missing file; terms of another length or number.
         (Switched::Other(file_hash(9)), with(&|run| run.row += 1000)),
         (Switched::Other(file_hash(9)), with(&|run| run.row = good.runs[0].row)),
         (Switched::Other(file_hash(9)), with(&|run| run.before[1] = term(2, 0, 2))),
@@ -216,18 +216,18 @@ async fn every_condition_of_a_switch_is_checked(db: Db) {
         (Switched::Other(file_hash(9)), with(&|run| run.after[0].raw_len += 1)),
         (Switched::Other(file_hash(9)), with(&|run| run.after[0] = Term { raw_len: 2000, ..term(3, 0, 1) })),
         (Switched::Other(file_hash(9)), with(&|run| run.after.truncate(1))),
-        // Xorbs that are damaged, staged, being deleted, or not there.
-        (Switched::Unfit(hash(4)), to(4)),
-        (Switched::Unfit(hash(5)), to(5)),
-        (Switched::Unfit(hash(6)), to(6)),
-        (Switched::Unfit(hash(7)), to(7)),
+        // Xorbs that are damaged, staged, being deleted, or missing.
+        (Switched::Unusable(hash(4)), to(4)),
+        (Switched::Unusable(hash(5)), to(5)),
+        (Switched::Unusable(hash(6)), to(6)),
+        (Switched::Unusable(hash(7)), to(7)),
     ] {
         for files in [vec![switch.clone()], vec![good.clone(), switch.clone()], vec![switch.clone(), good.clone()]] {
             assert_eq!(db.switch_terms(&files, after(5)).await.unwrap(), refused, "{switch:?}");
             assert_eq!(state(&db).await, before, "{switch:?}");
         }
     }
-    // A file that was removed, and one that was registered again with other terms.
+    // A removed file, and one that was registered again with other terms.
     db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
     let files = [good.clone(), other.clone()];
     assert_eq!(db.switch_terms(&files, after(5)).await.unwrap(), Switched::Other(file_hash(9)));
@@ -253,7 +253,7 @@ async fn switch_makes_the_new_xorb_live_and_touches_the_old_one(db: Db) {
     assert_eq!((life(2).await.is_referenced, life(2).await.since), (true, NOW), "another file has it");
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(49), after(60)).await.unwrap(), []);
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(50), after(60)).await.unwrap(), [hash(1)]);
-    // A clock that has gone back makes nothing older.
+    // A clock that was set back makes nothing older.
     assert_eq!(db.switch_terms(&[switch(&db, 8, all_of(2, 3)).await], NOW).await.unwrap(), Switched::All);
     assert_eq!(life(3).await.since, after(50));
 }
@@ -274,16 +274,16 @@ async fn of_two_switches_of_one_file_one_is_done(db: Db) {
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
 }
 
-async fn an_answer_names_the_new_xorb_once_the_old_one_is_left(db: Db) {
-    // The old one has more chunks, and would be named as long as it may be.
+async fn dedup_response_names_the_new_xorb_once_the_old_is_left(db: Db) {
+    // The old one has more chunks, and would be mentioned for as long as possible.
     put(&db, xorb(1, 6)).await;
-    put(&db, NewXorb { domain: None, ..xorb(2, 3) }).await;
+    put(&db, NewXorb { owner: None, ..xorb(2, 3) }).await;
     let chunk = |byte| ChunkHash::from_bytes([byte; 32]);
     let mut new = registration("org/a", vec![file(9, &[term(1, 0, 2)]), file(8, &[term(1, 0, 1)])], &[1]);
     new.dedup = vec![(chunk(1), hash(1)), (chunk(5), hash(1))];
     db.register(&new).await.unwrap();
-    let named = async |byte, domain: &str| {
-        let hit = db.find_dedup(chunk(byte), Some(domain.to_owned()), NOW).await.unwrap();
+    let named = async |byte, owner: &str| {
+        let hit = db.find_dedup(chunk(byte), Some(owner.to_owned()), NOW).await.unwrap();
         hit.map(|hit| hit.xorb)
     };
     assert!(db.endow_xorb(hash(2), vec!["org".to_owned()], vec![chunk(1)], NOW).await.unwrap());
@@ -291,13 +291,13 @@ async fn an_answer_names_the_new_xorb_once_the_old_one_is_left(db: Db) {
     assert_eq!(named(1, "org").await, Some(hash(1)), "a file needs it");
     assert_eq!(db.switch_terms(&[switch(&db, 8, all_of(1, 2)).await], NOW).await.unwrap(), Switched::All);
     assert_eq!((named(1, "org").await, named(1, "other").await), (Some(hash(2)), None));
-    // What the new one does not have can still be had.
+    // Chunks that the new one lacks are still found.
     assert_eq!((named(5, "org").await, named(5, "other").await), (Some(hash(1)), None));
 }
 
 /// With owners and chunks.
 async fn xorb_is_endowed_only_where_visible_and_sound(db: Db) {
-    put(&db, NewXorb { domain: None, ..xorb(1, 3) }).await;
+    put(&db, NewXorb { owner: None, ..xorb(1, 3) }).await;
     put(&db, xorb(2, 3)).await;
     let chunk = |byte| ChunkHash::from_bytes([byte; 32]);
     let owners = || vec!["b".to_owned(), "a".to_owned()];
@@ -311,15 +311,15 @@ async fn xorb_is_endowed_only_where_visible_and_sound(db: Db) {
         db.asked_chunks(hash(1)).await.unwrap().iter().map(|chunk| *chunk.as_bytes()).collect();
     assert_eq!(asked, BTreeSet::from([[1; 32], [3; 32]]));
     assert_eq!(db.find_life(hash(1)).await.unwrap().unwrap().since, after(7));
-    // Condemned is visible, and lives again.
+    // A condemned xorb is visible, and becomes live.
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(7), after(9)).await.unwrap(), [hash(1)]);
     assert!(db.endow_xorb(hash(1), Vec::new(), Vec::new(), after(9)).await.unwrap());
     assert_eq!(db.find_life(hash(1)).await.unwrap().unwrap().state, XorbState::Live);
     let seen = db.find_health(hash(2)).await.unwrap().unwrap();
     assert!(db.mark_damaged(seen, NOW).await.unwrap());
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    for unfit in [2, 3, 4] {
-        assert!(!db.endow_xorb(hash(unfit), owners(), vec![chunk(1)], after(9)).await.unwrap(), "{unfit}");
+    for unusable in [2, 3, 4] {
+        assert!(!db.endow_xorb(hash(unusable), owners(), vec![chunk(1)], after(9)).await.unwrap(), "{unusable}");
     }
     assert_eq!(db.owners_of(vec![hash(2), hash(3)]).await.unwrap(), [(hash(2), "org".to_owned())]);
     assert_eq!(db.asked_chunks(hash(2)).await.unwrap(), []);
@@ -333,7 +333,7 @@ async fn a_xorb_is_claimed_only_where_there_is_no_row(db: Db) {
     let before = state(&db).await;
     assert!(!db.claim_xorb(hash(1), Ticket::random(), after(5)).await.unwrap(), "live");
     assert_eq!(state(&db).await, before, "not even touched");
-    // An upload takes over a row that was claimed, and the claim is lost.
+    // An upload takes over a claimed row, and the claim is lost.
     assert!(db.claim_xorb(hash(2), ticket, NOW).await.unwrap());
     let theirs = Ticket::random();
     assert_eq!(db.stage_xorb(hash(2), theirs, NOW).await.unwrap(), Staging::Staged);

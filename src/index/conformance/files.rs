@@ -1,4 +1,4 @@
-//! What the contract says about files.
+//! The contract on files.
 
 use super::collect::after;
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -54,7 +54,6 @@ pub(super) fn registration(repo: &str, files: Vec<NewFile>, xorbs: &[u8]) -> Reg
     }
 }
 
-/// What is known by a sha256 that nobody has verified.
 pub(super) fn reader(repo: &str) -> Reader {
     Reader::Repo(repo.to_owned())
 }
@@ -73,7 +72,7 @@ async fn registered_file_reads_back_for_its_repositories_only(db: Db) {
     assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), None);
     assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
 
-    // Another repository that proves that it has the file may read it, too.
+    // Another repository that proves to have the file may read it, too.
     let other = registration("org/b", vec![file(9, &terms)], &[1, 2]);
     assert_eq!(db.register(&other).await.unwrap(), Registered::New);
     assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), Some(found));
@@ -97,7 +96,7 @@ async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
         assert_eq!(outcome, Registered::MissingXorb(hash(missing)));
         assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
     }
-    // The database is as usable as before.
+    // The database is still usable.
     assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Staged)]);
     let good = registration("r", vec![file(8, &[term(1, 0, 1)])], &[1]);
     assert_eq!(db.register(&good).await.unwrap(), Registered::New);
@@ -107,7 +106,7 @@ async fn a_registration_with_a_missing_xorb_changes_nothing_at_all(db: Db) {
 
 async fn part_of_a_file_comes_with_the_terms_around_it_only(db: Db) {
     put(&db, xorb(1, 3)).await;
-    // 1500 terms of 1000 and 2000 bytes in turn.
+    // 1500 terms of alternately 1000 and 2000 bytes.
     let terms: Vec<Term> = (0..1500).map(|index| term(1, 0, 1 + index % 2)).collect();
     let new = file(9, &terms);
     let raw_len = new.raw_len;
@@ -124,7 +123,7 @@ async fn part_of_a_file_comes_with_the_terms_around_it_only(db: Db) {
         assert!(part.terms_start <= start && end.min(raw_len) <= terms_end, "{start}-{end}");
         assert!(end - start > 200_000 || part.terms.len() < 1100, "{start}-{end}: {} terms", part.terms.len());
     }
-    // Nothing is behind the end, and nothing comes unasked.
+    // There is nothing past the end, and no terms without a part.
     let none = db.find_file(file_hash(9), reader("r"), None).await.unwrap().unwrap();
     assert_eq!((none.raw_len, none.terms), (raw_len, Vec::new()));
     assert_eq!(db.find_file(file_hash(9), reader("s"), None).await.unwrap(), None);
@@ -132,10 +131,10 @@ async fn part_of_a_file_comes_with_the_terms_around_it_only(db: Db) {
 
 async fn deduplication_stays_within_its_domain(db: Db) {
     put(&db, xorb(1, 2)).await;
-    put(&db, NewXorb { domain: Some("other".to_owned()), ..xorb(2, 5) }).await;
+    put(&db, NewXorb { owner: Some("other".to_owned()), ..xorb(2, 5) }).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
-    let find = |domain: Option<&str>| db.find_dedup(chunk, domain.map(str::to_owned), lease);
+    let find = |owner: Option<&str>| db.find_dedup(chunk, owner.map(str::to_owned), lease);
     assert_eq!(find(None).await.unwrap(), None);
 
     for (repo, byte) in [("org/a", 1), ("other/b", 2)] {
@@ -147,10 +146,10 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     assert_eq!(xorb_of(find(Some("org")).await.unwrap()), Some(hash(1)));
     assert_eq!(xorb_of(find(Some("other")).await.unwrap()), Some(hash(2)));
     assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), None);
-    // Who may see all gets the xorb that says most.
+    // A reader of all files gets the most useful xorb.
     assert_eq!(xorb_of(find(None).await.unwrap()), Some(hash(2)));
 
-    // Whoever uploads what is there already has it too; what is not there cannot be shared.
+    // An upload of an existing xorb makes its uploader an owner; a missing one cannot be shared.
     for _ in 0..2 {
         assert!(db.share_xorb(hash(2), "nobody".to_owned()).await.unwrap());
     }
@@ -160,9 +159,9 @@ async fn deduplication_stays_within_its_domain(db: Db) {
         assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());
     }
 
-    // Of xorbs with one chunk it is known whose they are.
+    // The owners of xorbs with one chunk are known.
     put(&db, xorb(5, 1)).await;
-    let foreign = |domain: &str| db.foreign_single_chunks((1..=5).map(hash).collect(), domain.to_owned());
+    let foreign = |owner: &str| db.foreign_single_chunks((1..=5).map(hash).collect(), owner.to_owned());
     assert_eq!(foreign("other").await.unwrap(), [hash(5)]);
     assert_eq!(foreign("org").await.unwrap(), []);
     assert!(db.share_xorb(hash(5), "other".to_owned()).await.unwrap());
@@ -178,9 +177,9 @@ async fn dedup_names_other_xorbs_of_the_file_except_single_chunks(db: Db) {
     let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4]);
     new.dedup.push((chunk, hash(1)));
     db.register(&new).await.unwrap();
-    // Xorb 3 has one chunk, whose hash it would give away; xorb 4 belongs to no file with xorb 1.
-    for domain in [None, Some("org".to_owned())] {
-        let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
+    // Xorb 3 has one chunk, whose hash it would reveal; xorb 4 belongs to no file with xorb 1.
+    for owner in [None, Some("org".to_owned())] {
+        let hit = db.find_dedup(chunk, owner, NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
     }
 }
@@ -202,8 +201,8 @@ async fn a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs(db: Db) {
     let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4, 5, 6, 7]);
     new.dedup.push((chunk, hash(4)));
     db.register(&new).await.unwrap();
-    for domain in [None, Some("org".to_owned())] {
-        let hit = db.find_dedup(chunk, domain, NOW).await.unwrap().unwrap();
+    for owner in [None, Some("org".to_owned())] {
+        let hit = db.find_dedup(chunk, owner, NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(4), vec![hash(3), hash(5), hash(6)]));
     }
 }
@@ -226,7 +225,7 @@ async fn parts_are_requested_chunks_of_visible_xorbs_to_their_end(db: Db) {
         put(&db, xorb).await;
     }
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    // One that may go is there, one that goes is not.
+    // A condemned one is visible, one that is being deleted is not.
     put(&db, xorb(4, 3)).await;
     assert_eq!(db.condemn_xorbs(vec![hash(2), hash(4)], NOW, after(10)).await.unwrap().len(), 2);
     assert_eq!(db.begin_deletions(vec![hash(4)], after(10), after(20)).await.unwrap(), [hash(4)]);

@@ -1,4 +1,4 @@
-//! Spent grants, and what spares a client an upload.
+//! The contract on spent grants, and on the renewal of xorbs.
 
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::index::{NewXorb, SpentGrant, Staging, Ticket, XorbState};
@@ -36,7 +36,7 @@ async fn grant_can_be_spent_twice_and_stays_spent_until_it_expires(db: Db) {
     assert_eq!(spent().await, (true, true));
     assert_eq!(db.forget_grants(LATER).await.unwrap(), 1);
     assert_eq!(spent().await, (false, true));
-    // What published it has long been done; that its grant was spent once more changes nothing.
+    // It was published long ago; spending its grant once more changes nothing.
     put(&db, NewXorb { grant: Some(grant(2, LATER)), ..xorb(1, 3) }).await;
 }
 

@@ -1,4 +1,4 @@
-//! Marks, heals, and the order in which xorbs are verified.
+//! The contract on marks, heals, and the order of verification.
 
 use super::files::{file, file_hash, registration};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -23,7 +23,7 @@ fn after(secs: u64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + secs * 1000)
 }
 
-/// The xorb in another serialization: every chunk takes three bytes more.
+/// The xorb in another serialization: every chunk has three more bytes.
 fn other(byte: u8, chunk_count: u8) -> NewXorb {
     let mut layout = LayoutBuilder::new();
     for chunk in 1..=chunk_count {
@@ -80,7 +80,7 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
     assert_eq!(db.damaged_after(None, 10).await.unwrap().len(), 1);
     assert_eq!(db.damaged_after(Some(hash(1)), 10).await.unwrap(), []);
     assert_eq!(due(&db, after(1)).await, [2]);
-    // Found sound again: all is as it was.
+    // Found sound again: everything is as before.
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
     assert!(db.mark_sound(seen, NOW).await.unwrap());
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
@@ -90,7 +90,7 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
 async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
     put(&db, xorb(1, 3)).await;
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
-    // Somebody has uploaded it again, and would have replaced the blob if it had been damaged.
+    // It was uploaded again meanwhile, which would have replaced a damaged blob.
     assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Live);
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
     assert!(!db.mark_sound(seen, after(5)).await.unwrap());
@@ -109,7 +109,7 @@ async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
     let (seen, ticket) = (db.find_health(hash(1)).await.unwrap().unwrap(), Ticket::random());
     assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Damaged);
     let grant = SpentGrant { nonce: [4; 16], expires: NOW };
-    let new = NewXorb { grant: Some(grant), domain: Some("other".to_owned()), ..other(1, 3) };
+    let new = NewXorb { grant: Some(grant), owner: Some("other".to_owned()), ..other(1, 3) };
     db.heal_xorb(new.clone(), ticket, after(2)).await.unwrap();
 
     let row = db.find_xorb(hash(1)).await.unwrap().unwrap();
@@ -123,7 +123,7 @@ async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
     assert!(db.renew_xorb(hash(1), Some("org".to_owned()), NOW).await.unwrap());
     let healed = db.find_health(hash(1)).await.unwrap().unwrap();
     assert_eq!((healed.damaged_at, healed.verified_at), (None, Some(after(2))));
-    // What was found out about the blob before, and by the one who has healed it, is of no use any more.
+    // Findings about the previous blob, and those of its heal, are obsolete.
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
     assert!(!db.mark_damaged(crate::index::XorbHealth { ticket, ..healed }, NOW).await.unwrap());
     assert_eq!(db.heal_xorb(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
@@ -149,7 +149,7 @@ async fn a_heal_in_the_same_serialization_replaces_nothing(db: Db) {
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
     db.heal_xorb(xorb(1, 3), ticket, after(1)).await.unwrap();
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, None);
-    // Whoever chooses the bytes can choose their checksum, but not where the chunks are.
+    // An uploader can choose bytes with a given checksum, but not the places of the chunks.
     mark(&db, 1).await;
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the contract says about lists.
+//! The contract on lists.
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -39,7 +39,7 @@ async fn a_list_shows_a_sha256_and_the_true_one_after_a_false_claim(db: Db) {
     let same = file(1, &[term(1, 0, 2)]);
     db.register(&registration("org/b", vec![same], &[1])).await.unwrap();
     let shown = async |reader| db.files_after(reader, None, 1).await.unwrap()[0].sha256;
-    // Until it was verified, only to the repository that says so.
+    // Until it is verified, only the repository with the claim sees it.
     assert_eq!(shown(reader("org/a")).await, Some(sha256(7)));
     assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (None, None));
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };

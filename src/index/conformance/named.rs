@@ -1,4 +1,4 @@
-//! What the contract says about the xorbs that a registration names: that they stay.
+//! The contract on the xorbs that a registration names: they stay.
 
 use super::collect::{after, condemned, life, sweep};
 use super::files::{file, file_hash, registration, term};
@@ -22,21 +22,21 @@ async fn registration_touches_xorbs_that_no_file_keeps(db: Db) {
             [life(&db, 1).await, life(&db, 2).await, life(&db, 3).await, life(&db, 4).await, life(&db, 5).await];
         lives.map(|life| life.since)
     };
-    // 1 and 5 are referred to, 2 is only named.
+    // 1 and 5 are referenced, 2 is only named.
     let terms = [term(1, 0, 1), term(5, 0, 1)];
     db.register(&at(20, registration("r", vec![file(9, &terms)], &[1, 2, 5]))).await.unwrap();
     assert_eq!(sinces().await, [NOW, after(20), NOW, NOW, after(20)]);
     assert_eq!((life(&db, 1).await.state, life(&db, 5).await.state), (XorbState::Live, XorbState::Live));
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(5)], after(1000), after(1000)).await.unwrap(), []);
-    // The file that is known keeps the terms that it has, so nothing refers to 3.
+    // The known file keeps its terms, so 3 is unreferenced.
     let known = registration("r", vec![file(9, &[term(3, 0, 1)])], &[3, 1]);
     assert_eq!(db.register(&at(30, known)).await.unwrap(), Registered::Known);
     assert_eq!(sinces().await, [NOW, after(20), after(30), NOW, after(20)]);
-    // A registration that is refused touches nothing.
+    // A refused registration touches nothing.
     let refused = registration("r", vec![file(8, &[term(4, 0, 1)])], &[4, 77]);
     assert_eq!(db.register(&at(40, refused)).await.unwrap(), Registered::MissingXorb(hash(77)));
     assert_eq!(sinces().await, [NOW, after(20), after(30), NOW, after(20)]);
-    // What loses its file is touched then.
+    // A xorb that loses its file is touched then.
     db.remove_claims(file_hash(9), None, after(50)).await.unwrap();
     sweep(&db, after(60)).await;
     assert_eq!(sinces().await, [after(60), after(20), after(30), NOW, after(60)]);

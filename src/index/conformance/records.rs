@@ -1,4 +1,4 @@
-//! What the index must tell so that it can be made again.
+//! The contract on what records need from the index.
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -14,12 +14,12 @@ suite_in_steps! {
 
 async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
     put(&db, xorb(1, 2)).await;
-    put(&db, NewXorb { domain: Some("other".to_owned()), ..xorb(2, 2) }).await;
-    put(&db, NewXorb { domain: None, ..xorb(3, 2) }).await;
+    put(&db, NewXorb { owner: Some("other".to_owned()), ..xorb(2, 2) }).await;
+    put(&db, NewXorb { owner: None, ..xorb(3, 2) }).await;
     db.stage_xorb(hash(4), Ticket::random(), NOW).await.unwrap();
-    let owned = async |domain: &str| {
+    let owned = async |owner: &str| {
         let asked = [1, 2, 3, 4, 5].map(hash).to_vec();
-        let mut owned = db.owned_xorbs(asked, domain.to_owned()).await.unwrap();
+        let mut owned = db.owned_xorbs(asked, owner.to_owned()).await.unwrap();
         owned.sort_unstable_by_key(|hash| *hash.as_bytes());
         owned
     };
@@ -48,7 +48,7 @@ async fn readers_of_a_file_come_with_whether_they_claimed_sha256(db: Db) {
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
     assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     assert_eq!(db.unverified_sha256(file_hash(9)).await.unwrap(), None);
-    // What the file has is everybody's, and nobody's claim.
+    // A verified sha256 is visible to all readers, and is not a claim of one.
     register("c", Some(2)).await;
     assert_eq!(readers().await, pairs([("a", false), ("b", false), ("c", false)]));
 }
@@ -80,7 +80,7 @@ async fn additions_to_known_files_are_told_apart_from_none(db: Db) {
     let mut new = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    // Not worth a record that the repository would have to be charged for.
+    // Not worth a record that the repository would be charged for.
     new.dedup.push((ChunkHash::from_bytes([1; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
     let found = db.find_dedup(ChunkHash::from_bytes([1; 32]), None, NOW).await.unwrap();
@@ -88,7 +88,7 @@ async fn additions_to_known_files_are_told_apart_from_none(db: Db) {
     new.files[0].sha256 = Some(sha256(1));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    // A new file says more than what else comes with it, wherever it stands.
+    // A new file outweighs all other parts of the shard, wherever it stands.
     new.files.insert(0, file(8, &[term(1, 0, 2)]));
     new.dedup.push((ChunkHash::from_bytes([2; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);

@@ -1,4 +1,4 @@
-//! What a check finds in the index, and what it mends.
+//! The contract on checks of the index, and on its repair.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ suite! {
 
 /// Not where there is a row.
 async fn rowless_blob_is_adopted_or_claimed_once(db: Db) {
-    let orphan = NewXorb { domain: None, ..xorb(1, 3) };
+    let orphan = NewXorb { owner: None, ..xorb(1, 3) };
     assert!(db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
     assert!(!db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
     assert!(!db.claim_deleting(hash(1), NOW).await.unwrap());
@@ -39,7 +39,7 @@ async fn rowless_blob_is_adopted_or_claimed_once(db: Db) {
     assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Deleting)]);
     assert!(db.forget_xorb(hash(2)).await.unwrap());
 
-    // An upload that is under way has its row.
+    // A running upload has its row.
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
     assert!(!db.claim_deleting(hash(3), NOW).await.unwrap());
     assert!(!db.adopt_xorb(xorb(3, 1), Ticket::random(), NOW).await.unwrap());
@@ -83,7 +83,7 @@ async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
         put(&db, xorb(byte, 3)).await;
     }
     assert_eq!(db.future_times(NOW).await.unwrap(), FutureTimes::default());
-    // Touched, condemned, verified, and replaced, each then; and one that is promised until then.
+    // Touched, condemned, verified, and replaced, each in the future; and one leased until then.
     assert!(db.renew_xorb(hash(1), None, after(50)).await.unwrap());
     assert_eq!(db.condemn_xorbs(vec![hash(2)], NOW, after(60)).await.unwrap(), [hash(2)]);
     assert!(db.mark_sound(health(&db, 3).await, after(70)).await.unwrap());
@@ -96,7 +96,7 @@ async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
     new.dedup = vec![(chunk, hash(5))];
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     assert!(db.find_dedup(chunk, None, after(500)).await.unwrap().is_some());
-    db.note_collection(after(90)).await.unwrap();
+    db.record_collection(after(90)).await.unwrap();
 
     let found = FutureTimes { xorb_count: 4, has_collection: true, latest: Some(after(90)) };
     assert_eq!(db.future_times(after(10)).await.unwrap(), found);
@@ -122,12 +122,12 @@ async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
     assert_eq!(since, [after(1), after(1), NOW, after(1), NOW, NOW]);
     assert!(lives.iter().all(|life| life.state == XorbState::Live));
     assert_eq!(lives[4].lease_until, after(500), "a promise is kept");
-    // Never verified, as far as anybody can tell.
+    // The verification is unknown, so it counts as none.
     assert_eq!((health(&db, 3).await.verified_at, health(&db, 6).await.verified_at), (None, Some(NOW)));
     assert_eq!(db.find_xorb(hash(4)).await.unwrap().unwrap().replaced_at, Some(after(1)));
     assert!(db.generation().await.unwrap() > generation, "servers have it in memory");
     assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
-    // What is earlier is not made later.
+    // An earlier time is not made later.
     db.set_collection_back(after(5)).await.unwrap();
     assert_eq!(db.last_collection().await.unwrap(), after(1));
 }
@@ -175,12 +175,12 @@ async fn missing_and_surplus_references_are_found_and_rebuilt() {
     let (_folder, index) = tampered(sql).await;
     let faults = index.faulty_files_now().await;
     assert_eq!(faults, [FileFault { unreferenced: vec![hash(2)], surplus_count: 1, ..fault(1) }]);
-    // A condemned xorb that turns out to be referred to is not to go.
+    // A condemned xorb with a reference must not be deleted.
     index.tamper("UPDATE xorbs SET state = 2 WHERE id = 2").await;
     assert!(index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
     assert_eq!(index.faulty_files_now().await, []);
     assert_eq!(index.as_dyn().files_hit(hash(3), 5).await.unwrap().files, [file_hash(2)]);
-    // No row may have the state 9, so this fails unless the xorb is live again.
+    // State 9 is forbidden, so this fails unless the xorb is live again.
     index.tamper("UPDATE xorbs SET state = CASE state WHEN 1 THEN 1 ELSE 9 END WHERE id = 2").await;
 }
 
@@ -191,7 +191,7 @@ async fn missing_xorb_is_lost_to_its_files_and_back_when_adopted() {
     assert!(!index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
     let drift = index.as_dyn().totals_drift().await.unwrap();
     assert_eq!(drift, Drift { xorb_count: -1, serialized_len: -30, raw_len: -12 });
-    index.as_dyn().mend_totals(drift).await.unwrap();
+    index.as_dyn().repair_totals(drift).await.unwrap();
     assert!(index.as_dyn().adopt_xorb(xorb(2, 3), Ticket::random(), NOW).await.unwrap());
     assert_eq!(index.faulty_files_now().await, [FileFault { unreferenced: vec![hash(2)], ..fault(1) }]);
     assert!(index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
@@ -222,7 +222,7 @@ async fn totals_are_repaired_while_xorbs_come_and_go() {
     assert_eq!(drift, Drift { xorb_count: -5, serialized_len: 83, raw_len: 1 });
     let db: Db = Arc::new(index.clone());
     put(&db, xorb(4, 3)).await;
-    let totals = db.mend_totals(drift).await.unwrap();
+    let totals = db.repair_totals(drift).await.unwrap();
     assert_eq!(totals, Totals { xorb_count: 4, serialized_len: 120, raw_len: 48 });
     assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
 }

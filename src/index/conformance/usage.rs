@@ -1,6 +1,6 @@
-//! What the contract says about usage, and about limits on it.
+//! The contract on usage and its limits.
 
-mod kept;
+mod model;
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ async fn stocked(db: &Db) {
     }
 }
 
-/// A registration of files, each of one chunk of the xorb with the same number as the file divided by ten.
+/// A registration of files. Each has one chunk of the xorb with a tenth of its number.
 fn limited(repo: &str, allowance: &Allowance, files: &[u8]) -> Registration {
     let xorbs: BTreeSet<u8> = files.iter().map(|number| number / 10).collect();
     let files = files.iter().map(|number| file(*number, &[term(number / 10, 0, 1)])).collect();
@@ -86,7 +86,7 @@ async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
     assert_eq!(usage(&db, "a").await, used(record_len));
     // It makes no record, and costs nothing.
     assert_eq!(db.register(&limited(0, None)).await.unwrap(), Registered::Known);
-    // This one makes another one.
+    // This one makes a further record.
     let claimed = |physical_len| limited(physical_len, Some(sha256(1)));
     assert!(matches!(db.register(&claimed(len(&[1]) + record_len)).await.unwrap(), Registered::OverQuota(_)));
     assert_eq!(db.register(&claimed(u64::MAX)).await.unwrap(), Registered::Added);
@@ -107,7 +107,7 @@ async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
     let two = file(9, &[term(1, 0, 1), term(2, 0, 2), term(1, 1, 2)]);
     db.register(&registration("a", vec![two, file(8, &[term(2, 0, 1)])], &[1, 2])).await.unwrap();
     assert_eq!(usage(&db, "a").await, used(2, 5000, &[1, 2]));
-    // Xorbs that a shard lists, and no file needs, are nobody's.
+    // Xorbs that a shard lists without a file count for no repository.
     db.register(&registration("a", Vec::new(), &[3])).await.unwrap();
     assert_eq!(usage(&db, "a").await, used(2, 5000, &[1, 2]));
     db.register(&limited("b", &none, &[20])).await.unwrap();
@@ -115,7 +115,8 @@ async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
     assert_eq!(usage(&db, "b").await, used(2, 2000, &[2]));
     assert_eq!(usage(&db, "a").await, used(2, 5000, &[1, 2]));
 
-    // What a known file refers to is charged, not what a second shard says of it.
+    // The repository is charged for the stored terms of a known file, not for those of a second
+    // shard.
     db.register(&registration("c", vec![file(8, &[term(4, 0, 1)])], &[4])).await.unwrap();
     assert_eq!(usage(&db, "c").await, used(1, 1000, &[2]));
 
@@ -161,7 +162,7 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
         let allowance = own(limits);
         assert_eq!(db.register(&limited(&repo, &allowance, &[10, 11])).await.unwrap(), Registered::New);
         let before = usage(&db, &repo).await;
-        // Two more at once are too many, whatever one of them would be.
+        // Two more at once are too many, although each alone would fit.
         let refused = db.register(&limited(&repo, &allowance, &[20, 30])).await.unwrap();
         let excess = Excess { is_owner_wide: false, quantity, limit, used, added: 2 * one };
         assert_eq!(refused, Registered::OverQuota(excess));
@@ -173,7 +174,7 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
         let excess = Excess { is_owner_wide: false, quantity, limit, used: limit, added: one };
         assert_eq!(refused, Registered::OverQuota(excess));
         assert!(db.find_file(file_hash(20), reader.clone(), None).await.unwrap().is_some());
-        // What is removed makes room.
+        // A removal frees its quota.
         db.remove_claims(file_hash(20), Some(repo.clone()), NOW).await.unwrap();
         assert_eq!(db.register(&limited(&repo, &allowance, &[30])).await.unwrap(), Registered::New);
         db.remove_claims(file_hash(30), Some(repo), NOW).await.unwrap();
@@ -205,14 +206,14 @@ async fn limit_of_an_owner_covers_all_its_repositories(db: Db) {
         let refused = db.register(&limited(repo, &acme, &[30])).await.unwrap();
         assert_eq!(refused, Registered::OverQuota(excess), "{repo}");
     }
-    // Others are not the same owner, however alike their names are.
+    // Owners with similar names are not the same.
     for repo in ["acme/b/c", "acm/e", "acmee/a"] {
         db.register(&limited(repo, &Allowance::default(), &[30])).await.unwrap();
     }
     assert_eq!(db.owner_usage("acme".to_owned()).await.unwrap().file_count, 3);
     db.remove_claims(file_hash(20), Some("acme/a".to_owned()), NOW).await.unwrap();
     assert_eq!(db.register(&limited("acme/c", &acme, &[30])).await.unwrap(), Registered::New);
-    // The own limit counts as well.
+    // The limit of the repository counts as well.
     let both = Allowance { repo: Limits { file_count: Some(0), ..Limits::default() }, ..owner("acme", 9) };
     let refused = db.register(&limited("acme/d", &both, &[30])).await.unwrap();
     assert!(matches!(refused, Registered::OverQuota(Excess { is_owner_wide: false, .. })), "{refused:?}");
@@ -260,7 +261,7 @@ async fn large_removed_file_is_free_at_once_its_xorbs_when_swept(db: Db) {
     assert_eq!((listed("a").await, listed("b").await), (vec![file_hash(20)], vec![]));
     assert_eq!(db.remove_claims(file_hash(9), None, NOW).await.unwrap(), RemovedClaims::default());
 
-    // Whoever pushes it again has another one, which stays.
+    // A further push of it makes another file, which stays.
     db.register(&registration("b", vec![large.clone()], &all)).await.unwrap();
     assert_eq!(usage(&db, "b").await, used(1, 8000, &all), "each xorb once");
     while db.sweep_removed(NOW).await.unwrap() {}

@@ -1,4 +1,4 @@
-//! Reading a whole index for a backup, beside a server that uses it, and filling a new one from it.
+//! Reads a whole index for a backup, also beside a server, and fills a new one from it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -23,16 +23,16 @@ use crate::runtime::clock::Timestamp;
 /// Files on one page, at most.
 const PAGE_COUNT: u32 = 500;
 
-/// Bytes of terms at which a page ends: files are of any size, and a page is in memory as a whole.
+/// Bytes of terms that end a page: files are of any size, and a page is in memory as a whole.
 const PAGE_TERMS_LEN: usize = 4 << 20;
 
 impl SqliteIndex {
-    /// Opens the file to read it, also while a server uses it, or none does. Writes nothing and brings nothing up to
-    /// date; the verbs that change something fail.
+    /// Opens the file for reading, with or without a running server. Writes nothing and migrates
+    /// nothing; methods that change the index fail.
     ///
     /// # Errors
     ///
-    /// The file is not there or cannot be read, is no index, or is one of another version than this program's.
+    /// The file is missing, unreadable, no index, or has another schema version than this program.
     pub async fn open_read_only(path: &Path) -> Result<Self, IndexError> {
         let op = "open the database for reading";
         let options = SqliteConnectOptions::new()
@@ -54,7 +54,7 @@ impl SqliteIndex {
         let failed = |error| map(op, error);
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
         let mut connection = self.readers.acquire().await.map_err(failed)?;
-        // All of a page at one moment: a file that is removed between two statements would be recorded without terms.
+        // One snapshot: a file removed between two statements would be recorded without terms.
         let mut connection = connection.begin().await.map_err(failed)?;
         let (mut ids, mut files, mut terms_len): (Vec<i64>, Vec<FileRecord>, _) = (Vec::new(), Vec::new(), 0_usize);
         {
@@ -114,7 +114,7 @@ fn parse_record(op: &'static str, row: &SqliteRow) -> Result<FileRecord, IndexEr
     })
 }
 
-/// Gives each of these files its terms.
+/// Reads the terms of these files.
 async fn read_terms(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -134,7 +134,7 @@ async fn read_terms(
     Ok(())
 }
 
-/// Who has registered these files, ascending for each.
+/// The repositories of these files, ascending for each.
 async fn repos_of(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -153,7 +153,7 @@ async fn repos_of(
     rows.iter().map(parse).collect()
 }
 
-/// Who has uploaded the xorbs of these files, ascending for each.
+/// The owners of the xorbs of these files, ascending for each.
 async fn owners_of(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -185,10 +185,10 @@ async fn restore(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     for file in files {
         write_record(op, &mut transaction, &file.record).await?;
-        for (xorb, domain) in &file.record.owners {
+        for (xorb, owner) in &file.record.owners {
             let sql = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
-            let (domain, xorb) = (domain.clone(), xorb.as_bytes().to_vec());
-            execute(op, &mut transaction, sql, |query| query.bind(domain).bind(xorb)).await?;
+            let (owner, xorb) = (owner.clone(), xorb.as_bytes().to_vec());
+            execute(op, &mut transaction, sql, |query| query.bind(owner).bind(xorb)).await?;
         }
         for (chunk, xorb) in &file.dedup {
             let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
@@ -199,7 +199,7 @@ async fn restore(
     transaction.commit().await.map_err(failed)
 }
 
-/// Enters a file in place of whatever was known of it.
+/// Inserts a file, and replaces an existing one.
 async fn write_record(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -245,7 +245,7 @@ async fn write_record(
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// Says that a migration of this number has been applied.
+    /// Records that a migration of this number was applied.
     pub(in crate::index) async fn pretend_version(&self, version: i64) {
         let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
              VALUES (?, 'x', TRUE, x'00', 0)";

@@ -1,8 +1,9 @@
-//! Many rows in one statement.
+//! Inserts many rows with one statement.
 //!
-//! Multi-row `VALUES` with bound parameters: 0.75 of the time of `json_each`, which writes and parses
-//! hashes as text, and 0.12 of that of single statements, most of which is the way to the thread of
-//! the connection and back (`cargo bench --bench insert_rows`). `carray` is not built into our SQLite.
+//! Multi-row `VALUES` with bound parameters is faster than `json_each`, which writes and parses
+//! hashes as text. Single statements are far slower: most of their time is the way to the thread of
+//! the connection and back (`cargo bench --bench insert_rows`). `carray` is not built into our
+//! SQLite.
 
 use sqlx::query_builder::Separated;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -16,8 +17,8 @@ const SIZES: [usize; 5] = [256, 64, 16, 4, 1];
 /// The columns of one row.
 pub(super) type Columns<'q, 's> = Separated<'q, Sqlite, &'s str>;
 
-/// Inserts these rows: `INSERT INTO t (a, b) ` in front of the rows, and for instance
-/// ` ON CONFLICT DO NOTHING` behind them.
+/// Inserts these rows. The head comes before them, for instance `INSERT INTO t (a, b) `, and the
+/// tail after them, for instance ` ON CONFLICT DO NOTHING`.
 pub(super) async fn insert_rows<R: Sync>(
     op: &'static str,
     connection: &mut SqliteConnection,

@@ -1,4 +1,4 @@
-//! Claims of a sha256 in SQLite: who has made them, and what became of them.
+//! Claims of a sha256 in SQLite.
 
 use std::ops::Range;
 
@@ -21,14 +21,15 @@ const NONE: i64 = 0;
 const CLAIMED: i64 = 1;
 const VERIFIED: i64 = 2;
 
-/// What became of a claim in a registration.
+/// The outcome of a claim in a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
-    /// It was known, of this repository or as what the file has.
+    /// It was known: the repository has made it, or the file is verified to have it.
     Known,
-    /// It was not.
+    /// It is new.
     New,
-    /// Another one is known: of this repository, and then unverified and given, or else as what the file has.
+    /// It contradicts another one: the given unverified one of this repository, or else the
+    /// verified one of the file.
     Other(Option<Sha256>),
 }
 
@@ -40,7 +41,7 @@ impl SqliteIndex {
              WHERE file_id = id AND repo = coalesce(?2, '*') AND registration NOT IN hidden AND \
              (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden))) \
              ORDER BY sha256_state DESC, id LIMIT 1";
-        // The repository's own, which contradicts that of another one.
+        // The repository's own claim, which contradicts that of another one.
         const OWN: &str = "SELECT hash, sha256_state FROM file_repos JOIN files ON id = file_id \
              WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 \
              AND claim_registration NOT IN hidden ORDER BY id LIMIT 1";
@@ -64,7 +65,7 @@ impl SqliteIndex {
         after: Option<FileHash>,
         limit: u32,
     ) -> Result<Vec<Claim>, IndexError> {
-        // From the start where there is none to be behind, or not any more: nothing must be left out.
+        // Begins at the start if `after` no longer exists: no claim may be left out.
         const SQL: &str = "SELECT hash, sha256 FROM files WHERE sha256_state = 1 AND registration NOT IN hidden AND \
              id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND raw_len >= ?3 AND raw_len < ?4 \
              ORDER BY id LIMIT ?2";
@@ -103,7 +104,7 @@ impl ClaimIndex for SqliteIndex {
         lens: Range<u64>,
         after: Option<String>,
     ) -> BoxFuture<'_, Result<Option<String>, IndexError>> {
-        // No name is empty, so that every one comes after that.
+        // The empty string is before every name.
         const SQL: &str = "SELECT repo FROM file_repos CROSS JOIN files ON id = file_id \
              WHERE has_claimed = 1 AND repo > ?1 AND sha256_state = 1 AND raw_len >= ?2 AND raw_len < ?3 \
              AND files.registration NOT IN hidden \
@@ -166,7 +167,7 @@ impl ClaimIndex for SqliteIndex {
                 for row in &rows {
                     let file = file_hash(op, get(op, row, 0)?)?;
                     let raw_len: i64 = get(op, row, 1)?;
-                    // As long as the file: there is no further run.
+                    // The term is as long as the file: there is no further run.
                     if let Some([term]) = parse_terms(get(op, row, 2)?).as_deref()
                         && i64::from(term.raw_len) == raw_len
                     {
@@ -195,7 +196,7 @@ impl ClaimIndex for SqliteIndex {
     }
 }
 
-/// What the files have takes the place of all that was claimed of them.
+/// Replaces all claims of these files by their true sha256.
 async fn settle_true(op: &'static str, connection: &mut SqliteConnection, claims: &[Claim]) -> Result<u64, IndexError> {
     // Nearly all files have the very digest that was claimed of them. Its index is then left alone.
     const SETTLE: [(&str, &str); 2] = [
@@ -225,7 +226,7 @@ async fn settle_true(op: &'static str, connection: &mut SqliteConnection, claims
     Ok(ids.len() as u64)
 }
 
-/// What the file has takes the place of all that was claimed of it.
+/// Replaces all claims of a file by its true sha256.
 async fn settle(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -250,8 +251,8 @@ async fn settle(
     Ok(true)
 }
 
-/// Makes a repository's claim for a file that it has. Only what contradicts the file, or an unverified claim of the same
-/// repository, is not made.
+/// Makes a repository's claim for a file that it has, unless it contradicts the file or an
+/// unverified claim of the same repository.
 pub(super) async fn make_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -291,8 +292,8 @@ pub(super) async fn make_claim(
     Ok(Made::New)
 }
 
-/// After claims to a file were removed: what only they said of its sha256 is not known any more, and what others have said
-/// takes its place.
+/// After claims to a file were removed: drops a sha256 that only they claimed, and replaces it by
+/// the claim of another repository.
 pub(super) async fn hand_over_claim(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -311,7 +312,7 @@ pub(super) async fn hand_over_claim(
     Ok(())
 }
 
-/// A length that is larger than any that SQLite could hold is as good as the largest.
+/// Clamped to the largest integer of SQLite.
 fn sql_len(len: u64) -> i64 {
     i64::try_from(len).unwrap_or(i64::MAX)
 }

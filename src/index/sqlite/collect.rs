@@ -1,4 +1,4 @@
-//! The collection of garbage in SQLite: what keeps xorbs, and the steps in which they go.
+//! Garbage collection in SQLite: leases, references, and the steps of a removal.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -14,20 +14,21 @@ use crate::index::rows;
 use crate::index::{TermRow, TermRowPage};
 use crate::runtime::clock::Timestamp;
 
-/// Selects what [`parse_life`] reads. By the index that has all of it: the table would be read at some kilobytes a row.
+/// Selects the columns of [`parse_life`]. The index covers all of them; a row of the table has some
+/// kilobytes.
 const SELECT_LIFE: &str = "SELECT hash, state, since, lease_until, coalesce(serialized_len, 0), \
      EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) FROM xorbs INDEXED BY xorbs_life ";
 
-/// What a step takes to be allowed: nothing refers to the xorb, and it is promised to nobody. Every step checks it in its
-/// own statement.
-const UNKEPT: &str = " AND lease_until <= ";
+/// The condition of every step, with [`UNREFERENCED`]: the xorb is unleased and unreferenced. Every
+/// step checks it in its own statement.
+const UNLEASED: &str = " AND lease_until <= ";
 const UNREFERENCED: &str = " AND NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = xorbs.id) AND hash IN (";
 
 impl Collect for SqliteIndex {
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>> {
         let op = "list the references of xorbs";
         async move {
-            // Every blob comes after the empty one.
+            // The empty blob is before every hash.
             let mut query = QueryBuilder::<Sqlite>::new(SELECT_LIFE);
             query.push("WHERE hash > ").push_bind(after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec()));
             query.push(" ORDER BY hash LIMIT ").push_bind(limit);
@@ -62,7 +63,7 @@ impl Collect for SqliteIndex {
         async move {
             let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 2, since = max(since, ");
             query.push_bind(millis(now)).push(") WHERE state = 1 AND since <= ").push_bind(millis(idle_since));
-            query.push(UNKEPT).push_bind(millis(now)).push(UNREFERENCED);
+            query.push(UNLEASED).push_bind(millis(now)).push(UNREFERENCED);
             push_hashes(&mut query, &xorbs);
             query.push(" RETURNING hash");
             let rows = query.build().fetch_all(&self.writer).await.map_err(|error| map(op, error))?;
@@ -136,7 +137,7 @@ impl Collect for SqliteIndex {
         .boxed()
     }
 
-    fn note_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+    fn record_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
         async move {
             sqlx::query("UPDATE visibility SET collected_at = max(collected_at, ?)")
                 .bind(millis(now))
@@ -180,7 +181,7 @@ async fn begin_deletions(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 3, since = max(since, ");
     query.push_bind(millis(now)).push(") WHERE state = 2 AND since <= ").push_bind(millis(condemned_since));
-    query.push(UNKEPT).push_bind(millis(now)).push(UNREFERENCED);
+    query.push(UNLEASED).push_bind(millis(now)).push(UNREFERENCED);
     push_hashes(&mut query, xorbs);
     query.push(" RETURNING hash, serialized_len, raw_len");
     let rows = query.build().fetch_all(&mut *transaction).await.map_err(failed)?;
@@ -201,7 +202,7 @@ async fn begin_deletions(
     Ok(begun)
 }
 
-/// Says, in the transaction that makes something visible invisible, that it does.
+/// Increments the generation, in the transaction that makes something invisible.
 pub(super) async fn hide(op: &'static str, connection: &mut SqliteConnection) -> Result<(), IndexError> {
     let sql = "UPDATE visibility SET generation = generation + 1";
     execute(op, connection, sql, |query| query).await.map(drop)
@@ -215,7 +216,8 @@ fn parse_life(op: &'static str, row: &SqliteRow) -> Result<XorbLife, IndexError>
     let hash = parse_hash(op, row)?;
     let moment = |index: usize, column| {
         let value: i64 = get(op, row, index)?;
-        // Taken for unsigned, a time before 1970 would be one in the far future, and the other way round.
+        // Cast to unsigned, a time before 1970 would lie in the far future, and the other way
+        // round.
         u64::try_from(value).map(Timestamp::from_millis).map_err(|_| {
             let (key, reason) = (format!("xorb {hash}"), format!("{value} is no time"));
             IndexError::inconsistent(op, Inconsistent { table: "xorbs", column, key, reason })
@@ -233,8 +235,8 @@ fn parse_life(op: &'static str, row: &SqliteRow) -> Result<XorbLife, IndexError>
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// Changes the database behind everybody's back, and against its own rules.
-    pub(crate) async fn spoil(&self, sql: &'static str) {
+    /// Changes the database against its own rules, without the index.
+    pub(crate) async fn corrupt(&self, sql: &'static str) {
         let mut connection = self.writer.acquire().await.unwrap();
         for sql in ["PRAGMA foreign_keys = OFF", sql, "PRAGMA foreign_keys = ON"] {
             sqlx::query(sql).execute(&mut *connection).await.unwrap();

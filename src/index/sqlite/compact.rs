@@ -1,4 +1,4 @@
-//! Compaction in SQLite: what files need of xorbs, and what a new xorb inherits.
+//! Compaction in SQLite: the terms of files, and what a new xorb inherits.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -133,7 +133,7 @@ impl SqliteIndex {
         after: u64,
         limit: u32,
     ) -> Result<TermRowPage, IndexError> {
-        // In the order in which the rows were made. What is being removed refers to nothing any more.
+        // In the order of the rows. A file that is being removed needs no xorbs.
         const SQL: &str = "SELECT file_terms.rowid, hash, removed_at, terms FROM file_terms \
              LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT ?";
         let rows = sqlx::query(SQL)
@@ -151,7 +151,8 @@ impl SqliteIndex {
     }
 }
 
-/// Reads row id, hash of the file, `removed_at`, and packed terms; `None` for a file that is being removed.
+/// Reads row id, hash of the file, `removed_at`, and packed terms; `None` for a file that is being
+/// removed.
 fn parse_row(op: &'static str, row: &SqliteRow) -> Result<Option<TermRow>, IndexError> {
     let id: i64 = get(op, row, 0)?;
     if get::<Option<i64>>(op, row, 2)?.is_some() {
@@ -174,7 +175,7 @@ pub(super) fn chunk_hash(op: &'static str, bytes: &[u8]) -> Result<ChunkHash, In
     Ok(ChunkHash::from_bytes(bytes))
 }
 
-/// Makes a xorb live and touches it; its id, or `None` where it is not visible and sound.
+/// Makes a xorb live and touches it. Returns its id; `None` if it is not visible and sound.
 async fn touch(
     op: &'static str,
     connection: &mut SqliteConnection,

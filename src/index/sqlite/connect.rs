@@ -1,4 +1,5 @@
-//! Connections to the file: how long one is waited for, when it is tested, and that the file's name is durable.
+//! Connections to the file: how long a request waits for one, when it is tested, and the durability
+//! of the file's name.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,20 +10,21 @@ use sqlx::sqlite::SqlitePoolOptions;
 
 use crate::index::error::{IndexError, IndexErrorKind};
 
-/// How long a request waits for a connection before it is told that the index is unavailable.
+/// How long a request waits for a connection before the index counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many connections at most.
+/// Options of a pool with this many connections.
 pub(super) fn pool_options(max_connection_count: u32) -> SqlitePoolOptions {
-    // Not tested before each use, which is a question to another thread and its answer, as long as a lookup itself: there is no
-    // network that a connection could have lost, and each is tested when it is given back.
+    // Not tested before each use: a test is a round trip to another thread, as long as a lookup. A
+    // local file loses no connection, and each is tested on release.
     SqlitePoolOptions::new()
         .max_connections(max_connection_count)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
 }
 
-/// For how long the connection that writes was taken at most: as long as other writers have waited for one.
+/// The longest time that the writing connection was taken, which is how long other writers have
+/// waited for it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LongestWrite {
     state: Arc<Mutex<WriteTimes>>,
@@ -55,7 +57,8 @@ impl LongestWrite {
     }
 }
 
-/// Makes the file's name durable. SQLite syncs the file and its log, but not the folder of a file that it created.
+/// Makes the file's name durable. SQLite syncs the file and its WAL, but not the directory of a
+/// file that it created.
 pub(super) fn sync_parent(path: &Path) -> Result<(), IndexError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());

@@ -1,7 +1,7 @@
-//! What abandoned registrations have written goes, in SQLite, and the lists of those that were published.
+//! Deletes the rows of abandoned registrations, and the lists of published ones, in SQLite.
 //!
-//! A file of an abandoned registration is removed like any other one: its claim, its name, and the rest
-//! in steps. A claim to a file that was there before leaves that file as it was.
+//! A file of an abandoned registration is removed like any other one: its claim, its name, and the
+//! rest in steps. A claim to a file that existed before is removed without a change to that file.
 
 use sqlx::{Connection, SqliteConnection};
 
@@ -15,13 +15,14 @@ use crate::runtime::clock::Timestamp;
 /// Files of one step, each some statements and rows of usage. Two in unit tests, for several steps.
 const STEP_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };
 
-/// Rows of a list that is not needed any more. Two in unit tests.
+/// Rows of an obsolete list. Two in unit tests.
 const STEP_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 4096 };
 
-/// A registration that is over.
+/// An abandoned or published registration.
 pub(super) const FIND_OVER: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
 
-/// Takes one step at a registration that is over; whether there was one.
+/// Takes one step at clearing an abandoned or published registration. Returns whether there was
+/// one.
 pub(super) async fn step(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -78,14 +79,14 @@ pub(super) async fn file(
     id: i64,
     now: Timestamp,
 ) -> Result<(), IndexError> {
-    // Otherwise its claims go when its references have gone, as with any file that is removed.
+    // The claims of a large file are deleted after its references, as with any removed file.
     if !is_large(op, connection, id).await? {
         execute(op, connection, "DELETE FROM file_repos WHERE file_id = ?", |query| query.bind(id)).await?;
     }
     execute(op, connection, DETACH, |query| query.bind(millis(now)).bind(id)).await.map(drop)
 }
 
-/// Takes back what an abandoned registration has claimed of a file that was there before it.
+/// Removes the claim of an abandoned registration to a file that existed before it.
 pub(super) async fn claim(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -102,7 +103,7 @@ pub(super) async fn claim(
     execute(op, connection, UNCLAIM, |query| query.bind(file).bind(registration)).await?;
     execute(op, connection, RECORD, |query| query.bind(file).bind(registration)).await?;
     hand_over_claim(op, connection, file).await?;
-    // Where those who had it have removed it meanwhile, nobody has it now.
+    // Other repositories may have removed their claims meanwhile.
     let unclaimed = sqlx::query(IS_UNCLAIMED).bind(file).fetch_optional(&mut *connection).await;
     let unclaimed = unclaimed.map_err(|error| map(op, error))?;
     if let Some(row) = unclaimed

@@ -5,7 +5,7 @@ use sqlx::{Connection, SqliteConnection};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 
-/// What a failure means for callers.
+/// Classifies a failure for callers.
 pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
     let code = match &error {
         sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
@@ -20,7 +20,7 @@ pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError 
     IndexError { op, kind, source: Box::new(error) }
 }
 
-/// What one of SQLite's extended result codes means: <https://www.sqlite.org/rescode.html>.
+/// Classifies one of SQLite's extended result codes: <https://www.sqlite.org/rescode.html>.
 const fn kind(code: i64) -> IndexErrorKind {
     const BUSY: i64 = 5;
     const NOMEM: i64 = 7;
@@ -30,7 +30,7 @@ const fn kind(code: i64) -> IndexErrorKind {
     const CANTOPEN: i64 = 14;
     const CORRUPT: i64 = 11;
     const NOTADB: i64 = 26;
-    /// The log's index could not be made longer: that is how a full disk shows there.
+    /// The shared memory of the WAL could not grow: a full disk shows up like this there.
     const IOERR_SHMSIZE: i64 = IOERR | 19 << 8;
     match (code, code & 0xff) {
         (_, FULL) | (IOERR_SHMSIZE, _) => IndexErrorKind::NoSpace,
@@ -44,14 +44,15 @@ const fn kind(code: i64) -> IndexErrorKind {
     }
 }
 
-/// Whether a connection can begin to write; it is closed where not, and another one opened.
+/// Whether a connection can begin to write; if not, it is closed and another one is opened.
 ///
-/// SQLite opens a file that it may not write for reading only, in silence, and the connection stays so when the file
-/// system has long been writable again. Nor does it end a transaction that failed at its commit.
+/// SQLite opens a file without write permission for reading only, without an error. The connection
+/// stays read-only after the file system is writable again. Nor does it end a transaction that
+/// failed at its commit.
 pub(super) async fn can_write(connection: &mut SqliteConnection) -> bool {
     match connection.begin_with("BEGIN IMMEDIATE").await {
         Ok(transaction) => transaction.rollback().await.is_ok(),
-        // Somebody else is writing, a restore or a person: that says nothing about this connection.
+        // Another process is writing, such as a restore: that says nothing about this connection.
         Err(error) => matches!(map("begin to write", error).kind, IndexErrorKind::Unavailable),
     }
 }
@@ -69,7 +70,7 @@ mod tests {
         assert_eq!(kind(264), IndexErrorKind::Outage(Outage::ReadOnly));
         assert_eq!(kind(14), IndexErrorKind::Outage(Outage::CannotOpen));
         assert_eq!(kind(7), IndexErrorKind::Outage(Outage::OutOfMemory));
-        // Damage, and our own mistakes, are no outage.
+        // Damage and programming errors are no outage.
         assert_eq!(kind(11), IndexErrorKind::Damaged);
         assert_eq!(kind(267), IndexErrorKind::Damaged);
         assert_eq!(kind(26), IndexErrorKind::Damaged);

@@ -1,4 +1,4 @@
-//! Files in SQLite. Statements run inside the transaction of the verb that they belong to.
+//! Files in SQLite. Statements run inside the transaction of the caller.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use crate::index::rows;
 use crate::index::{DedupHit, Reader, XorbContents, XorbPart};
 use crate::runtime::clock::Timestamp;
 
-/// Xorbs in one statement, of three parameters at most: far below SQLite's limit on parameters (32 766 since 3.32).
+/// Xorbs in one statement, with at most three parameters each: far below SQLite's limit (32 766
+/// parameters since 3.32).
 pub(super) const BATCH_COUNT: usize = 500;
 
 impl SqliteIndex {
@@ -40,7 +41,7 @@ impl SqliteIndex {
         let failed = |error| map(op, error);
         let mut parts = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks(BATCH_COUNT) {
-            // CROSS: by what is wanted, one after the other, and not the other way round.
+            // CROSS JOIN fixes the order: each wanted xorb is looked up, not the other way round.
             let mut query = QueryBuilder::<Sqlite>::new("WITH wanted (xorb, first, count) AS (");
             query.push_values(batch, |mut row, (xorb, chunks)| {
                 row.push_bind(xorb.as_bytes().to_vec()).push_bind(chunks.start()).push_bind(chunks.count());
@@ -63,15 +64,15 @@ impl SqliteIndex {
     pub(super) async fn lease_dedup(
         &self,
         chunk: ChunkHash,
-        domain: Option<String>,
+        owner: Option<String>,
         lease_until: Timestamp,
     ) -> Result<Option<DedupHit>, IndexError> {
         let op = "find a chunk for deduplication";
         let failed = |error| map(op, error);
-        // Most questions have no answer, and need no writer.
+        // Most queries find nothing, and need no writer.
         let found = sqlx::query(FIND_DEDUP)
             .bind(chunk.as_bytes().as_slice())
-            .bind(domain.as_deref())
+            .bind(owner.as_deref())
             .fetch_optional(&self.readers)
             .await
             .map_err(failed)?;
@@ -79,24 +80,27 @@ impl SqliteIndex {
             return Ok(None);
         }
         let mut connection = self.writer.acquire().await.map_err(failed)?;
-        let leased = lease(op, &mut connection, chunk, domain.as_deref(), lease_until).await;
+        let leased = lease(op, &mut connection, chunk, owner.as_deref(), lease_until).await;
         release(connection, leased.is_ok()).await;
         leased
     }
 }
 
-/// Among several xorbs the one with the most chunks tells the client most.
+/// Among several xorbs, the one with the most chunks is the most useful to the client.
 const FIND_DEDUP: &str = "SELECT xorbs.id, xorbs.hash, length(layout) / 8 FROM dedup_chunks JOIN xorbs ON xorbs.id = xorb_id \
      WHERE chunk_hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
 
-/// Files of a xorb of which neighbours are told: a xorb may be part of millions.
+/// Files of a xorb whose neighbours are mentioned: a xorb may be part of millions.
 const FIND_FILES: &str = "SELECT file_id FROM xorb_files WHERE xorb_id = ?1 LIMIT 16";
 
-/// Other xorbs of a file, within the same walls: those next to a xorb, which were uploaded about when it was, and most of
-/// them behind it, where the client goes on. A range of an index, however many xorbs the file has.
-/// A xorb of one chunk is never among them: its hash is that of the chunk and would be told in clear (spec 6.2, rule 9).
+/// Neighbours of a xorb in a file, of the same owner. They were uploaded about the same time; most
+/// of them follow it, where the client goes on. Reads a range of an index, for any number of xorbs
+/// in the file.
+///
+/// A xorb of one chunk is never among them: its hash is the unblinded hash of the chunk (spec 6.2,
+/// rule 9).
 const FIND_NEIGHBOURS: &str = "WITH near (id) AS ( \
      SELECT * FROM (SELECT xorb_id FROM xorb_files WHERE file_id = ?3 AND xorb_id > ?1 ORDER BY xorb_id LIMIT 48) \
      UNION ALL \
@@ -106,8 +110,8 @@ const FIND_NEIGHBOURS: &str = "WITH near (id) AS ( \
      (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ?2)) \
      ORDER BY abs(xorbs.id - ?1), xorbs.id DESC";
 
-/// Gives a writing connection back, or closes it where a transaction on it has failed: see
-/// [`publish_xorb`](crate::index::Index::publish_xorb) of this index for what sqlx would do with it.
+/// Returns a writing connection, or closes it after a failed transaction: see `publish_xorb` of
+/// this index for the reason.
 pub(super) async fn release(connection: PoolConnection<Sqlite>, is_sound: bool) {
     if !is_sound && let Err(error) = connection.close().await {
         tracing::warn!(%error, "cannot close a connection to the index");
@@ -118,17 +122,17 @@ async fn lease(
     op: &'static str,
     connection: &mut SqliteConnection,
     chunk: ChunkHash,
-    domain: Option<&str>,
+    owner: Option<&str>,
     lease_until: Timestamp,
 ) -> Result<Option<DedupHit>, IndexError> {
-    // What was mentioned to somebody is wanted again.
+    // A xorb in a response is in use again.
     const LEASE: &str = "UPDATE xorbs SET state = 1, lease_until = max(lease_until, ?) \
          WHERE id = ? AND state IN (1, 2)";
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let found = sqlx::query(FIND_DEDUP)
         .bind(chunk.as_bytes().to_vec())
-        .bind(domain.map(str::to_owned))
+        .bind(owner.map(str::to_owned))
         .fetch_optional(&mut *transaction)
         .await
         .map_err(failed)?;
@@ -136,7 +140,7 @@ async fn lease(
     let (id, hash): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
     let xorb = rows::xorb_hash(hash).map_err(|error| IndexError::inconsistent(op, error))?;
     let chunk_limit = MAX_DEDUP_CHUNK_COUNT.saturating_sub(get(op, &row, 2)?);
-    let near = neighbours(op, &mut transaction, id, domain, chunk_limit).await?;
+    let near = neighbours(op, &mut transaction, id, owner, chunk_limit).await?;
     let mut neighbours = Vec::new();
     for hash in near.values() {
         neighbours.push(rows::xorb_hash(hash).map_err(|error| IndexError::inconsistent(op, error))?);
@@ -148,12 +152,12 @@ async fn lease(
     Ok(Some(DedupHit { xorb, neighbours }))
 }
 
-/// Ids and hashes of xorbs that are told with this one, of so many chunks together at most.
+/// Ids and hashes of the neighbours of a xorb, with at most this many chunks together.
 async fn neighbours(
     op: &'static str,
     connection: &mut SqliteConnection,
     id: i64,
-    domain: Option<&str>,
+    owner: Option<&str>,
     chunk_limit: i64,
 ) -> Result<BTreeMap<i64, Vec<u8>>, IndexError> {
     let failed = |error| map(op, error);
@@ -161,12 +165,12 @@ async fn neighbours(
     let files = sqlx::query(FIND_FILES).bind(id).fetch_all(&mut *connection).await.map_err(failed)?;
     for file in &files {
         let file: i64 = get(op, file, 0)?;
-        let near = sqlx::query(FIND_NEIGHBOURS).bind(id).bind(domain.map(str::to_owned)).bind(file);
+        let near = sqlx::query(FIND_NEIGHBOURS).bind(id).bind(owner.map(str::to_owned)).bind(file);
         for row in near.fetch_all(&mut *connection).await.map_err(failed)? {
             let (neighbour, hash, chunk_count): (i64, Vec<u8>, i64) =
                 (get(op, &row, 0)?, get(op, &row, 1)?, get(op, &row, 2)?);
             if chunk_count > left {
-                // The nearest ones tell most; a smaller one farther away is no better.
+                // The nearest ones are the most useful; a smaller one farther away is no better.
                 return Ok(found);
             }
             if found.insert(neighbour, hash).is_none() {

@@ -1,4 +1,4 @@
-//! Spent grants in SQLite, and what spares a client an upload.
+//! Spent grants in SQLite, and the renewal of xorbs that spares a client an upload.
 
 use sqlx::{Executor, Sqlite};
 
@@ -12,7 +12,7 @@ impl SqliteIndex {
     pub(super) async fn renew(
         &self,
         hash: XorbHash,
-        domain: Option<String>,
+        owner: Option<String>,
         now: Timestamp,
     ) -> Result<bool, IndexError> {
         const KNOWN: &str = "SELECT 1 FROM xorbs WHERE hash = ?1 AND state IN (1, 2) AND damaged_at IS NULL AND \
@@ -20,17 +20,17 @@ impl SqliteIndex {
         const RENEW: &str = "UPDATE xorbs SET state = 1, since = max(since, ?3) WHERE hash = ?1 AND state IN (1, 2) AND \
              damaged_at IS NULL AND (?2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?2))";
         let op = "renew a xorb";
-        let (hash, domain) = (hash.as_bytes().as_slice(), domain.as_deref());
-        // Most questions are about what is new, and need no writer.
-        let known = sqlx::query(KNOWN).bind(hash).bind(domain).fetch_optional(&self.readers).await;
+        let (hash, owner) = (hash.as_bytes().as_slice(), owner.as_deref());
+        // Most queries are about new xorbs, and need no writer.
+        let known = sqlx::query(KNOWN).bind(hash).bind(owner).fetch_optional(&self.readers).await;
         if known.map_err(|error| map(op, error))?.is_none() {
             return Ok(false);
         }
-        let renewed = sqlx::query(RENEW).bind(hash).bind(domain).bind(millis(now)).execute(&self.writer).await;
+        let renewed = sqlx::query(RENEW).bind(hash).bind(owner).bind(millis(now)).execute(&self.writer).await;
         Ok(renewed.map_err(|error| map(op, error))?.rows_affected() == 1)
     }
 
-    pub(super) async fn note_spent(&self, grant: SpentGrant) -> Result<(), IndexError> {
+    pub(super) async fn record_spent(&self, grant: SpentGrant) -> Result<(), IndexError> {
         insert_spent(&self.writer, grant).await.map_err(|error| map("record a spent grant", error))
     }
 
@@ -53,7 +53,7 @@ impl SqliteIndex {
     }
 }
 
-/// Enters a spent grant, in whatever transaction this is. One that is there stays.
+/// Inserts a spent grant in the caller's transaction. An existing one stays.
 pub(super) async fn insert_spent(
     executor: impl Executor<'_, Database = Sqlite>,
     grant: SpentGrant,

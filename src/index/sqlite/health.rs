@@ -34,7 +34,7 @@ impl HealthIndex for SqliteIndex {
     }
 
     fn due_xorbs(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>> {
-        // In SQLite NULL comes before all numbers, in the index as well.
+        // NULL sorts before all numbers in SQLite, in the index as well.
         const SQL: &str = select_health!(
             "state IN (1, 2) AND damaged_at IS NULL AND (verified_at IS NULL OR verified_at < ?) \
              ORDER BY verified_at LIMIT ?"
@@ -99,7 +99,7 @@ impl HealthIndex for SqliteIndex {
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         const SQL: &str = "UPDATE xorbs SET verified_at = ?, damaged_at = NULL \
              WHERE hash = ? AND state IN (1, 2) AND ticket = ? AND crc64 = ?";
-        // What was sound before is as it was for everybody.
+        // For readers nothing changes if it was sound before.
         self.set_health("mark a xorb as valid", SQL, seen, now, seen.damaged_at.is_some()).boxed()
     }
 
@@ -116,7 +116,8 @@ impl HealthIndex for SqliteIndex {
 }
 
 impl SqliteIndex {
-    /// Changes the health of what was seen; where readers notice, every process that serves this index is told.
+    /// Changes the health of a xorb. If readers are affected, the generation tells every process
+    /// that serves this index.
     async fn set_health(
         &self,
         op: &'static str,
@@ -163,7 +164,7 @@ async fn heal(
 ) -> Result<(), IndexError> {
     const BEFORE: &str = "SELECT id, serialized_len, raw_len FROM xorbs \
          WHERE hash = ? AND state IN (1, 2) AND ticket = ?";
-    // A ticket of its own: what somebody has found out about the blob that was there before must not hit this one.
+    // A new ticket: a finding about the previous blob must not apply to this one.
     const HEAL: &str = "UPDATE xorbs SET state = 1, since = max(since, ?1), serialized_len = ?2, raw_len = ?3, \
          crc64 = ?4, layout = ?5, \
          replaced_at = CASE WHEN crc64 = ?4 AND layout = ?5 THEN replaced_at ELSE ?1 END, \
@@ -200,9 +201,9 @@ async fn heal(
         query.bind(serialized_len - old_serialized_len).bind(raw_len - old_raw_len)
     })
     .await?;
-    if let Some(domain) = xorb.domain {
+    if let Some(owner) = xorb.owner {
         let share = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)";
-        execute(op, &mut transaction, share, |query| query.bind(id).bind(domain)).await?;
+        execute(op, &mut transaction, share, |query| query.bind(id).bind(owner)).await?;
     }
     if let Some(grant) = xorb.grant {
         grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
@@ -212,7 +213,7 @@ async fn heal(
 }
 
 pub(super) fn after_bytes(after: Option<XorbHash>) -> Vec<u8> {
-    // Every hash comes after the empty one.
+    // The empty blob is before every hash.
     after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec())
 }
 

@@ -1,4 +1,4 @@
-//! Lists in SQLite, a page at a time, in the order of the hashes' bytes.
+//! Lists in SQLite, page by page, in the order of the hashes' bytes.
 
 use sqlx::sqlite::SqliteRow;
 
@@ -17,8 +17,8 @@ impl SqliteIndex {
         after: Option<FileHash>,
         limit: u32,
     ) -> Result<Vec<FileEntry>, IndexError> {
-        // Both walk along an index that has nothing else and is in the order of the hashes: `hash` of all files, or that of
-        // the repository's. Every blob comes after the empty one.
+        // Both walk an index that is sorted by hash and has nothing else: of all files, or of the
+        // repository's. The empty blob is before every hash.
         const ALL: &str = "SELECT hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 ELSE (SELECT coalesce(claim, sha256) \
              FROM file_repos WHERE file_id = id AND repo = '*' AND has_claimed = 1 AND claim_registration NOT IN hidden) END, \
              since FROM files WHERE hash > ?1 AND removed_at IS NULL AND registration NOT IN hidden \

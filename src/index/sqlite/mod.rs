@@ -1,7 +1,8 @@
 //! The index in one SQLite file.
 //!
-//! Write-ahead log with `synchronous=FULL`: a transaction that was committed survives a power cut. One connection
-//! writes, so that writers queue here and not in SQLite's busy handler; several read, and never wait for the writer.
+//! Write-ahead log with `synchronous=FULL`: a committed transaction survives a power cut. A single
+//! connection writes, so that writers queue here and not in SQLite's busy handler. Several
+//! connections read, and never wait for the writer.
 
 mod archive;
 mod bulk;
@@ -15,7 +16,6 @@ mod files;
 mod grants;
 mod health;
 mod listing;
-mod log;
 mod named;
 mod open;
 mod owners;
@@ -28,10 +28,11 @@ mod replace;
 mod store;
 mod switch;
 mod terms;
+#[cfg(test)]
+pub(crate) mod test_hooks;
 mod times;
 mod usage;
-#[cfg(test)]
-pub(crate) mod weakened;
+mod wal;
 
 use std::ops::Range;
 
@@ -54,7 +55,7 @@ use crate::format::shard::Sha256;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// Connections that read. Each has a thread and a page cache of about 2 MiB; reads take microseconds.
+/// Connections for reading. Each has a thread and a page cache of about 2 MiB.
 const READER_COUNT: u32 = 4;
 
 /// A SQLite file as an [`Index`].
@@ -63,7 +64,7 @@ pub struct SqliteIndex {
     writer: SqlitePool,
     readers: SqlitePool,
     longest_write: LongestWrite,
-    /// Whether every registration is written in steps, also a short one.
+    /// Whether every registration is written in steps, even a short one.
     #[cfg(test)]
     registers_in_steps: bool,
 }
@@ -106,16 +107,16 @@ impl Index for SqliteIndex {
     }
 
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
-        // One statement decides: a new row and a staged one end as staged, a visible one as live, and a row that is
-        // being deleted is not touched, so that nothing is returned.
+        // One statement decides: a new or staged row ends as staged, a visible one as live. A row
+        // that is being deleted is not touched, and nothing is returned.
         const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
              ON CONFLICT (hash) DO UPDATE SET \
                  state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket \
              WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL";
         let op = "stage a xorb";
         async move {
-            // All rows, though there is one at most: a statement is committed when it is done, and one that is left
-            // after its first row fails to commit in silence.
+            // All rows, although there is at most one: a statement commits when it is finished. If
+            // it is dropped after its first row, the commit fails without an error.
             let rows = sqlx::query(SQL)
                 .bind(hash.as_bytes().as_slice())
                 .bind(millis(now))
@@ -140,9 +141,10 @@ impl Index for SqliteIndex {
             let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
             let published = publish::publish(&mut connection, op, xorb, ticket, now).await;
             if published.is_err() {
-                // SQLite ends a transaction by itself when the disk is full or fails, and sqlx goes on counting it.
-                // What came next on this connection would be nested in a transaction that nobody ever commits, and
-                // be lost although it was acknowledged. A new connection is in no transaction.
+                // SQLite ends a transaction by itself when the disk is full or fails, but sqlx
+                // still counts it. The next transaction on this connection would be nested in it
+                // and never be committed, although it was acknowledged. A new connection is in no
+                // transaction.
                 if let Err(error) = connection.close().await {
                     tracing::warn!(%error, "cannot close a connection to the index");
                 }
@@ -152,29 +154,29 @@ impl Index for SqliteIndex {
         .boxed()
     }
 
-    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.write_owner(hash, domain).boxed()
+    fn share_xorb(&self, hash: XorbHash, owner: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.write_owner(hash, owner).boxed()
     }
 
     fn foreign_single_chunks(
         &self,
         hashes: Vec<XorbHash>,
-        domain: String,
+        owner: String,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        self.read_foreign_single_chunks(hashes, domain).boxed()
+        self.read_foreign_single_chunks(hashes, owner).boxed()
     }
 
     fn renew_xorb(
         &self,
         hash: XorbHash,
-        domain: Option<String>,
+        owner: Option<String>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.renew(hash, domain, now).boxed()
+        self.renew(hash, owner, now).boxed()
     }
 
     fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.note_spent(grant).boxed()
+        self.record_spent(grant).boxed()
     }
 
     fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -294,10 +296,10 @@ impl Index for SqliteIndex {
     fn find_dedup(
         &self,
         chunk: ChunkHash,
-        domain: Option<String>,
+        owner: Option<String>,
         lease_until: Timestamp,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
-        self.lease_dedup(chunk, domain, lease_until).boxed()
+        self.lease_dedup(chunk, owner, lease_until).boxed()
     }
 
     fn unverified_claims(

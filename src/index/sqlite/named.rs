@@ -1,8 +1,8 @@
-//! The xorbs that a registration or a switch names: that they are there, and that they stay.
+//! The xorbs that a registration or a switch names: they must exist, and must not be collected.
 //!
-//! What a file refers to is kept by that, for as long as the file is there, and is touched when it goes: its row is only
-//! read. A row has the layout in it, so that a thousand updates would write the pages of a thousand layouts. What is named
-//! and has nothing else that keeps it is touched.
+//! A reference retains a xorb for as long as its file exists. The removal of the file touches the
+//! xorb, so its row is only read here. A row contains the layout: a thousand updates would write
+//! the pages of a thousand layouts. Only a named xorb without a reference is touched.
 
 use std::collections::HashMap;
 
@@ -17,21 +17,22 @@ use crate::index::error::IndexError;
 use crate::index::rows::state_to_sql;
 use crate::runtime::clock::Timestamp;
 
-/// By the indexes that have all of it: in the table, what is behind the layout is not reached without reading that.
+/// By covering indexes: in the table, the columns after the layout can only be reached by reading
+/// it.
 const SELECT: &str = "SELECT id, hash, state, \
      EXISTS (SELECT 1 FROM xorbs AS bad INDEXED BY xorbs_damaged WHERE bad.damaged_at IS NOT NULL AND bad.hash = xorbs.hash) \
      FROM xorbs INDEXED BY xorbs_life WHERE state IN (1, 2) AND hash IN (";
 
-/// The xorbs that files are to be made of, all of which are visible and sound.
+/// The xorbs of the new terms of files, all visible and sound.
 #[derive(Debug)]
 pub(super) struct Named {
     ids: HashMap<XorbHash, i64>,
     condemned: Vec<i64>,
 }
 
-/// A xorb of which no file can be made.
+/// A xorb that no file may be made of.
 #[derive(Debug)]
-pub(super) enum Unfit {
+pub(super) enum Unusable {
     /// It is not visible.
     Unknown(XorbHash),
     /// It is quarantined.
@@ -44,7 +45,7 @@ impl Named {
         op: &'static str,
         connection: &mut SqliteConnection,
         hashes: &[XorbHash],
-    ) -> Result<Result<Self, Unfit>, IndexError> {
+    ) -> Result<Result<Self, Unusable>, IndexError> {
         let mut named = Self { ids: HashMap::with_capacity(hashes.len()), condemned: Vec::new() };
         for batch in hashes.chunks(BATCH_COUNT) {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT);
@@ -63,10 +64,10 @@ impl Named {
                 }
             }
             if let Some(missing) = batch.iter().find(|hash| !named.ids.contains_key(*hash)) {
-                return Ok(Err(Unfit::Unknown(*missing)));
+                return Ok(Err(Unusable::Unknown(*missing)));
             }
             if let Some(damaged) = damaged {
-                return Ok(Err(Unfit::Damaged(damaged)));
+                return Ok(Err(Unusable::Damaged(damaged)));
             }
         }
         Ok(Ok(named))
@@ -76,34 +77,35 @@ impl Named {
         &self.ids
     }
 
-    /// Makes sure that they stay, after the files were written. Whoever deletes waits until this transaction is over, and
-    /// finds what it has written then; or has marked a row before it began, and then that was not found here.
-    pub(super) async fn keep(
+    /// Protects them from collection, after the files were written. A concurrent deletion waits for
+    /// this transaction and then sees its rows. An earlier one has marked the row, so that `find`
+    /// did not return it.
+    pub(super) async fn retain(
         &self,
         op: &'static str,
         connection: &mut SqliteConnection,
         now: Timestamp,
     ) -> Result<(), IndexError> {
-        const UNKEPT: &str = "SELECT value FROM json_each(?) \
+        const UNREFERENCED: &str = "SELECT value FROM json_each(?) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value)";
-        const NOTE: &str = "UPDATE visibility SET registered_at = ?1 WHERE registered_at < ?1";
+        const REGISTERED_AT: &str = "UPDATE visibility SET registered_at = ?1 WHERE registered_at < ?1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE id = ?";
-        let rows = sqlx::query(UNKEPT)
+        let rows = sqlx::query(UNREFERENCED)
             .bind(id_list(self.ids.values()))
             .fetch_all(&mut *connection)
             .await
             .map_err(|error| map(op, error))?;
-        let unkept = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
-        for id in self.condemned.iter().chain(&unkept).copied() {
+        let unreferenced = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
+        for id in self.condemned.iter().chain(&unreferenced).copied() {
             execute(op, connection, TOUCH, |query| query.bind(millis(now)).bind(id)).await?;
         }
-        // For those that are not touched, until they lose what keeps them.
-        execute(op, connection, NOTE, |query| query.bind(millis(now))).await?;
+        // For the untouched ones, which count from this time on when they lose their references.
+        execute(op, connection, REGISTERED_AT, |query| query.bind(millis(now))).await?;
         Ok(())
     }
 }
 
-/// Ids as `json_each` takes them, which takes more than a statement has parameters.
+/// Ids for `json_each`, which takes more values than a statement has parameters.
 pub(super) fn id_list<'i>(ids: impl IntoIterator<Item = &'i i64>) -> String {
     let ids: Vec<String> = ids.into_iter().map(i64::to_string).collect();
     format!("[{}]", ids.join(","))

@@ -1,4 +1,4 @@
-//! Opens the file, and closes it.
+//! Opens and closes the file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::connect::{LongestWrite, pool_options, sync_parent};
 use super::failure::can_write;
-use super::{READER_COUNT, SqliteIndex, log, map};
+use super::{READER_COUNT, SqliteIndex, map, wal};
 use crate::index::error::IndexError;
 use crate::index::migrate;
 
@@ -18,7 +18,7 @@ use crate::index::migrate;
 const WRITER_CACHE_KIB: &str = "-32768";
 
 impl SqliteIndex {
-    /// Opens the file, creating it where needed, and brings its schema up to date.
+    /// Opens the file, creates it if missing, and migrates its schema.
     ///
     /// # Errors
     ///
@@ -27,8 +27,9 @@ impl SqliteIndex {
         Self::open_with(path, SqliteSynchronous::Full).await
     }
 
-    /// The same without any promise of durability before [`Replacement::publish`](super::Replacement::publish): for a database that is worth nothing
-    /// until it is whole.
+    /// Opens the file like `open`, but not durably before
+    /// [`Replacement::publish`](super::Replacement::publish). For a database that is discarded
+    /// unless it is completed.
     ///
     /// # Errors
     ///
@@ -40,8 +41,9 @@ impl SqliteIndex {
     async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .pragma("wal_autocheckpoint", log::MAX_PAGE_COUNT)
-            // Of macOS, where a plain fsync leaves bytes in the cache of the disk. Others do not know them.
+            .pragma("wal_autocheckpoint", wal::MAX_PAGE_COUNT)
+            // For macOS, where a plain fsync leaves bytes in the cache of the disk. Others ignore
+            // them.
             .pragma("fullfsync", "ON")
             .pragma("checkpoint_fullfsync", "ON")
             .create_if_missing(true)
@@ -60,7 +62,7 @@ impl SqliteIndex {
                 Ok(is_fit)
             })
         });
-        // A fresh one is taken without that.
+        // `before_acquire` is not called for a new connection.
         let begins_fresh = longest_write.clone();
         let writer = writer.after_connect(move |_, _| {
             begins_fresh.begin();
@@ -89,7 +91,7 @@ impl SqliteIndex {
         }
     }
 
-    /// Closes every connection; the log is folded into the file by the last one.
+    /// Closes every connection; the last one checkpoints the WAL.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;

@@ -1,4 +1,4 @@
-//! Who has uploaded xorbs: within whose walls deduplication mentions them.
+//! The owners of xorbs: deduplication mentions a xorb to them only.
 
 use sqlx::{QueryBuilder, Sqlite};
 
@@ -9,21 +9,21 @@ use crate::index::error::IndexError;
 use crate::index::rows;
 
 impl SqliteIndex {
-    pub(super) async fn write_owner(&self, hash: XorbHash, domain: String) -> Result<bool, IndexError> {
+    pub(super) async fn write_owner(&self, hash: XorbHash, owner: String) -> Result<bool, IndexError> {
         const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
              FROM xorbs WHERE hash = ? AND state IN (1, 2)";
         const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) \
              SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
         let op = "share a xorb";
-        // Most uploads of what is there come from those who have uploaded it before, and need no writer.
-        let known = sqlx::query(KNOWN).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+        // Most uploads of an existing xorb come from an owner of it, and need no writer.
+        let known = sqlx::query(KNOWN).bind(owner.as_str()).bind(hash.as_bytes().as_slice());
         let known = known.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
         match known.map(|row| get::<bool>(op, &row, 0)).transpose()? {
             None => return Ok(false),
             Some(true) => return Ok(true),
             Some(false) => {}
         }
-        let shared = sqlx::query(SHARE).bind(domain.as_str()).bind(hash.as_bytes().as_slice());
+        let shared = sqlx::query(SHARE).bind(owner.as_str()).bind(hash.as_bytes().as_slice());
         let shared = shared.execute(&self.writer).await.map_err(|error| map(op, error))?;
         Ok(shared.rows_affected() == 1)
     }
@@ -31,7 +31,7 @@ impl SqliteIndex {
     pub(super) async fn read_foreign_single_chunks(
         &self,
         hashes: Vec<XorbHash>,
-        domain: String,
+        owner: String,
     ) -> Result<Vec<XorbHash>, IndexError> {
         let op = "find single chunks of others";
         let mut foreign = Vec::new();
@@ -41,7 +41,7 @@ impl SqliteIndex {
                 "SELECT hash FROM xorbs WHERE state IN (1, 2) AND length(layout) = 8 AND NOT EXISTS \
                  (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = ",
             );
-            query.push_bind(domain.clone()).push(") AND hash IN (");
+            query.push_bind(owner.clone()).push(") AND hash IN (");
             push_hashes(&mut query, batch);
             let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
             for row in &rows {

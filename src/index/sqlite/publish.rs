@@ -1,4 +1,4 @@
-//! A xorb goes live.
+//! The step of a xorb from staged to live.
 
 use sqlx::{Connection, SqliteConnection};
 
@@ -46,8 +46,8 @@ pub(super) async fn publish(
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
-    if let Some(domain) = xorb.domain {
-        let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(domain);
+    if let Some(owner) = xorb.owner {
+        let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(owner);
         share.execute(&mut *transaction).await.map_err(failed)?;
     }
     if let Some(grant) = xorb.grant {

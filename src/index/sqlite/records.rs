@@ -1,4 +1,4 @@
-//! Who has uploaded xorbs, and who has what and says what of it, in SQLite.
+//! What records need from the index, in SQLite: owners of xorbs, readers of files, and claims.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,11 +10,11 @@ use super::{SqliteIndex, get, map};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::records::{Recorded, StoreMark};
+use crate::index::records::{RecordIndex, StoreMark};
 use crate::index::rows;
 
-impl Recorded for SqliteIndex {
-    fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+impl RecordIndex for SqliteIndex {
+    fn owned_xorbs(&self, hashes: Vec<XorbHash>, owner: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         let op = "find the xorbs of an owner";
         async move {
             let mut owned = Vec::new();
@@ -22,7 +22,7 @@ impl Recorded for SqliteIndex {
                 let mut query = QueryBuilder::<Sqlite>::new(
                     "SELECT hash FROM xorbs JOIN xorb_domains ON xorb_id = id WHERE state IN (1, 2) AND domain = ",
                 );
-                query.push_bind(domain.clone()).push(" AND hash IN (");
+                query.push_bind(owner.clone()).push(" AND hash IN (");
                 push_hashes(&mut query, batch);
                 let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
                 for row in &rows {

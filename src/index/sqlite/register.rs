@@ -1,10 +1,11 @@
 //! Registrations in SQLite: whole in one transaction, or in steps.
 //!
-//! Files that the index does not have are written in batches, with as many statements for 256 files as
-//! for one, and their usage is counted once for the batch. Files that it has are looked up in batches;
-//! what changes for them is written file by file. A file of very many terms is written in parts: the
-//! row and its claim first, then the references to its xorbs, then the terms, so that no term ever
-//! names a xorb that the file does not keep.
+//! New files are written in batches, with as many statements for 256 files as for one, and usage is
+//! counted once for the batch. Known files are looked up in batches; their changes are written file
+//! by file.
+//!
+//! A file of very many terms is written in parts: the row and its claim, then the references to its
+//! xorbs, then the terms. So a term never names a xorb without a reference from its file.
 
 mod entry;
 mod insert;
@@ -20,7 +21,7 @@ use self::entry::Entry;
 use super::bulk::insert_rows;
 use super::compact::chunk_hash;
 use super::files::{execute, release};
-use super::named::{Named, Unfit};
+use super::named::{Named, Unusable};
 use super::store::take_record;
 use super::usage::{Meter, usages};
 use super::{SqliteIndex, get, map};
@@ -29,14 +30,15 @@ use crate::index::error::IndexError;
 use crate::index::{Begun, Cursor, Entered, RegisterIndex, Registered, Registration};
 use crate::runtime::clock::Timestamp;
 
-/// After so long a step writes no further batch. Other writers wait for the batch under way and the
-/// commit, too, and no write is to take over 50 ms.
+/// After this time a step writes no further batch. Other writers wait for the current batch and the
+/// commit, too, and no write may take over 50 ms.
 const STEP_TIME: Duration = Duration::from_millis(10);
 
-/// Files of one batch: one statement of each kind. One in unit tests, for steps between small files.
+/// Files of one batch: one statement of each kind. One in unit tests, for steps between small
+/// files.
 const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 256 };
 
-/// What the rows of a registration are marked with, see migration 16.
+/// The mark of the rows of a registration, see migration 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// Visible with its transaction.
@@ -46,7 +48,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Of rows whose usage the batch counts.
+    /// The mark of rows whose usage the batch counts.
     const fn in_batch(self) -> i64 {
         match self {
             Self::Whole => -1,
@@ -54,7 +56,7 @@ impl Mark {
         }
     }
 
-    /// Of claims to a row that was there before.
+    /// The mark of claims to a row that existed before.
     const fn of_claim(self) -> i64 {
         match self {
             Self::Whole => 0,
@@ -148,7 +150,7 @@ impl RegisterIndex for SqliteIndex {
         after: Option<ChunkHash>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
-        // No hash is empty, so that every one comes after that.
+        // The empty blob is before every hash.
         const SQL: &str =
             "SELECT DISTINCT chunk_hash FROM dedup_chunks WHERE chunk_hash > ? ORDER BY chunk_hash LIMIT ?";
         let op = "list the chunks that clients may ask for";
@@ -190,7 +192,7 @@ async fn register_whole(
             take_record(op, &mut transaction, record).await?;
             transaction.commit().await.map_err(failed)?;
         }
-        // Its record is withdrawn.
+        // The caller rolls its record back.
         Registered::Known => transaction.commit().await.map_err(failed)?,
         _ => transaction.rollback().await.map_err(failed)?,
     }
@@ -301,13 +303,13 @@ async fn enter_some_dedup(
     let failed = |error| map(op, error);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     for some in dedup.chunks(BATCH_FILE_COUNT) {
-        // A xorb that is damaged by now is mentioned to nobody, whatever its chunks are.
+        // A xorb that is damaged by now is mentioned to no client, whatever its chunks are.
         write_dedup(op, &mut transaction, some).await?.ok();
     }
     transaction.commit().await.map_err(failed)
 }
 
-/// Writes which xorb has these chunks; the xorb that is missing where one is.
+/// Inserts the xorbs of these chunks; the error is a missing or damaged xorb.
 async fn write_dedup(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -317,7 +319,7 @@ async fn write_dedup(
     let xorbs: HashSet<XorbHash> = dedup.iter().map(|(_, xorb)| *xorb).collect();
     let named = match Named::find(op, connection, &xorbs.into_iter().collect::<Vec<_>>()).await? {
         Ok(named) => named,
-        Err(Unfit::Unknown(xorb) | Unfit::Damaged(xorb)) => return Ok(Err(xorb)),
+        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
     };
     let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *named.ids().get(xorb)?))).collect();
     insert_rows(op, connection, INSERT, &rows, |columns, (chunk, xorb)| {

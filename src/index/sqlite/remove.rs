@@ -1,5 +1,6 @@
-//! Files go, in SQLite. A large file has hundreds of thousands of references, so that only its name goes at once, and
-//! what its repositories were charged for its xorbs with the references to them.
+//! The removal of files in SQLite. A large file has hundreds of thousands of references: only its
+//! name is removed at once. Its references, and what its repositories are charged for them, follow
+//! in steps.
 
 use std::time::{Duration, Instant};
 
@@ -16,28 +17,28 @@ use crate::index::collect::RemovedClaims;
 use crate::index::error::IndexError;
 use crate::runtime::clock::Timestamp;
 
-/// After so long a transaction takes no further file.
+/// After this time a transaction sweeps no further file.
 const STEP_TIME: Duration = Duration::from_millis(10);
 
-/// Runs of terms of one step: some MiB whose pages have to be freed one by one.
+/// Runs of terms of one step: some MiB, whose pages are freed one by one.
 const STEP_RUN_COUNT: usize = 64;
 
-/// References of one step, where one repository is charged for them. Each is a place of its own in the table, as are its xorb
-/// and that in the index of lives. Two in unit tests, so that a file is met there that has lost some of them.
+/// References of one step, if one repository is charged for them. Each is a separate place in the
+/// table, as are its xorb and the entry of that in `xorbs_life`. Two in unit tests, so that a
+/// partly swept file occurs there.
 const STEP_REFERENCE_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
 
-/// Repositories that are charged for a reference for the time that the reference itself takes.
+/// The number of repositories whose charge for a reference costs as much time as the reference.
 const STEP_CLAIM_COUNT: i64 = 8;
 
-/// References of a file times its claims, at most, which go at once with all that they were charged: 4000 claims to one
-/// reference took 56 ms, 4090 references of one claim 28. Three in unit tests, whose files are small, so that every one of
-/// them that removes files meets both kinds.
+/// Up to this product of references and claims a file is swept at once, with all charges. Three in
+/// unit tests, so that their files are of both kinds.
 const SMALL_CHARGE_COUNT: i64 = if cfg!(test) { 3 } else { 1024 };
 
-/// Claims of one step, when there are no references left. Two in unit tests, as above.
+/// Claims of one step, after the references. Two in unit tests, as above.
 const STEP_UNCLAIM_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
 
-/// The file is found by nothing any more: not by its hash, not by its sha256, not by a claim.
+/// Makes a file invisible to lookups by hash, by sha256 and by claim.
 pub(super) const DETACH: &str = "UPDATE files SET hash = randomblob(32), sha256 = NULL, sha256_state = 0, \
      removed_at = ? WHERE id = ? AND removed_at IS NULL";
 
@@ -60,7 +61,7 @@ impl SqliteIndex {
 
     pub(super) async fn delete_removed(&self, now: Timestamp) -> Result<bool, IndexError> {
         let op = "clean up a removed file";
-        // Most of the time there is nothing, and that needs no writer.
+        // Usually there is nothing to do, and that needs no writer.
         if self.clear_over(now).await? {
             return Ok(true);
         }
@@ -119,7 +120,7 @@ async fn remove(
         return Ok(RemovedClaims::default());
     }
     let is_file_removed = is_unclaimed_without(op, &mut transaction, id, &repo).await?;
-    // Otherwise its claims go when its references have gone.
+    // The claims of a large file are deleted after its references.
     if !is_file_removed || !is_large(op, &mut transaction, id).await? {
         execute(op, &mut transaction, UNCLAIM, |query| query.bind(id).bind(&repo)).await?;
     }
@@ -133,7 +134,7 @@ async fn remove(
     Ok(RemovedClaims { repos, is_file_removed })
 }
 
-/// Whether nobody has this file but the repository, or whether all claims are to go.
+/// Whether only this repository has the file, or all claims are to be removed.
 async fn is_unclaimed_without(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -145,7 +146,7 @@ async fn is_unclaimed_without(
     get(op, &row, 0)
 }
 
-/// Whether a file has so many references, for so many repositories, that these get back what it cost them in steps.
+/// Whether a file has so many references and claims that its repositories are credited in steps.
 pub(super) async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM xorb_files WHERE file_id = ?1 LIMIT 1 \
          OFFSET ?2 / max(1, (SELECT count(*) FROM file_repos WHERE file_id = ?1)))";
@@ -158,7 +159,8 @@ pub(super) async fn is_large(op: &'static str, connection: &mut SqliteConnection
     get(op, &row, 0)
 }
 
-/// One transaction: several small files, or a part of a large one. Whether there was any.
+/// Sweeps several small files or a part of a large one, in one transaction. Returns whether there
+/// was any.
 async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timestamp) -> Result<bool, IndexError> {
     let failed = |error| map(op, error);
     let began = Instant::now();
@@ -174,7 +176,7 @@ async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timesta
     Ok(has_swept)
 }
 
-/// Sweeps a small file, or a part of a large one; whether there was one.
+/// Sweeps a small file, or a part of a large one. Returns whether there was one.
 async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Timestamp) -> Result<bool, IndexError> {
     const TERMS: &str = "DELETE FROM file_terms WHERE rowid IN \
          (SELECT rowid FROM file_terms WHERE file_id = ? LIMIT ?)";
@@ -182,13 +184,15 @@ async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Tim
          (SELECT xorb_id FROM xorb_files WHERE file_id = ?1 LIMIT ?2) RETURNING xorb_id";
     const STEP: &str = "SELECT max(1, ?2 * ?3 / (?3 - 1 + max(1, count(*)))) FROM file_repos WHERE file_id = ?1";
     let failed = |error| map(op, error);
-    // Looked for once more: ids are given to new files again, and another process may have been faster.
+    // Read again under the lock: another process may have swept it, and ids are reused.
     let found = sqlx::query(FIND_REMOVED).fetch_optional(&mut *connection).await.map_err(failed)?;
     let Some(row) = found else { return Ok(false) };
     let (id, removed_at): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
-    // The file kept its xorbs until it was removed at least, also where the clock has gone back since.
+    // The file referenced its xorbs at least until its removal, even if the clock was set back
+    // since.
     let now = now.max(Timestamp::from_millis(removed_at.cast_unsigned()));
-    // Terms first: what has references and no terms is kept, what has terms and no references would be collected.
+    // Terms first: references without terms retain xorbs too long; terms without references would
+    // lose them.
     let limit = i64::try_from(STEP_RUN_COUNT).unwrap_or(i64::MAX);
     let runs = execute(op, connection, TERMS, |query| query.bind(id).bind(limit)).await?;
     if runs < STEP_RUN_COUNT as u64 {
@@ -205,8 +209,8 @@ async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Tim
     Ok(true)
 }
 
-/// Takes a step's share of the claims away that a removed file has left; whether none is left. Each is a change of its
-/// repository, and a file may have had thousands.
+/// Deletes a step of the claims to a removed file. Returns whether none is left. Each claim changes
+/// the row of its repository, and a file may have thousands.
 async fn unclaim_some(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
     const SQL: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND repo IN \
          (SELECT repo FROM file_repos WHERE file_id = ?1 LIMIT ?2)";
@@ -214,15 +218,16 @@ async fn unclaim_some(op: &'static str, connection: &mut SqliteConnection, id: i
     Ok(gone < STEP_UNCLAIM_COUNT.unsigned_abs())
 }
 
-/// Touches those of these xorbs that no file refers to any more: whoever has just read the last one that did may still
-/// come for their bytes.
+/// Touches those of these xorbs that are unreferenced now: a client that has just read the last
+/// file may still fetch their bytes.
 pub(super) async fn touch_unreferenced(
     op: &'static str,
     connection: &mut SqliteConnection,
     ids: impl IntoIterator<Item = &i64>,
     now: Timestamp,
 ) -> Result<(), IndexError> {
-    // Whoever has registered them was promised that they stay for a while from then on, and the clock may have gone back.
+    // A registration guarantees its xorbs a grace period from then on, even if the clock was set
+    // back since.
     const TOUCH: &str = "UPDATE xorbs SET since = max(since, ?1, (SELECT registered_at FROM visibility)) \
          WHERE id IN (SELECT value FROM json_each(?2) WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value))";
     let ids = id_list(ids);

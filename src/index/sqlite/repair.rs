@@ -1,4 +1,4 @@
-//! Checks of the whole index in SQLite, a page at a time, and what mends it.
+//! Checks and repairs of the whole index in SQLite, page by page.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ use crate::runtime::clock::Timestamp;
 /// Files on one page, at most.
 const PAGE_COUNT: u32 = 500;
 
-/// Bytes of terms at which a page ends; a single file may have more, of which 32 per xorb are in memory.
+/// Bytes of terms that end a page. A single file may have more; 32 bytes per xorb are in memory.
 const PAGE_TERMS_LEN: i64 = 4 << 20;
 
 impl RepairIndex for SqliteIndex {
@@ -94,7 +94,7 @@ impl RepairIndex for SqliteIndex {
     }
 
     fn totals_drift(&self) -> BoxFuture<'_, Result<Drift, IndexError>> {
-        // One statement, hence one moment.
+        // One statement, so one snapshot.
         const SQL: &str = "SELECT counted - xorb_count, serialized - serialized_len, raw - raw_len FROM totals, \
              (SELECT count(*) AS counted, coalesce(sum(x.serialized_len), 0) AS serialized, \
              coalesce(sum(x.raw_len), 0) AS raw FROM xorbs AS x WHERE x.state IN (1, 2))";
@@ -106,12 +106,13 @@ impl RepairIndex for SqliteIndex {
         .boxed()
     }
 
-    fn mend_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>> {
+    fn repair_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>> {
         const SQL: &str = "UPDATE totals SET xorb_count = xorb_count + ?, serialized_len = serialized_len + ?, \
              raw_len = raw_len + ? RETURNING xorb_count, serialized_len, raw_len";
         let op = "repair the totals";
         async move {
-            // All rows, though there is one: a statement that is left after its first row may not be committed.
+            // All rows, although there is one: a statement dropped after its first row may not be
+            // committed.
             let rows = sqlx::query(SQL)
                 .bind(drift.xorb_count)
                 .bind(drift.serialized_len)
@@ -153,7 +154,7 @@ impl SqliteIndex {
         let op = "compare files with their references";
         let failed = |error| map(op, error);
         let mut connection = self.readers.acquire().await.map_err(failed)?;
-        // One snapshot: a file that is deleted or registered while this reads it would look faulty.
+        // One snapshot: a file that is removed or registered meanwhile would look faulty.
         let mut transaction = connection.begin().await.map_err(failed)?;
         let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
         let (mut files, mut terms_len): (Vec<(i64, FileHash)>, i64) = (Vec::new(), 0);
@@ -177,7 +178,7 @@ impl SqliteIndex {
     }
 }
 
-/// What is wrong with a file, and the ids of the xorbs that it should refer to; `None` where nothing is.
+/// The fault of a file, and the ids of the xorbs that it should reference; `None` if it has none.
 async fn compare(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -199,8 +200,8 @@ async fn compare(
     }
     let count = sqlx::query(COUNT).bind(id).fetch_one(&mut *connection).await.map_err(failed)?;
     let reference_count = get::<i64>(op, &count, 0)?.cast_unsigned();
-    let kept = named.iter().filter(|xorb| referenced.contains_key(xorb)).count() as u64;
-    let mut fault = FileFault { surplus_count: reference_count.saturating_sub(kept), ..none };
+    let referenced_count = named.iter().filter(|xorb| referenced.contains_key(xorb)).count() as u64;
+    let mut fault = FileFault { surplus_count: reference_count.saturating_sub(referenced_count), ..none };
     let mut wanted: HashMap<XorbHash, i64> =
         referenced.iter().filter(|(xorb, _)| named.contains(*xorb)).map(|(xorb, id)| (*xorb, *id)).collect();
     let open: Vec<XorbHash> = named.iter().filter(|xorb| !referenced.contains_key(xorb)).copied().collect();
@@ -219,7 +220,7 @@ async fn compare(
     Ok(is_faulty.then_some((fault, wanted)))
 }
 
-/// The xorbs that the terms of a file name; `None` where a run of terms does not parse.
+/// The xorbs in the terms of a file; `None` if a run of terms does not parse.
 async fn named_xorbs(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -253,7 +254,7 @@ async fn rebuild(connection: &mut SqliteConnection, op: &'static str, file: File
     execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
     for xorb_id in wanted.into_values() {
         execute(op, &mut transaction, REFER, |query| query.bind(xorb_id).bind(id)).await?;
-        // What is referred to is wanted: a condemned one comes back, like with a registration.
+        // A referenced xorb is in use: a condemned one becomes live, as in a registration.
         let revive = "UPDATE xorbs SET state = 1 WHERE id = ? AND state = 2";
         execute(op, &mut transaction, revive, |query| query.bind(xorb_id)).await?;
     }
@@ -304,7 +305,7 @@ pub(super) fn xorb_hash(op: &'static str, row: &SqliteRow, index: usize) -> Resu
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// Changes the database behind the back of all rules, as bit rot or a bug would.
+    /// Changes the database against all rules, like bit rot or a bug.
     pub(crate) async fn tamper(&self, sql: &str) {
         let sql = format!("PRAGMA foreign_keys = OFF; {sql}; PRAGMA foreign_keys = ON");
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&self.writer).await.unwrap();

@@ -1,17 +1,17 @@
-//! A database in place of another, such that a crash leaves the one or the other.
+//! Replaces a database by another one. After a crash either one is in place.
 //!
 //! ```text
-//! index.sqlite.new              being made; worth nothing
-//! index.sqlite.rebuilt-<ms>     made, durable, and the one that counts from now on
-//! index.sqlite.old-<ms>         what was replaced, with its -wal and -shm
+//! index.sqlite.new              being built; discarded after a crash
+//! index.sqlite.rebuilt-<ms>     complete and durable; the valid one from now on
+//! index.sqlite.old-<ms>         the replaced one, with its -wal and -shm
 //! ```
 //!
-//! The rename from the first name to the second is the moment at which it happens. What follows is moving names, which
-//! [`Replacement::finish`] does at the next start where it was cut short: the old database goes first, with its log,
-//! because a log beside a database that it does not belong to destroys that one. Between the two there is no database of
-//! the name, so whoever makes one where there is none must finish first.
+//! The rename from the first name to the second is the commit. The following renames are done by
+//! [`Replacement::finish`] at the next start if they were interrupted. The old database is moved
+//! first, with its WAL, because a foreign WAL would corrupt the new one. In between there is no
+//! database of the name: a process that would create one must call `finish` first.
 //!
-//! All functions block. Nobody may have the old database or the new one open.
+//! All functions block. No process may have either database open.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,27 +22,27 @@ use crate::index::error::{IndexError, IndexErrorKind};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::durable::{remove, rename, sync_file};
 
-/// What SQLite keeps beside a database, and the database itself, in the order in which they are moved.
+/// The files of a database, in the order of their renames.
 const SUFFIXES: [&str; 3] = ["-wal", "-shm", ""];
 
-/// A database that is to take the place of the one at a path.
+/// The replacement of the database at a path.
 #[derive(Clone, Debug)]
 pub struct Replacement {
     path: PathBuf,
 }
 
 impl Replacement {
-    /// Of the database at this path, which need not be there.
+    /// The replacement of the database at this path, which may be missing.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Where the new database is to be made. What an earlier attempt has left there is removed.
+    /// The path for building the new database. Files of an earlier attempt are removed.
     ///
     /// # Errors
     ///
-    /// It cannot be removed.
+    /// They cannot be removed.
     pub fn begin(&self) -> Result<PathBuf, IndexError> {
         let path = self.beside(".new");
         for suffix in SUFFIXES {
@@ -52,12 +52,13 @@ impl Replacement {
         Ok(path)
     }
 
-    /// Puts the database that was made, and closed, in place of the old one; returns the new name of that one, if there
-    /// was one.
+    /// Puts the new, closed database in place of the old one. Returns the new name of the old one,
+    /// if there was one.
     ///
     /// # Errors
     ///
-    /// It was not closed well, or a file cannot be renamed: [`Replacement::finish`] tells what became of it.
+    /// It was not closed cleanly, or a file cannot be renamed. [`Replacement::finish`] completes it
+    /// if it was committed.
     pub fn publish(&self, now: Timestamp) -> Result<Option<PathBuf>, IndexError> {
         let op = "publish a database";
         let new = self.beside(".new");
@@ -72,11 +73,11 @@ impl Replacement {
         self.put_in_place(&rebuilt).map_err(|error| failed(op, error))
     }
 
-    /// Puts a database in place that was published by a process which died meanwhile. Returns whether there was one.
+    /// Completes an interrupted replacement. Returns whether there was one.
     ///
     /// # Errors
     ///
-    /// A file cannot be renamed; the next call goes on.
+    /// A file cannot be renamed; the next call resumes.
     pub fn finish(&self) -> Result<bool, IndexError> {
         let op = "finish publishing a database";
         let rebuilt = self.find_rebuilt().map_err(|error| failed(op, error))?;
@@ -92,7 +93,7 @@ impl Replacement {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             if entry.file_name().as_encoded_bytes().starts_with(prefix) {
-                // There is one, since each is put in place before the next is begun.
+                // There is at most one: each is put in place before the next one begins.
                 found = found.max(Some(entry.path()));
             }
         }
@@ -115,7 +116,7 @@ impl Replacement {
         Ok(had_old.then_some(old))
     }
 
-    /// A name that no other database has; where moving one was cut short, it is the name that was begun with.
+    /// A name without a database; after an interrupted move, the same name again.
     fn free_name(&self, time: &str) -> PathBuf {
         let mut old = self.beside(&format!(".old-{time}"));
         while old.exists() {

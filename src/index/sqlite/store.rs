@@ -1,4 +1,4 @@
-//! Which store the index belongs to, and which records it has taken, in SQLite.
+//! The store of the index, and its position in the records, in SQLite.
 
 use sqlx::{Connection, Row, SqliteConnection};
 
@@ -9,11 +9,11 @@ use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
 use crate::index::records::StoreMark;
 
 impl SqliteIndex {
-    /// Reads every page of the file and checks that it is one of a database.
+    /// Reads and checks every page of the file.
     ///
     /// # Errors
     ///
-    /// The error is of kind [`IndexErrorKind::Damaged`] where one is not.
+    /// The error is of kind [`IndexErrorKind::Damaged`] if a page is invalid.
     pub async fn check_pages(&self) -> Result<(), IndexError> {
         let op = "check the pages of the database";
         let row = sqlx::query("PRAGMA quick_check(1)").fetch_one(&self.readers).await;
@@ -27,7 +27,7 @@ impl SqliteIndex {
     pub(super) async fn read_store_mark(&self) -> Result<StoreMark, IndexError> {
         let op = "read the store id of the index";
         let failed = |error| map(op, error);
-        // One connection and one moment: a record is either among those taken or behind them.
+        // One connection and one snapshot: a record is either taken or still to come.
         let mut connection = self.readers.acquire().await.map_err(failed)?;
         let mut connection = connection.begin().await.map_err(failed)?;
         let row = sqlx::query("SELECT store_id, last_record FROM store").fetch_one(&mut *connection).await;
@@ -59,7 +59,7 @@ impl SqliteIndex {
     }
 }
 
-/// Notes that this record was taken, in the transaction that does what it tells of.
+/// Records that this record was taken, in the transaction of its change.
 pub(super) async fn take_record(
     op: &'static str,
     connection: &mut SqliteConnection,

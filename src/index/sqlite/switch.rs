@@ -1,11 +1,11 @@
-//! Files are made of other xorbs, in SQLite: terms and references in one transaction.
+//! The switch of files to other xorbs in SQLite: terms and references in one transaction.
 
 use std::collections::HashSet;
 
 use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, push_hashes, release};
-use super::named::{Named, Unfit, id_list};
+use super::named::{Named, Unusable, id_list};
 use super::remove::touch_unreferenced;
 use super::store::take_record;
 use super::{SqliteIndex, get, map};
@@ -16,13 +16,13 @@ use crate::index::error::IndexError;
 use crate::index::files::{named_xorbs, pack_terms};
 use crate::runtime::clock::Timestamp;
 
-/// What is known of a switch that is under way.
+/// The state of a running switch.
 struct Switch {
     op: &'static str,
-    /// The new xorbs, which are there and sound. Condemned goes back to live, and what is being deleted is not found: as with
-    /// a registration.
+    /// The new xorbs, all visible and sound. As in a registration, a condemned one becomes live,
+    /// and one that is being deleted is not found.
     new: Named,
-    /// Xorbs that have lost the reference of a file.
+    /// Xorbs that have lost a reference.
     lost: HashSet<i64>,
 }
 
@@ -56,12 +56,12 @@ async fn switch(
             take_record(op, &mut transaction, record).await?;
             transaction.commit().await.map_err(failed)?;
         }
-        Switched::Other(_) | Switched::Unfit(_) => transaction.rollback().await.map_err(failed)?,
+        Switched::Other(_) | Switched::Unusable(_) => transaction.rollback().await.map_err(failed)?,
     }
     Ok(switched)
 }
 
-/// Switches all of them, or says why not.
+/// Switches all of them, or returns the reason.
 async fn write(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -76,7 +76,7 @@ async fn write(
     let to: HashSet<XorbHash> = moved.iter().flat_map(|moved| moved.to.iter().copied()).collect();
     let new = match Named::find(op, connection, &to.into_iter().collect::<Vec<_>>()).await? {
         Ok(new) => new,
-        Err(Unfit::Unknown(xorb) | Unfit::Damaged(xorb)) => return Ok(Switched::Unfit(xorb)),
+        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Switched::Unusable(xorb)),
     };
     let mut switch = Switch { op, new, lost: HashSet::new() };
     for (file, moved) in files.iter().zip(&moved) {
@@ -84,14 +84,14 @@ async fn write(
             return Ok(Switched::Other(file.file));
         }
     }
-    switch.new.keep(op, connection, now).await?;
+    switch.new.retain(op, connection, now).await?;
     touch_unreferenced(op, connection, &switch.lost, now).await?;
     switch.hand_over_chunks(connection).await?;
     Ok(Switched::All)
 }
 
 impl Switch {
-    /// Switches one file; whether it is what it was.
+    /// Switches one file. Returns whether its terms were as expected.
     async fn one(
         &mut self,
         connection: &mut SqliteConnection,
@@ -99,13 +99,13 @@ impl Switch {
         moved: &Moved,
     ) -> Result<bool, IndexError> {
         const REPLACE: &str = "UPDATE file_terms SET terms = ? WHERE rowid = ? AND file_id = ? AND terms = ?";
-        // Plain statements, never OR REPLACE or OR IGNORE: usage is counted by triggers.
+        // No OR REPLACE and no OR IGNORE: triggers count usage.
         const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ?1 FROM json_each(?2) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value AND file_id = ?1)";
         const LET_GO: &str = "DELETE FROM xorb_files WHERE file_id = ";
         let op = self.op;
         let failed = |error| map(op, error);
-        // A file that was removed has another hash by then.
+        // A removed file has another hash by then.
         let found = sqlx::query("SELECT id FROM files WHERE hash = ?").bind(file.file.as_bytes().to_vec());
         let Some(found) = found.fetch_optional(&mut *connection).await.map_err(failed)? else { return Ok(false) };
         let id: i64 = get(op, &found, 0)?;
@@ -145,10 +145,11 @@ impl Switch {
         Ok(true)
     }
 
-    /// Takes from xorbs that nothing refers to any more the chunks that the new ones have: an answer that names an old
-    /// one would keep it for another three weeks, and bring it back.
+    /// Deletes chunks of unreferenced xorbs that the new xorbs have, too. A response that names an
+    /// old xorb would lease it for weeks, and make it live.
     async fn hand_over_chunks(&self, connection: &mut SqliteConnection) -> Result<(), IndexError> {
-        // One statement, since each looks at the chunks of all new ones; and `+`, or each xorb is looked up with each of those.
+        // One statement, since each one reads the chunks of all new xorbs. `+` disables the index
+        // on `chunk_hash`, or each xorb would be looked up with each of them.
         const HAND_OVER: &str = "DELETE FROM dedup_chunks WHERE xorb_id IN (SELECT value FROM json_each(?1) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_files.xorb_id = value)) \
              AND +chunk_hash IN (SELECT chunk_hash FROM dedup_chunks AS new WHERE new.xorb_id IN (SELECT value FROM json_each(?2)))";
@@ -158,14 +159,14 @@ impl Switch {
     }
 }
 
-/// What the terms of a file name before and after, where they change.
+/// The xorbs of the changed terms of a file, before and after.
 struct Moved {
     from: HashSet<XorbHash>,
     to: HashSet<XorbHash>,
 }
 
 impl Moved {
-    /// `None` where the new terms are not as many and as long as the old ones.
+    /// `None` if the new terms differ from the old ones in number or length.
     fn of(file: &FileSwitch) -> Option<Self> {
         let mut moved = Self { from: HashSet::new(), to: HashSet::new() };
         for RunSwitch { before, after, .. } in &file.runs {

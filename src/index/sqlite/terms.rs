@@ -1,4 +1,5 @@
-//! Terms of files, in runs: each row has some hundred terms, and the byte of the file where they begin.
+//! Terms of files, in runs: each row has up to 512 terms, and the byte of the file where they
+//! begin.
 
 use sqlx::SqliteConnection;
 use tokio::task::coop::consume_budget;
@@ -11,7 +12,7 @@ use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::{pack_terms, parse_terms};
 use crate::index::{FileRow, Reader};
 
-/// Terms of one row: a few pages of the database, and half a GiB of a file whose terms are a MiB each.
+/// Terms of one row: a few pages of the database, or half a GiB of a file with terms of 1 MiB.
 const RUN_COUNT: usize = 512;
 
 impl SqliteIndex {
@@ -21,8 +22,8 @@ impl SqliteIndex {
         reader: Reader,
         part: Option<ByteRange>,
     ) -> Result<Option<FileRow>, IndexError> {
-        // Every run that begins within the part, and the last one that begins before it. One row without terms where
-        // there is none of them.
+        // Every run that begins within the part, and the last one that begins before it. One row
+        // without terms if there is no such run.
         const SQL: &str = "SELECT raw_len, start, terms FROM files LEFT JOIN file_terms ON file_id = id \
              AND start >= coalesce((SELECT max(start) FROM file_terms WHERE file_id = id AND start <= ?3), 0) \
              AND start < ?4 \
@@ -49,7 +50,7 @@ impl SqliteIndex {
                 let (key, reason) = (format!("file {hash}"), "no packed terms".to_owned());
                 IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
             })?);
-            // A file may have thousands of such rows, and nothing else here waits.
+            // A file may have thousands of rows, and nothing else in this loop yields.
             consume_budget().await;
         }
         Ok(Some(FileRow { hash, raw_len, terms, terms_start }))
@@ -60,7 +61,7 @@ impl SqliteIndex {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TermRun<'t> {
     file_id: i64,
-    /// Byte of the file where the first of them begins.
+    /// Byte of the file where its terms begin.
     start: u64,
     terms: &'t [Term],
 }
@@ -74,7 +75,7 @@ pub(super) fn runs(file_id: i64, terms: &[Term]) -> impl Iterator<Item = TermRun
     })
 }
 
-/// Enters rows that are not there yet.
+/// Inserts new rows.
 pub(super) async fn insert_runs(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -86,7 +87,7 @@ pub(super) async fn insert_runs(
     .await
 }
 
-/// Enters the terms of a file that has none yet.
+/// Inserts the terms of a file without any.
 pub(super) async fn insert_terms(
     op: &'static str,
     connection: &mut SqliteConnection,

@@ -1,4 +1,4 @@
-//! Times that a clock has written which ran ahead: finding them, and setting them back.
+//! Times in the future, written by a clock that ran ahead: finds them, and sets them back.
 
 use sqlx::{Connection, SqliteConnection};
 
@@ -14,7 +14,7 @@ use crate::runtime::clock::Timestamp;
 
 impl SqliteIndex {
     pub(super) async fn read_future_times(&self, than: Timestamp) -> Result<FutureTimes, IndexError> {
-        // One statement, hence one moment. With more than one argument `max` is NULL as soon as one of them is.
+        // One statement, so one snapshot. With several arguments, `max` is NULL if one of them is.
         const SQL: &str = "SELECT count(*), coalesce(max(latest), 0), (SELECT max(collected_at, registered_at) FROM visibility) FROM \
              (SELECT max(since, coalesce(verified_at, 0), coalesce(replaced_at, 0)) AS latest FROM xorbs) WHERE latest > ?";
         let op = "look for times in the future";
@@ -82,7 +82,7 @@ async fn set_back(
     of_page(VERIFIED).execute(&mut *transaction).await.map_err(failed)?;
     let replaced = of_page(REPLACED).bind(now).execute(&mut *transaction).await.map_err(failed)?;
     if replaced.rows_affected() > 0 {
-        // Servers have that in memory.
+        // Servers cache it.
         hide(op, &mut transaction).await?;
     }
     transaction.commit().await.map_err(failed)

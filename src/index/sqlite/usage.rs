@@ -1,4 +1,5 @@
-//! Usage in SQLite. The triggers of migrations 9, 12 and 14 keep it; here it is read, and compared with limits.
+//! Usage in SQLite. The triggers of migrations 9, 12 and 14 maintain it; this module reads it and
+//! checks limits.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use sqlx::{Executor, Row, Sqlite, SqliteConnection};
 
 use super::{SqliteIndex, get, map};
 use crate::index::error::IndexError;
-use crate::index::usage::{Excess, Limits, Measure, RepoUsage, Usage};
+use crate::index::usage::{Excess, Limits, RepoUsage, Usage, UsageIndex};
 use crate::index::{Begun, Registration};
 
-impl Measure for SqliteIndex {
+impl UsageIndex for SqliteIndex {
     fn longest_write(&self) -> Duration {
         self.longest_write.get()
     }
@@ -26,7 +27,7 @@ impl Measure for SqliteIndex {
     }
 
     fn usages_after(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
-        // No name is empty, so that every one comes after that.
+        // The empty string is before every name.
         const SQL: &str = "SELECT file_count, logical_len, physical_len, name FROM repos \
              WHERE name > ? AND (file_count > 0 OR physical_len > 0) ORDER BY name LIMIT ?";
         let op = "list the usage of repositories";
@@ -43,7 +44,8 @@ impl Measure for SqliteIndex {
     }
 
     fn largest_usages(&self, limit: u32) -> BoxFuture<'_, Result<Vec<RepoUsage>, IndexError>> {
-        // All rows, one per repository, and the largest of them in memory: an index would cost every registration a write.
+        // Reads all rows, one per repository, and sorts them in memory: an index would cost every
+        // registration a write.
         const SQL: &str = "SELECT file_count, logical_len, physical_len, name FROM repos \
              WHERE file_count > 0 OR physical_len > 0 ORDER BY physical_len DESC, name LIMIT ?";
         let op = "list the usage of the largest repositories";
@@ -55,7 +57,7 @@ impl Measure for SqliteIndex {
     }
 }
 
-/// What was there before a registration, of that which is limited.
+/// The limited usage before a registration.
 #[derive(Debug)]
 pub(super) struct Meter<'r> {
     registration: &'r Registration,
@@ -64,7 +66,7 @@ pub(super) struct Meter<'r> {
 }
 
 impl<'r> Meter<'r> {
-    /// Reads what there is, in the transaction of the registration; `None` where nothing is limited.
+    /// Reads the usage in the transaction of the registration; `None` without limits.
     pub(super) async fn read(
         op: &'static str,
         connection: &mut SqliteConnection,
@@ -78,14 +80,14 @@ impl<'r> Meter<'r> {
         Ok(Some(Self { registration, repo, owner }))
     }
 
-    /// What there was when a registration in steps began; `None` where nothing is limited.
+    /// The usage when a registration in steps began; `None` without limits.
     pub(super) fn since(registration: &'r Registration, begun: Begun) -> Option<Self> {
         let allowance = &registration.allowance;
         let is_limited = !allowance.repo.is_none() || allowance.owner.is_some();
         is_limited.then_some(Self { registration, repo: begun.repo, owner: begun.owner })
     }
 
-    /// Compares with what there is now.
+    /// Checks the present usage against the limits.
     pub(super) async fn excess(
         &self,
         op: &'static str,
@@ -99,7 +101,7 @@ impl<'r> Meter<'r> {
     }
 }
 
-/// What the repository of a registration has, and its owner where that is limited.
+/// The usage of the repository of a registration, and of its owner if that is limited.
 pub(super) async fn usages(
     op: &'static str,
     connection: &mut SqliteConnection,
@@ -145,15 +147,16 @@ fn parse_usage(op: &'static str, row: &SqliteRow) -> Result<Usage, IndexError> {
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// What is kept of usage and of lists, and the same made anew from claims and references: lines to be compared.
+    /// The stored usage and lists, and the same recounted from claims and references, as lines to
+    /// be compared.
     pub(in crate::index) async fn recounted(&self) -> [Vec<String>; 2] {
-        const KEPT: &str = "SELECT name || ': ' || file_count || ', ' || logical_len || ', ' || physical_len \
+        const STORED: &str = "SELECT name || ': ' || file_count || ', ' || logical_len || ', ' || physical_len \
              FROM repos WHERE file_count > 0 OR physical_len > 0 \
              UNION ALL SELECT name || ' has ' || xorb_id || ': ' || used.file_count || ', ' || len \
              FROM repo_xorbs AS used JOIN repos ON repos.id = repo_id \
              UNION ALL SELECT name || ' lists ' || file_id || ': ' || hex(hash) \
              FROM repo_files JOIN repos ON repos.id = repo_id ORDER BY 1";
-        // A large file that was removed is charged until it is swept, and does not count.
+        // A large removed file is charged until it is swept, but not counted.
         const COUNTED: &str = "SELECT repo || ': ' || count(*) FILTER (WHERE removed_at IS NULL) || ', ' || \
              coalesce(sum(raw_len) FILTER (WHERE removed_at IS NULL), 0) || ', ' || \
              (sum(record_len) + (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN \
@@ -164,14 +167,14 @@ impl SqliteIndex {
              UNION ALL SELECT repo || ' lists ' || id || ': ' || hex(hash) FROM file_repos JOIN files ON id = file_id \
              WHERE removed_at IS NULL ORDER BY 1";
         let mut both = [Vec::new(), Vec::new()];
-        for (lines, sql) in both.iter_mut().zip([KEPT, COUNTED]) {
+        for (lines, sql) in both.iter_mut().zip([STORED, COUNTED]) {
             let rows = sqlx::query(sql).fetch_all(&self.readers).await.unwrap();
             lines.extend(rows.iter().map(|row| row.get::<String, _>(0)));
         }
         both
     }
 
-    /// Does something that no verb does; returns whether the database let it happen.
+    /// Runs any statement; returns whether the database allows it.
     pub(in crate::index) async fn is_let(&self, sql: &'static str) -> bool {
         sqlx::raw_sql(sql).execute(&self.writer).await.is_ok()
     }

@@ -15,8 +15,8 @@ use super::Tenant;
 /// between two requests.
 const ACTIVE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Turns that were not given in time are made up for, up to this time: the runtime's timers are as
-/// coarse as a millisecond.
+/// Permits that were not granted in time are made up for, up to this time: the runtime's timers
+/// are as coarse as a millisecond.
 const MAX_CREDIT: Duration = Duration::from_millis(2);
 
 /// Interval of the re-check of queues that are not due.

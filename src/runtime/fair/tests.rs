@@ -347,7 +347,7 @@ async fn burst_is_paced_beside_others_and_unlimited_alone() {
         // For a tenth of a second that one is there.
         (50, &[50], 590..=640),
         (50, &[100], 590..=640),
-        // They are fewer than would be a crowd.
+        // They are fewer than a burst.
         (6, &often, 760..=800),
     ] {
         let roomy = FairGate::pacing(limits, Duration::from_millis(2));

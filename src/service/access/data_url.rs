@@ -9,28 +9,32 @@ use crate::runtime::fair::Tenant;
 
 /// Ranges of one URL, at most.
 ///
-/// A signature with so many is below 6000 characters, and the `Range` header with all of them below 5000: both pass
-/// through proxies that allow 8 KiB. A plan with more descriptors of a xorb has several URLs for it (spec 5.1, 8).
+/// A signature with so many is below 6000 characters, and the `Range` header with all of them below
+/// 5000. Both pass through proxies that allow 8 KiB. A plan with more descriptors of a xorb has
+/// several URLs for it (spec 5.1, 8).
 pub const MAX_URL_RANGE_COUNT: usize = 256;
 
 /// Bytes of a range in a signature.
 const RANGE_LEN: u64 = 16;
 
-/// What a data URL allows: to fetch these ranges of this xorb, each alone or all together in this order.
+/// A data URL's permission: to download these ranges of this xorb, each alone or all together in
+/// this order.
 #[derive(Clone, Copy, Debug)]
 pub struct DataUrl<'a> {
-    /// The xorb. Must stand in the URL, too: it is signed but not carried.
+    /// The xorb. Must be in the URL, too: it is signed but not carried.
     pub xorb: XorbHash,
     /// Byte ranges of the serialized xorb.
     pub ranges: &'a [ByteRange],
     /// Until when, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// Whose share its downloads are of. The URL shows the number, which says nothing to who does not know the name.
+    /// The tenant that its downloads count for. The URL has its number, which reveals nothing
+    /// without the name.
     pub tenant: Tenant,
 }
 
 impl DataUrl<'_> {
-    /// The signature for the URL; it says all but the xorb. `None` for no range, or more than [`MAX_URL_RANGE_COUNT`].
+    /// The signature for the URL; it contains everything but the xorb. `None` for no range, or more
+    /// than [`MAX_URL_RANGE_COUNT`].
     #[must_use]
     pub fn sign(&self, ring: &KeyRing) -> Option<SecretText> {
         if !(1..=MAX_URL_RANGE_COUNT).contains(&self.ranges.len()) {
@@ -46,22 +50,23 @@ impl DataUrl<'_> {
     }
 }
 
-/// What a URL says that allows a request.
+/// The contents of a URL that permits a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permitted {
     /// When it expires, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// Whose share the download is of; nobody knows for one that an older server has made.
+    /// The tenant that the download counts for; unknown in URLs of older servers.
     pub tenant: Option<Tenant>,
 }
 
-/// What a URL says, if it allows a request: `requested` are the ranges of its `Range` header, in the order of the header.
+/// The contents of a URL, if it permits a request: `requested` are the ranges of its `Range`
+/// header, in the order of the header.
 ///
 /// # Errors
 ///
-/// The signature is not ours or not for this xorb, it expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or the
-/// ranges are neither one that was signed nor all of them in their order. No range at all is refused, too: that would
-/// be the whole xorb.
+/// The signature is not ours or not for this xorb, or it expired more than
+/// [`GRACE_SECS`](super::GRACE_SECS) ago. Or the ranges are neither a signed one nor all of them in
+/// their order. No range at all is refused, too: that would be the whole xorb.
 pub fn check_data_url(
     ring: &KeyRing,
     xorb: &XorbHash,
@@ -83,7 +88,7 @@ pub fn check_data_url(
 fn parse_payload(payload: &[u8]) -> Option<(u64, Option<Tenant>, Vec<ByteRange>)> {
     let mut reader = Reader::new(payload);
     let expires_unix_secs = reader.u64().ok()?;
-    // URLs of older servers have the ranges here, of 16 bytes each: the length tells.
+    // URLs of older servers have the ranges here, 16 bytes each: the length distinguishes them.
     let is_tagged = !reader.left().is_multiple_of(RANGE_LEN);
     let tenant = if is_tagged { Some(Tenant::new(reader.u64().ok()?)) } else { None };
     let mut ranges = Vec::new();

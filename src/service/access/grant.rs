@@ -1,8 +1,9 @@
 //! Grants to upload one xorb (spec 5.4.2, 6.2 rule 8).
 //!
-//! A grant is two texts with the same contents. One lets the bytes be sent, without a token; it stands in the query of a
-//! URL, which is not logged. The other is the id, for the commit; it stands in a path, which is logged here and by every
-//! proxy, and so must be of no use to who reads it there: a commit takes the token of the grant's owner, too.
+//! A grant is two texts with the same contents. One permits sending the bytes, without a token; it
+//! is in the query of a URL, which is not logged. The other is the id, for the commit. It is in a
+//! path, which this server and every proxy log, so it must be worthless by itself. A commit needs
+//! the token of the grant's owner, too.
 
 use sha2::{Digest, Sha256};
 
@@ -14,12 +15,13 @@ use crate::format::XorbHash;
 use crate::format::reader::Reader;
 use crate::runtime::fair::Tenant;
 
-/// What a client asks for, and who it is.
+/// The contents of a requested grant, and its client.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantRequest<'a> {
-    /// The client's token: repository and subject are bound to the grant, so that a refreshed token will do as well.
+    /// The client's token. Its repository and subject are bound to the grant, so a refreshed token
+    /// works as well.
     pub claims: &'a Claims,
-    /// The xorb. Stands in the path of every later request; it is signed but not carried.
+    /// The xorb. It is in the path of every later request; it is signed but not carried.
     pub xorb: XorbHash,
     /// Bytes that will be sent.
     pub body_len: u64,
@@ -27,11 +29,11 @@ pub struct GrantRequest<'a> {
     pub crc64nvme: u64,
     /// Until when, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// Random; what was used once is not used again.
+    /// Random, and never used twice.
     pub nonce: [u8; 16],
 }
 
-/// A grant as its client gets it.
+/// A grant as issued to its client.
 #[derive(Clone, Debug)]
 pub struct IssuedGrant {
     /// Names the grant when it is committed.
@@ -40,10 +42,10 @@ pub struct IssuedGrant {
     pub upload: SecretText,
 }
 
-/// A grant that is valid as far as its text tells.
+/// A grant that is valid by its text.
 ///
-/// Whether it was used before, it cannot tell: whoever commits an upload keeps [`Grant::nonce`] until
-/// [`Grant::expires_unix_secs`] and the grace are over, and refuses it the second time.
+/// The text does not show whether it was used before. The commit stores [`Grant::nonce`] until
+/// [`Grant::expires_unix_secs`] and the grace period are over, and refuses it the second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Bytes to be sent.
@@ -52,13 +54,13 @@ pub struct Grant {
     pub crc64nvme: u64,
     /// Until when, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// What makes it different from every other grant.
+    /// Distinguishes it from every other grant.
     pub nonce: [u8; 16],
     owner: Owner,
     tenant: Tenant,
 }
 
-/// Whose grant it is: a digest, so that the id neither grows with the names nor shows them.
+/// The owner of a grant: a digest, so that the id neither grows with the names nor reveals them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner([u8; 16]);
 
@@ -69,8 +71,8 @@ impl Owner {
 }
 
 impl Claims {
-    /// Whose requests count together: those of one owner of repositories and one subject. Further repositories of an
-    /// owner are no further shares.
+    /// The tenant of these claims: one owner of repositories and one subject. More repositories of
+    /// an owner give it no more shares.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         Tenant::new(u64::from_le_bytes(digest(["zorb tenant", self.repo.owner(), subject(self)])))
@@ -111,21 +113,23 @@ impl GrantRequest<'_> {
 
 /// The grant with this id, if it is for this xorb and valid now.
 ///
-/// This is for the commit; the token that it comes with is for [`Grant::check_owner`] to agree to.
+/// For the commit; [`Grant::check_owner`] checks the token of the request.
 ///
 /// # Errors
 ///
-/// The id is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
+/// The id is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS)
+/// ago.
 pub fn check_grant(ring: &KeyRing, id: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
     check(ring, Purpose::Grant, id, xorb, now_unix_secs)
 }
 
-/// The grant under which bytes are sent, if this text allows that for this xorb and now. There is no token: the text is
-/// all there is.
+/// The grant for sending bytes, if this text permits that for this xorb and now. There is no token:
+/// the text alone decides.
 ///
 /// # Errors
 ///
-/// The text is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS) ago.
+/// The text is not ours or not for this xorb, or expired more than
+/// [`GRACE_SECS`](super::GRACE_SECS) ago.
 pub fn check_granted_upload(
     ring: &KeyRing,
     upload: &str,
@@ -143,13 +147,13 @@ fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix
 }
 
 impl Grant {
-    /// Whose share its bytes are of: that of the token that asked for it.
+    /// The tenant that its bytes count for: that of the requesting token.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// Whether the holder of this token is the one whom the grant was given to.
+    /// Checks that this token belongs to the owner of the grant.
     ///
     /// # Errors
     ///

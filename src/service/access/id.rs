@@ -1,4 +1,4 @@
-//! What a token is called: in logs, and where it is revoked.
+//! The id of a token: for logs and revocations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ const LEN: usize = 14;
 /// The latest expiry that an id holds, in five bytes.
 const MAX_EXPIRY: u64 = (1 << 40) - 1;
 
-/// The id of a token. Not a secret: it opens nothing.
+/// The id of a token. Not a secret: it permits nothing.
 ///
-/// It says when its token expires, so that a revocation is kept for as long as it is needed, by whichever process. Its
-/// last byte is a check: a mistyped id would revoke nothing.
+/// It contains the expiry of its token, so that every process knows how long to store a revocation.
+/// Its last byte is a check: a mistyped id would revoke nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenId {
     number: u64,
@@ -28,14 +28,15 @@ pub struct TokenId {
 pub struct TokenIdError;
 
 impl TokenId {
-    /// The id with this number, which must come from the system's random source, of a token that expires then.
+    /// The id with this number, which must come from the system's random source, of a token that
+    /// expires then.
     #[must_use]
     pub const fn new(number: u64, expires_unix_secs: u64) -> Self {
         let is_near = expires_unix_secs < MAX_EXPIRY;
         Self { number, expires_unix_secs: if is_near { expires_unix_secs } else { MAX_EXPIRY } }
     }
 
-    /// What tells it from every other id.
+    /// Distinguishes it from every other id.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.number

@@ -1,4 +1,4 @@
-//! The keys that sign, the tokens that were revoked, and the file of both.
+//! The signing keys, the revoked tokens, and the file of both.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,19 @@ use super::{SecretText, TokenId};
 /// Bytes of a key's secret.
 pub const SECRET_LEN: usize = 32;
 
-/// What a line of the key file begins with that revokes a token.
+/// The prefix of a line of the key file that revokes a token.
 const REVOKED: &str = "revoked ";
 
-/// How long a revocation is kept after its token has expired, in seconds. 30 days: so far may the clock of the one who
-/// changes the file be ahead.
+/// How long a revocation is stored after its token has expired, in seconds: 30 days. The clock of
+/// the machine that edits the file may be that far ahead.
 const REVOCATION_MARGIN_SECS: u64 = 30 * 24 * 3600;
 
-/// Which key of the ring. Shown in what it has signed, and in logs.
+/// The id of a key. Shown in texts that it has signed, and in logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// The keys that are accepted, and the one that signs: the newest. With them, the tokens that are not accepted any more:
-/// what changes, restores or loses one of both does so with the other.
+/// The accepted keys, and the signing one: the newest. They are stored with the revoked tokens, so
+/// that a change, a restore or a loss affects both.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyRing {
     /// Ascending by id.
@@ -38,7 +38,7 @@ pub(super) struct Key {
     pub(super) secret: [u8; SECRET_LEN],
 }
 
-/// Why a key file cannot be used. Shows nothing of what is in it.
+/// Why a key file cannot be used. Reveals none of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyRingError {
     /// A line is neither an id and 64 hex digits nor a revocation.
@@ -47,7 +47,7 @@ pub enum KeyRingError {
         /// Which line, from 1.
         line: usize,
     },
-    /// Ids do not ascend, so it is not clear which key is the newest.
+    /// Ids do not ascend, so the newest key is unknown.
     #[error("line {line} of the key file has an id that is not above the one before")]
     Order {
         /// Which line, from 1.
@@ -96,7 +96,8 @@ impl KeyRing {
         Some(Self { older, current: Key { id, secret }, revoked: self.revoked.clone() })
     }
 
-    /// The ring that does not accept the token with this id any more, nor what a refresh token with this id has made.
+    /// The ring that no longer accepts the token with this id, nor tokens that a refresh token with
+    /// this id has made.
     #[must_use]
     pub fn revoking(&self, id: TokenId) -> Self {
         let mut ring = self.clone();
@@ -125,7 +126,8 @@ impl KeyRing {
         self.revoked.len()
     }
 
-    /// The ring with no more than this many older keys. What the others have signed is not accepted any more.
+    /// The ring with no more than this many older keys. Texts that others have signed are not
+    /// accepted any more.
     #[must_use]
     pub fn retaining(&self, older_count: usize) -> Self {
         let dropped = self.older.len().saturating_sub(older_count);
@@ -144,12 +146,12 @@ impl KeyRing {
         self.keys().map(|key| key.id)
     }
 
-    /// Reads a key file: a number and 64 hex digits per line, numbers ascending; `revoked` and the id of a token for each
-    /// that was revoked. Empty lines and `#` are skipped.
+    /// Reads a key file: a number and 64 hex digits per line, numbers ascending; `revoked` and the
+    /// id of a token for each revoked one. Empty lines and `#` are skipped.
     ///
     /// # Errors
     ///
-    /// The text is something else. Half a key ring is none.
+    /// The text is malformed. A part of a key ring is never returned.
     pub fn parse(text: &str) -> Result<Self, KeyRingError> {
         let (mut keys, mut revoked): (Vec<Key>, _) = (Vec::new(), BTreeMap::new());
         for (content, line) in text.lines().map(str::trim).zip(1..) {

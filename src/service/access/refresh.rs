@@ -1,7 +1,8 @@
-//! Refresh tokens: what makes tokens of one repository and scope, and opens nothing else.
+//! Refresh tokens: they make tokens of one repository and scope, and permit nothing else.
 //!
-//! A client that runs for longer than its token lives asks for another one. What it asks with lives longer, and so must
-//! be worth less: it is refused wherever a token is asked for, and is sent to one route only.
+//! A client that runs for longer than its token is valid requests another one. The refresh token
+//! for that is valid for longer, and so must be worth less. It is refused wherever a token is
+//! required, and is sent to one route only.
 
 use super::keys::{KeyId, KeyRing};
 use super::seal::{Purpose, open, seal};
@@ -9,15 +10,16 @@ use super::token::parse_claims;
 use super::{Claims, Reason, Refused, SecretText, Token, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
-/// What every refresh token begins with. Not the prefix of a token alone, so that people see what they hold.
+/// The prefix of every refresh token. It is longer than that of a token, so that people see what
+/// they hold.
 const PREFIX: &str = "zorb_refresh_";
 
 /// A refresh token, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefreshToken {
-    /// Its id. Who revokes it revokes every token that it has made.
+    /// Its id. Revoking it revokes every token that it has made.
     pub id: TokenId,
-    /// What its tokens say but for their times, and its own times.
+    /// The contents of its tokens except for their times, and its own times.
     pub claims: Claims,
     /// How long each of its tokens is valid, in seconds; none is valid for longer than itself.
     pub token_secs: u64,
@@ -40,7 +42,8 @@ impl RefreshToken {
         SecretText(format!("{PREFIX}{}", sealed.expose()))
     }
 
-    /// A token of its repository, scope and subject. The number must come from the system's random source.
+    /// A token of its repository, scope and subject. The number must come from the system's random
+    /// source.
     #[must_use]
     pub fn make(&self, now_unix_secs: u64, number: u64) -> Token {
         let expires_unix_secs = now_unix_secs.saturating_add(self.token_secs).min(self.claims.expires_unix_secs);
@@ -49,11 +52,12 @@ impl RefreshToken {
     }
 }
 
-/// What a refresh token says, if it is valid now.
+/// The contents of a refresh token, if it is valid now.
 ///
 /// # Errors
 ///
-/// It is not ours, is not a refresh token, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or was revoked.
+/// It is not ours, is not a refresh token, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago,
+/// or was revoked.
 pub fn check_refresh_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<RefreshToken, Refused> {
     let (_, token) = inspect_refresh_token(ring, token)?;
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
@@ -61,7 +65,7 @@ pub fn check_refresh_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> R
     Ok(token)
 }
 
-/// What a refresh token says and which key has signed it, even if it has expired or was revoked.
+/// The contents of a refresh token and its signing key, even if it has expired or was revoked.
 ///
 /// # Errors
 ///

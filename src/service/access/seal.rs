@@ -14,26 +14,27 @@ use super::keys::{Key, KeyId, KeyRing};
 use super::{Reason, Refused, SecretText};
 use crate::format::reader::Reader;
 
-/// The one version there is.
+/// The only version.
 const VERSION: u8 = 1;
 
 /// Bytes of a signature.
 const MAC_LEN: u64 = 32;
 
-/// Characters of a text, at most. The longest that we make is a data URL of
-/// [`MAX_URL_RANGE_COUNT`](super::MAX_URL_RANGE_COUNT) ranges, below 6000; more than this is not even decoded.
+/// Characters of a text, at most. The longest of our texts is a data URL of
+/// [`MAX_URL_RANGE_COUNT`](super::MAX_URL_RANGE_COUNT) ranges, below 6000; longer ones are not even
+/// decoded.
 const MAX_TEXT_LEN: usize = 8192;
 
-/// What a text is for. One that was made for one purpose is not valid for another.
+/// The purpose of a text. A text for one purpose is not valid for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Token,
-    /// What makes tokens, and opens nothing else.
+    /// Makes tokens, and permits nothing else.
     RefreshToken,
     DataUrl,
     /// The id of a grant: for its commit, which takes a token as well.
     Grant,
-    /// What lets the bytes of a grant be sent, by whoever has it.
+    /// Permits any holder to send the bytes of a grant.
     GrantedUpload,
 }
 
@@ -93,7 +94,8 @@ fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { key_id, payload: reader.take(reader.left()).ok()?, signed, mac })
 }
 
-/// What is signed cannot be read in two ways: labels have no zero byte, and the context says how long it is.
+/// The signed bytes are unambiguous: labels have no zero byte, and the context has its length in
+/// front.
 fn mac(key: &Key, purpose: Purpose, context: &[u8], signed: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.secret).expect("HMAC takes keys of any length");
     mac.update(purpose.label());

@@ -21,11 +21,11 @@ fn ring() -> KeyRing {
     KeyRing::new(SECRET)
 }
 
-/// The number of every token here that is not about numbers.
+/// The number of every token in tests that are not about numbers.
 const NUMBER: u64 = 0x0123_4567_89ab_cdef;
 
 impl Claims {
-    /// The token that says this.
+    /// The token with these claims.
     fn issue(&self, ring: &KeyRing) -> SecretText {
         Token::new(self.clone(), NUMBER).issue(ring)
     }
@@ -265,8 +265,8 @@ fn context_and_payload_cannot_be_shifted_into_each_other() {
     }
 }
 
-/// A known answer, made apart from this code, so that a change of the format does not go unnoticed: every token out
-/// there would be void.
+/// A known result, made apart from this code, so that a change of the format is noticed: it would
+/// invalidate all existing tokens.
 #[test]
 fn the_format_of_a_sealed_text_does_not_change() {
     let text = seal(&KeyRing::new([0; 32]), Purpose::Token, b"", b"payload");
@@ -277,7 +277,7 @@ const KNOWN_TEXT: &str = "AQEAAABwYXlsb2Fk57cESgf5TmQY6bVeTVTcCrChFrT4hT-Pk5s-CW
 
 const TENANT: Tenant = Tenant::new(7);
 
-/// As the version before wrote it: no tenant. Such URLs are under way when a server is replaced.
+/// As the previous version wrote it: no tenant. Such URLs are in use when a server is replaced.
 #[test]
 fn a_data_url_of_an_older_server_is_good_and_nobodys() {
     for count in [1, 2, 256] {
@@ -314,7 +314,7 @@ fn url(of: &[(u64, u64)]) -> SecretText {
     DataUrl { xorb: xorb(1), ranges: &ranges(of), expires_unix_secs: LATER, tenant: TENANT }.sign(&ring()).unwrap()
 }
 
-/// What the URLs of these tests say.
+/// The contents of the URLs of these tests.
 const PERMITTED: Permitted = Permitted { expires_unix_secs: LATER, tenant: Some(TENANT) };
 
 fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Permitted, Refused> {

@@ -11,10 +11,10 @@ use super::seal::{Purpose, open, seal};
 use super::{Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
-/// What every token begins with, so that scanners for leaked secrets find it.
+/// The prefix of every token, so that scanners for leaked secrets find it.
 const PREFIX: &str = "zorb_";
 
-/// What a token allows. Each includes those before it.
+/// The permissions of a token. Each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Reading files.
@@ -25,14 +25,14 @@ pub enum Scope {
     Admin,
 }
 
-/// What a token says.
+/// The contents of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// What it allows.
+    /// Its permissions.
     pub scope: Scope,
-    /// Where.
+    /// Its repositories.
     pub repo: RepoScope,
-    /// To whom it was given, if anybody said.
+    /// Its holder, if named.
     pub subject: Option<Subject>,
     /// When it was made, in seconds since 1970.
     pub issued_unix_secs: u64,
@@ -40,18 +40,18 @@ pub struct Claims {
     pub expires_unix_secs: u64,
 }
 
-/// A token, read: what it says, and what it is called.
+/// A token, read: its contents and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// Its id.
     pub id: TokenId,
     /// The refresh token that it was made by.
     pub parent: Option<TokenId>,
-    /// What it says.
+    /// Its contents.
     pub claims: Claims,
 }
 
-/// Which repositories a token is for.
+/// The repositories of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RepoScope {
     /// All, now and later. Written `*`.
@@ -60,7 +60,7 @@ pub enum RepoScope {
     One(Repo),
 }
 
-/// Why a text is no name.
+/// Why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// The text is empty or too long.
@@ -72,7 +72,7 @@ pub enum NameError {
     /// The text has a space or a control character.
     #[error("a name has neither spaces nor control characters")]
     Character,
-    /// The text stands for something else.
+    /// The text has another meaning.
     #[error("`*` stands for all repositories and is not a name")]
     Reserved,
 }
@@ -111,11 +111,12 @@ macro_rules! name_type {
 }
 
 name_type! {
-    /// The name of a repository: any text of 1 to 255 bytes without spaces and control characters, but for `*`.
+    /// The name of a repository: any text of 1 to 255 bytes without spaces and control characters,
+    /// but for `*`.
     Repo
 }
 name_type! {
-    /// The name of whoever holds a token, by the same rules.
+    /// The name of a token's holder, by the same rules.
     Subject
 }
 
@@ -159,7 +160,7 @@ impl fmt::Display for Scope {
 }
 
 impl RepoScope {
-    /// Whether this repository is meant.
+    /// Whether it includes this repository.
     #[must_use]
     pub fn covers(&self, repo: &Repo) -> bool {
         match self {
@@ -168,8 +169,8 @@ impl RepoScope {
         }
     }
 
-    /// Its owner: the part of the name before the last slash, or all of a name without one. `*` is the owner of what
-    /// tokens for all repositories upload, and of nothing else.
+    /// Its owner: the part of the name before the last slash, or all of a name without one. `*` is
+    /// the owner of uploads with tokens for all repositories, and of nothing else.
     #[must_use]
     pub fn owner(&self) -> &str {
         let Self::One(repo) = self else { return "*" };
@@ -177,7 +178,7 @@ impl RepoScope {
         owner.unwrap_or(repo.as_str())
     }
 
-    /// As it stands in a token: no name is empty, so that all can be.
+    /// Its form in a token: no name is empty, so the empty text stands for all.
     pub(super) fn as_signed(&self) -> &str {
         match self {
             Self::All => "",
@@ -204,7 +205,7 @@ impl FromStr for RepoScope {
 }
 
 impl Claims {
-    /// Everything, everywhere, for ever: of whoever reaches a server without authentication.
+    /// Everything, everywhere, for ever: for any client of a server without authentication.
     pub const UNRESTRICTED: Self = Self {
         scope: Scope::Admin,
         repo: RepoScope::All,
@@ -213,13 +214,13 @@ impl Claims {
         expires_unix_secs: u64::MAX,
     };
 
-    /// Whether what needs that scope is allowed.
+    /// Whether operations that need that scope are allowed.
     #[must_use]
     pub fn allow(&self, needed: Scope) -> bool {
         self.scope >= needed
     }
 
-    /// What a text of any kind begins with that says this.
+    /// The beginning of every text with these claims.
     pub(super) fn to_payload(&self) -> Vec<u8> {
         let mut payload = vec![self.scope.as_byte()];
         payload.extend_from_slice(&self.issued_unix_secs.to_le_bytes());
@@ -231,7 +232,7 @@ impl Claims {
 }
 
 impl Token {
-    /// A token that says this. The number must come from the system's random source.
+    /// A token with these claims. The number must come from the system's random source.
     #[must_use]
     pub const fn new(claims: Claims, number: u64) -> Self {
         Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, claims }
@@ -257,12 +258,12 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.bytes().take(MAX_NAME_LEN));
 }
 
-/// What a token says, if it is valid now.
+/// The contents of a token, if it is valid now.
 ///
 /// # Errors
 ///
-/// It is not ours, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or was revoked, or the refresh token that made
-/// it was.
+/// It is not ours, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or was revoked, or its
+/// refresh token was.
 pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Token, Refused> {
     let (_, token) = inspect_token(ring, token)?;
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
@@ -271,7 +272,8 @@ pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<To
     Ok(token)
 }
 
-/// What a token says and which key has signed it, even if it has expired or was revoked. Not for letting anybody in.
+/// The contents of a token and its signing key, even if it has expired or was revoked. Not for
+/// access control.
 ///
 /// # Errors
 ///

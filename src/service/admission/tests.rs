@@ -54,7 +54,7 @@ async fn freed_slots_go_to_the_refused_tenant_until_shares_match() {
         assert_eq!(admission.admit(FLOOD, 1).unwrap_err(), Refusal::AboveShare);
         assert_eq!(flood.len(), had);
         drop(flood.pop());
-        // There is room, and it is not for who has more than its share.
+        // There is capacity left, and it is not for tenants above their share.
         assert_eq!(admission.admit(FLOOD, 1).unwrap_err(), Refusal::AboveShare);
         other.push(admission.admit(OTHER, 1).unwrap());
     }

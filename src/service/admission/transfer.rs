@@ -1,4 +1,4 @@
-//! One transfer that was let in: how far it is, and whether it has to make room for others.
+//! One admitted transfer: its progress, and whether it must end in favour of another tenant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How old a transfer is before its rate tells anything.
+/// Age from which the rate of a transfer is meaningful.
 const MIN_AGE: Duration = Duration::from_secs(5);
 
-/// A transfer that ends within so many seconds at its rate is waited for and not cut.
+/// A transfer that ends within so many seconds at its rate is not cut.
 const SOON_SECS: u64 = 10;
 
-/// The progress of one transfer, shared by what moves its bytes and by the table that it is in.
+/// The progress of one transfer, shared by its mover and by the admission table.
 #[derive(Debug, Default)]
 pub struct Transfer {
-    /// When the client's part began; `None` while it is the server that has work to do.
+    /// When the client's part began; `None` while the server has work to do.
     begun: Mutex<Option<Instant>>,
     moved_len: AtomicU64,
     cut: CancellationToken,
@@ -33,12 +33,12 @@ impl Transfer {
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The client has sent or taken so many bytes more.
+    /// The client has sent or received so many bytes more.
     pub fn moved(&self, len: u64) {
         self.moved_len.fetch_add(len, Ordering::Relaxed);
     }
 
-    /// Ready when the transfer has to end because others wait and it is the slowest.
+    /// Ready when the transfer must end because other tenants wait and it is the slowest.
     pub fn cut_off(&self) -> WaitForCancellationFutureOwned {
         self.cut.clone().cancelled_owned()
     }
@@ -47,7 +47,7 @@ impl Transfer {
         self.cut.cancel();
     }
 
-    /// Bytes per second since the beginning, of a transfer of `len` bytes in all that may be cut.
+    /// Bytes per second since the beginning, where a transfer of `len` bytes in all may be cut.
     pub(super) fn rate_if_slow(&self, len: u64, now: Instant) -> Option<u64> {
         let begun = (*self.begun.lock().unwrap_or_else(PoisonError::into_inner))?;
         let (age, moved_len) = (now.duration_since(begun), self.moved_len.load(Ordering::Relaxed));

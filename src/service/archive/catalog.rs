@@ -1,4 +1,4 @@
-//! What an archive has, as far as the next run needs to know it.
+//! The contents of an archive, as far as the next run needs them.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -7,18 +7,18 @@ use super::error::ArchiveError;
 use super::record::{CatalogHead, Records, frame};
 use crate::format::{FileHash, XorbHash};
 
-/// Bytes of a digest: enough that no two records of a file have the same by accident.
+/// Bytes of a digest: enough that no two records of a file share one by accident.
 const DIGEST_LEN: usize = 16;
 
 /// Bytes of a file's entry in a catalog.
 const FILE_ENTRY_LEN: u64 = 32 + DIGEST_LEN as u64;
 
-/// Says whether a record is the one that was written. (Who can write the archive can write a catalog that lies.)
+/// Identifies a record as written. (Write access to the archive allows a false catalog.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordDigest([u8; DIGEST_LEN]);
 
 impl RecordDigest {
-    /// Of these bytes.
+    /// The digest of these bytes.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let hash = blake3::hash(bytes);
         let (digest, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
@@ -26,7 +26,8 @@ impl RecordDigest {
     }
 }
 
-/// Everything that an archive has: 32 bytes per xorb and 48 per file in memory, and what a hash table adds.
+/// The contents of an archive: 32 bytes per xorb and 48 per file in memory, and the overhead of a
+/// hash table.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) xorbs: HashSet<XorbHash>,
@@ -43,7 +44,7 @@ impl Known {
     }
 }
 
-/// What was added to an archive, in order.
+/// Entries added to an archive, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
     pub(super) xorbs: Vec<XorbHash>,

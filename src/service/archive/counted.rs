@@ -1,4 +1,4 @@
-//! A storage that counts what is read of it: that a second run reads little is a promise, so it is measured.
+//! A storage that counts the bytes read: a second run must read little, so that is measured.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rca::{Lock, Storage};
 
-/// A storage and the number of bytes that were read of it.
+/// A storage and the number of bytes read from it.
 #[derive(Debug)]
 pub(super) struct Counted<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! A blob store that keeps nothing: what an archive is proven against without restoring it.
+//! A blob store that discards everything, to verify an archive without restoring it.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -6,7 +6,7 @@ use futures_util::future::{BoxFuture, ready};
 use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 
-/// Takes every blob and has none.
+/// Accepts every blob and stores none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBlobs;
 

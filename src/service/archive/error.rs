@@ -1,4 +1,4 @@
-//! What callers of backups and restores branch on.
+//! Errors of backups and restores that callers branch on.
 
 use thiserror::Error;
 
@@ -6,22 +6,22 @@ use crate::format::{FileHash, XorbHash};
 use crate::rca::Error as RcaError;
 use crate::service::StoreError;
 
-/// Why an archive cannot be used. Nothing of it was changed.
+/// Why an archive cannot be used. It was not changed.
 #[derive(Debug, Error)]
 pub enum ArchiveError {
     /// It is a file of another kind.
     #[error("not a zorb backup: {reason}")]
     NotABackup {
-        /// What gives that away.
+        /// The evidence.
         reason: &'static str,
     },
-    /// It is of a version that this program does not know.
+    /// Its version is unknown to this program.
     #[error("it is a backup of another format version ({found}); use a newer zorb")]
     OtherVersion {
         /// The name of its first blob.
         found: String,
     },
-    /// Someone else is writing to it.
+    /// Another process is writing to it.
     #[error("another process is writing to it, perhaps another backup; retry when it is done")]
     Locked,
     /// It is in a dialect of the archive format that zorb does not write.
@@ -30,12 +30,12 @@ pub enum ArchiveError {
     /// Its bytes are not what was written.
     #[error("damaged")]
     Damaged(#[source] RcaError),
-    /// Its bytes are what was written, but that makes no sense.
+    /// Its bytes are intact, but malformed.
     #[error("its blob {blob} is malformed: {reason}")]
     Malformed {
         /// Name of the blob.
         blob: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// It cannot be read or written.
@@ -54,7 +54,8 @@ impl From<RcaError> for ArchiveError {
     }
 }
 
-/// Why a backup ended before its end. What was committed to the archive is there, and the next run goes on behind it.
+/// Why a backup ended early. Data committed to the archive stays, and the next run continues after
+/// it.
 #[derive(Debug, Error)]
 pub enum BackupError {
     /// The archive cannot be appended to.
@@ -65,17 +66,17 @@ pub enum BackupError {
     Store(#[from] StoreError),
 }
 
-/// Why a restore failed. What it had put into its target so far is to be thrown away.
+/// Why a restore failed. The target is to be discarded.
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// The archive is not sound up to its end.
+    /// The archive is damaged.
     #[error("the archive is damaged; {xorb_count} xorbs and {file_count} files before the damage are valid")]
     Archive {
         /// Xorbs that were read and proven before.
         xorb_count: u64,
         /// Files that were read and proven before.
         file_count: u64,
-        /// What is wrong.
+        /// The damage.
         #[source]
         source: ArchiveError,
     },
@@ -87,7 +88,7 @@ pub enum RestoreError {
         /// The xorb that they are.
         actual: XorbHash,
     },
-    /// A file's terms are not chunks of the xorbs in front of it.
+    /// A file's terms are not chunks of the xorbs before it.
     #[error("term {term} of file {file} is not chunks of a xorb that the archive has")]
     Term {
         /// Which file.
@@ -95,7 +96,7 @@ pub enum RestoreError {
         /// Which of its terms, from 0.
         term: usize,
     },
-    /// A file's terms make another file.
+    /// A file's terms hash to another file.
     #[error("the contents of file {named} in the archive are those of {actual}")]
     OtherFile {
         /// The name that they have.
@@ -103,13 +104,13 @@ pub enum RestoreError {
         /// The file that they are.
         actual: FileHash,
     },
-    /// The store that is being made failed.
+    /// The new store failed.
     #[error("the restored store cannot be written")]
     Store(#[from] StoreError),
 }
 
 impl RestoreError {
-    /// Whether it is what the archive has that is wrong, as opposed to the store that is being made.
+    /// Whether the archive is at fault, and not the new store.
     pub(super) fn blames_archive(&self) -> bool {
         !matches!(self, Self::Store(_))
     }

@@ -1,4 +1,4 @@
-//! Healing a store from an archive: xorbs that are damaged or lost come back, and nothing else is touched.
+//! Healing a store from an archive: restores damaged and lost xorbs, and changes nothing else.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek};
@@ -12,28 +12,28 @@ use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::repack;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::XorbHash;
-use crate::format::xorb::Tightening;
+use crate::format::xorb::RepackMode;
 use crate::index::{Index, NewXorb, Staging, Ticket};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::service::StoreError;
 
-/// A store that lacks something. Nobody else may be using it: blobs are put into their place.
+/// A store with damaged or lost xorbs. No other process may be using it: blobs are replaced.
 #[derive(Debug)]
 pub struct RepairTarget {
-    /// For its blobs.
+    /// Its blobs.
     pub blobs: Arc<dyn BlobStore>,
-    /// For everything else.
+    /// Its index.
     pub index: Arc<dyn Index>,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where the archive is read and xorbs are made; at least two at once.
+    /// Runs the reader of the archive and the packing of xorbs; at least two threads.
     pub pool: Pool,
 }
 
 impl RepairTarget {
-    /// Takes these xorbs from an archive; returns those that are sound afterwards. Each is proven by its own hash, so
-    /// what was healed is right even where the archive is damaged behind it.
+    /// Takes these xorbs from an archive; returns those that are sound afterwards. Each is proven
+    /// by its own hash, so a healed xorb is right even if the archive is damaged after it.
     ///
     /// # Errors
     ///
@@ -65,26 +65,27 @@ impl RepairTarget {
             Ok::<_, RestoreError>(())
         };
         let taken = taken.await;
-        // Before waiting for the reader: it may be waiting for somebody to receive.
+        // Before awaiting the reader, which may be blocked on sending.
         drop(items);
         let ending = reading.await;
         taken?;
-        // An archive that was not read to its end, because everything was found, is as good as it has to be.
+        // An archive need not be read to its end when everything was found.
         let count = healed.len() as u64;
         ending.map_err(|source| RestoreError::Archive { xorb_count: count, file_count: 0, source })?;
         Ok(healed)
     }
 
-    /// Puts a xorb into its place: in that of a damaged one, or where there is none. Returns whether it is sound then.
+    /// Stores a xorb in place of a damaged one, or where there is none. Returns whether it is sound
+    /// then.
     async fn take(&self, xorb: UnpackedXorb) -> Result<bool, RestoreError> {
         let (named, blobs) = (xorb.hash, Arc::clone(&self.blobs));
-        let made = self.pool.run(move || repack(&*blobs, &xorb, Tightening::Compressed)).await?;
+        let made = self.pool.run(move || repack(&*blobs, &xorb, RepackMode::Compressed)).await?;
         let (actual, crc64, draft) = made;
         if actual.hash() != named {
             return Err(RestoreError::OtherXorb { named, actual: actual.hash() });
         }
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
         let (ticket, now) = (Ticket::random(), self.clock.now());
         match self.index.stage_xorb(named, ticket, now).await.map_err(StoreError::from)? {
             Staging::Staged => {

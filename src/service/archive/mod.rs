@@ -1,10 +1,10 @@
-//! Backups: everything that a store holds, in one RCA archive that only ever grows.
+//! Backups: everything in a store, in one RCA archive that only grows.
 //!
 //! ```text
 //! archive := session*                     see `rca`; each session has a zstd state and a hash of its own
 //! session := "zorb-backup/1"              the first: what this is, in JSON
 //!          | ("xorbs/N" | "files/N" | "keys/N")*        what was backed up
-//!          | "catalog/N"                  what the sessions since the catalog before have brought
+//!          | "catalog/N"                  what the sessions since the last catalog have added
 //! N       := index of the blob in the archive, so that no two names are equal
 //!
 //! content := record*                      of every blob but the first
@@ -19,23 +19,24 @@
 //!                                                                  bytes of the BLAKE3 of its record
 //! ```
 //!
-//! # What is true
+//! # Invariants
 //!
-//! - A file's record stands behind all of its xorbs. So every archive that was cut off after a committed blob is a
-//!   backup by itself, and restoring is one pass.
-//! - Nothing is ever replaced. Where a file has changed (another repository registered it, its sha256 was verified), its
-//!   record is written again, and the last one counts. What was deleted in the store stays in the archive.
-//! - Xorbs are kept in their unpacked form (`format::xorb`), because zstd then makes less of them, and small ones share a
-//!   blob, because a blob costs two syncs.
-//! - Whatever depends on the rest is not kept: which chunks may be asked for follows from their hashes.
+//! - A file's record comes after all of its xorbs. So every archive that was cut off after a
+//!   committed blob is a backup by itself, and restoring is one pass.
+//! - Nothing is ever replaced. When a file has changed (another repository registered it, its
+//!   sha256 was verified), its record is written again, and the last one counts. Data that was
+//!   deleted in the store stays in the archive.
+//! - Xorbs are stored in their unpacked form (`format::xorb`), which zstd compresses better. Small
+//!   ones share a blob, because a blob costs two syncs.
+//! - Derived data is not stored: which chunks dedup may find follows from their hashes.
 //!
 //! # Why sessions and catalogs
 //!
-//! One zstd state runs through a session, so a blob's name can only be read by decompressing all before it. A second
-//! run must not read the first one's data again: so the names are repeated in sessions that hold a catalog and nothing
-//! else, which are found by their reset blocks and read by themselves. A catalog also comes after every GiB of
-//! contents, which is therefore about what a run has to read again after one that was killed: the sessions behind the
-//! last catalog.
+//! One zstd state runs through a session, so a blob's name can only be read by decompressing
+//! everything before it. A second run must not read the first one's data again. So the names are
+//! repeated in sessions of a catalog alone, which are found by their reset blocks and read by
+//! themselves. A catalog also follows every GiB of contents. So after a run that was killed, the
+//! next one reads about a GiB again: the sessions after the last catalog.
 
 mod catalog;
 mod counted;
@@ -63,13 +64,13 @@ pub use self::take::{BackedUp, Origin};
 pub use self::write::BackupArchive;
 use crate::rca::{Error, Writer};
 
-/// Name of the first blob: what kind of archive this is, and which version of it.
+/// Name of the first blob: the kind of archive, and its version.
 const SIGNATURE: &str = "zorb-backup/1";
 
-/// What the name of the first blob begins with in every version.
+/// The prefix of the first blob's name in every version.
 const SIGNATURE_PREFIX: &str = "zorb-backup/";
 
-/// The contents of the first blob, for whoever finds the file in ten years.
+/// The contents of the first blob, for a reader who finds the file in ten years.
 const MANIFEST: &str = concat!(
     r#"{"format":"zorb-backup/1","container":"RCA","made_by":"zorb "#,
     env!("CARGO_PKG_VERSION"),
@@ -77,31 +78,31 @@ const MANIFEST: &str = concat!(
     "\n"
 );
 
-/// Told how a backup or a restore is going.
+/// Receives the progress of a backup or a restore.
 pub trait Watch: Debug + Send + Sync {
-    /// Bytes that are to be gone through, as far as is known.
+    /// Bytes to be processed, as far as known.
     fn total(&self, len: u64);
 
-    /// Bytes gone through so far.
+    /// Bytes processed so far.
     fn position(&self, len: u64);
 
-    /// Something in the store cannot be backed up; the rest goes on.
+    /// A part of the store cannot be backed up; the rest continues.
     fn problem(&self, problem: &(dyn std::error::Error + 'static));
 }
 
-/// An archive without anything in it: the bytes that a new one begins with. They are to be published whole, so that a
-/// file is either an archive or not there.
+/// An archive without contents: the bytes that a new one begins with. They are to be published
+/// whole, so that a file is either an archive or missing.
 ///
 /// # Errors
 ///
-/// None that happen: it is made in memory.
+/// None in practice: it is made in memory.
 pub fn empty_archive() -> Result<Vec<u8>, Error> {
     let mut writer = Writer::open(Cursor::new(Vec::new()))?;
     writer.append(SIGNATURE, MANIFEST.as_bytes())?;
     Ok(writer.into_storage().into_inner())
 }
 
-/// Which kind of blob a name stands for.
+/// The kind of a blob, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Signature,
@@ -112,7 +113,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The kind of the blob with this name; `None` for names that this version does not know.
+    /// The kind of the blob with this name; `None` for names unknown to this version.
     fn of(name: &str) -> Option<Self> {
         match name.split_once('/') {
             _ if name == SIGNATURE => Some(Self::Signature),

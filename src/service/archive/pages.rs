@@ -1,4 +1,4 @@
-//! Contents of a blob in the making: records whose parts are kept as they came, since they are large.
+//! Contents of a blob before it is written: records in parts as they arrived, since they are large.
 
 use std::io::{self, Read};
 use std::mem::take;
@@ -9,7 +9,7 @@ use crate::format::XorbHash;
 use crate::format::xorb::Unpacked;
 use crate::index::FileRecord;
 
-/// Records that are to become one blob, and what they add to the archive.
+/// Records that are to become one blob, and their entries.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     parts: Vec<Vec<u8>>,
@@ -54,7 +54,7 @@ impl Page {
         self.parts.push(part);
     }
 
-    /// The contents, to be read once; each part is let go of when it was read.
+    /// The contents, to be read once; each part is freed when it was read.
     pub(super) fn into_reader(self) -> impl Read {
         PageReader { parts: self.parts.into_iter(), part: Vec::new(), at: 0 }
     }

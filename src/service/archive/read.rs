@@ -1,4 +1,4 @@
-//! Reading an archive from front to back, as restoring it needs it.
+//! Reads an archive from front to back, for a restore.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::index::FileRecord;
 use crate::rca::{Event, Reader, UnverifiedBlob};
 use crate::service::access::KeyRing;
 
-/// Something that an archive has. Of xorbs and files nothing is proven yet.
+/// An entry of an archive. Xorbs and files are not proven yet.
 #[derive(Debug)]
 pub(super) enum Item {
     Xorb(UnpackedXorb),
@@ -26,7 +26,7 @@ pub(super) enum Item {
     Keys(KeyRing),
 }
 
-/// A xorb as it is in an archive.
+/// A xorb as stored in an archive.
 #[derive(Debug)]
 pub(super) struct UnpackedXorb {
     pub(super) hash: XorbHash,
@@ -34,15 +34,15 @@ pub(super) struct UnpackedXorb {
     pub(super) contents: Vec<u8>,
 }
 
-/// How an archive ends that was read to its end, with all of its hashes right.
+/// The end of an archive that was read completely, with all of its hashes right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     pub(super) archive_len: u64,
     pub(super) trailing_garbage: bool,
 }
 
-/// Reads all of an archive and sends what it has, in order. Blocks, also while nobody receives. `None` where the
-/// receiver has gone.
+/// Reads all of an archive and sends its entries, in order. Blocks, also while the receiver does
+/// not receive. `None` where the receiver was dropped.
 pub(super) fn read_archive<R: Read + Seek>(
     source: R,
     items: &mpsc::Sender<Item>,
@@ -59,7 +59,7 @@ pub(super) fn read_archive<R: Read + Seek>(
     let end = loop {
         match reader.next_event()? {
             Event::Blob(blob) => {
-                if send_blob(blob, items)? == Heard::Nobody {
+                if send_blob(blob, items)? == Channel::Closed {
                     return Ok(None);
                 }
             }
@@ -73,14 +73,14 @@ pub(super) fn read_archive<R: Read + Seek>(
     Ok(Some(Ending { archive_len, trailing_garbage: end.trailing_garbage }))
 }
 
-/// Whether somebody still receives.
+/// Whether the receiver still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    Somebody,
-    Nobody,
+enum Channel {
+    Open,
+    Closed,
 }
 
-fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -> Result<Heard, ArchiveError> {
+fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -> Result<Channel, ArchiveError> {
     let name = blob.name().to_owned();
     let kind = Kind::of(&name);
     let mut records = Records::new(&name, blob);
@@ -94,15 +94,15 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
             },
             Some(Kind::Keys) => next_keys(&mut records)?.map(Item::Keys),
             Some(Kind::Catalog) => {
-                // It repeats what was read; that it can be read is all that matters here.
+                // It repeats what was read; it only has to be readable.
                 while records.next::<CatalogHead>()?.is_some() {}
                 None
             }
             None => return Err(records.malformed("this version does not support it; use a newer zorb")),
         };
-        let Some(item) = item else { return Ok(Heard::Somebody) };
+        let Some(item) = item else { return Ok(Channel::Open) };
         if items.blocking_send(item).is_err() {
-            return Ok(Heard::Nobody);
+            return Ok(Channel::Closed);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Records: a head in JSON and a body in bytes, of which the lengths come first.
+//! Records: their lengths, a head in JSON and a body in bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::runtime::clock::Timestamp;
 /// Bytes of a head, at most: the names of a hundred thousand repositories fit.
 const MAX_HEAD_LEN: u32 = 16 << 20;
 
-/// Bytes in which a body is taken into memory.
+/// Bytes of a body that are read at once.
 const STEP_LEN: usize = 1 << 20;
 
 /// Bytes of a body that are reserved at once: those of a full xorb.
@@ -47,7 +47,8 @@ pub(super) struct FileHead {
     sha256: Option<String>,
     sha256_state: Option<State>,
     repos: Vec<String>,
-    /// Who has uploaded its xorbs: for each name, places in the list of the different xorbs in the order of the terms.
+    /// The owners of its xorbs: for each name, places in the list of the distinct xorbs in the
+    /// order of the terms.
     owners: BTreeMap<String, Vec<u32>>,
 }
 
@@ -56,15 +57,16 @@ pub(super) struct FileHead {
 enum State {
     Claimed,
     Verified,
-    /// The file has another one; written by versions that kept no more of it. Nothing is known then.
-    Void,
+    /// The file has another digest; versions that wrote this stored no more. Read as unknown.
+    #[serde(rename = "void")]
+    Mismatch,
 }
 
 /// Head of a record of keys.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysHead {
-    /// How the body is written: as the key file is.
+    /// The form of the body: that of the key file.
     pub(super) keys: String,
 }
 
@@ -84,19 +86,20 @@ pub(super) struct CatalogHead {
 pub(super) fn frame(head: &impl Serialize, body_len: u64) -> Vec<u8> {
     let head = serde_json::to_vec(head).expect("heads have string keys and finite numbers");
     let mut frame = Vec::with_capacity(FRAME_LEN + head.len());
-    // Heads are read back up to a limit far below 32 bits; one beyond it is refused then, and never misread.
+    // A head beyond the limit for reading, which is far below 32 bits, is refused then and never
+    // misread.
     frame.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
     frame.extend_from_slice(&body_len.to_le_bytes());
     frame.extend_from_slice(&head);
     frame
 }
 
-/// Whether a record that was framed here would be read back: one whose head is too long would not.
+/// Whether a record that was framed here can be read back: its head must not be too long.
 pub(super) fn is_readable(record: &[u8]) -> bool {
     record.first_chunk().is_some_and(|len| u32::from_le_bytes(*len) <= MAX_HEAD_LEN)
 }
 
-/// A file's record as it is written, head and body.
+/// A file's record in its stored form, head and body.
 pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
     let head = FileHead {
         file: file.hash.to_string(),
@@ -120,7 +123,7 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
     record
 }
 
-/// Reads what [`encode_file`] made.
+/// Inverse of [`encode_file`].
 fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let sha256 = match (head.sha256, head.sha256_state) {
         (None, None) => None,
@@ -129,7 +132,7 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
             match state {
                 State::Claimed => Some((sha256, Sha256State::Claimed)),
                 State::Verified => Some((sha256, Sha256State::Verified)),
-                State::Void => None,
+                State::Mismatch => None,
             }
         }
         _ => return Err("a sha256 and its state come together".to_owned()),
@@ -149,7 +152,7 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     })
 }
 
-/// The different xorbs of these terms, in their order.
+/// The distinct xorbs of these terms, in their order.
 fn distinct_xorbs(terms: &[Term]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect()
@@ -204,7 +207,8 @@ impl<'a, R: Read> Records<'a, R> {
         Self { blob, source, left: 0 }
     }
 
-    /// The head of the next record; `None` at the end of the blob. What is left of the body before is skipped.
+    /// The head of the next record; `None` at the end of the blob. The rest of the previous body is
+    /// skipped.
     pub(super) fn next<H: DeserializeOwned>(&mut self) -> Result<Option<H>, ArchiveError> {
         self.skip_body()?;
         let mut frame = [0; FRAME_LEN];
@@ -233,7 +237,7 @@ impl<'a, R: Read> Records<'a, R> {
         }
         self.left -= len;
         let mut missing = usize::try_from(len).unwrap_or(usize::MAX);
-        // Beyond a full xorb memory is taken for what is there, not for what is announced.
+        // Beyond a full xorb, memory is taken for received bytes, not for announced ones.
         let mut body = Vec::with_capacity(missing.min(RESERVE_LEN));
         while missing > 0 {
             let (at, step) = (body.len(), missing.min(STEP_LEN));
@@ -257,7 +261,7 @@ impl<'a, R: Read> Records<'a, R> {
         decode_file(head, &body).map_err(|reason| self.malformed(&reason))
     }
 
-    /// The error for contents that make no sense.
+    /// The error for malformed contents.
     pub(super) fn malformed(&self, reason: &str) -> ArchiveError {
         ArchiveError::Malformed { blob: self.blob.to_owned(), reason: reason.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! Restoring: an archive becomes a store, of which every xorb and every file was proven on the way.
+//! Restoring: an archive becomes a store, and every xorb and every file is proven on the way.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use super::error::{ArchiveError, RestoreError};
 use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::{Files, store_xorb};
 use crate::blob::BlobStore;
-use crate::format::xorb::Tightening;
+use crate::format::xorb::RepackMode;
 use crate::index::Index;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::service::access::KeyRing;
 
-/// Contents of xorbs that are being put into the store at once, at most, unless it is a single one.
+/// Contents of xorbs that are being stored at once, at most, unless it is a single one.
 const IN_FLIGHT_LEN: usize = 64 << 20;
 
-/// Xorbs that are being put into the store at once: small ones wait for the disk, not for the processor.
+/// Xorbs that are being stored at once: small ones wait for the disk, not for the CPU.
 const IN_FLIGHT_COUNT: usize = 16;
 
-/// A new store that nobody else uses. Where a restore fails, what is in it is to be thrown away.
+/// A new store that no other process uses. After a failed restore it is to be discarded.
 #[derive(Debug)]
 pub struct Target {
-    /// For its blobs.
+    /// Its blobs.
     pub blobs: Arc<dyn BlobStore>,
-    /// For everything else.
+    /// Its index.
     pub index: Arc<dyn Index>,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where the archive is read and xorbs are made; at least two at once.
+    /// Runs the reader of the archive and the packing of xorbs; at least two threads.
     pub pool: Pool,
-    /// Whether the xorbs are to be compressed, that is, kept.
-    pub tightening: Tightening,
+    /// How xorbs are repacked: compressed, or uncompressed where they are not stored.
+    pub mode: RepackMode,
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
     /// Xorbs in the archive.
@@ -53,13 +53,13 @@ pub struct Restored {
     pub keys: Option<KeyRing>,
     /// Bytes of the archive.
     pub archive_len: u64,
-    /// Whether an append to it was interrupted: what follows its end, the next backup cuts off.
+    /// Whether an append to it was interrupted: the next backup truncates the bytes after its end.
     pub trailing_garbage: bool,
 }
 
 impl Target {
-    /// Restores an archive from its position 0 on, in one pass. It is believed only at its end: until then the hash
-    /// that covers what was read is still to come.
+    /// Restores an archive from its position 0 on, in one pass. Its data is trusted only at its
+    /// end: until then the hash that covers it is still to come.
     ///
     /// # Errors
     ///
@@ -75,10 +75,11 @@ impl Target {
             Restored { xorb_count: 0, raw_len: 0, file_count: 0, keys: None, archive_len: 0, trailing_garbage: false };
         let taken = run.take(&mut items, &mut restored).await;
         if taken.as_ref().is_err_and(RestoreError::blames_archive) {
-            // Damage makes chunks that are of another xorb, and only the hash behind them says that it is damage.
+            // Damage turns chunks into those of another xorb, and only the later hash proves the
+            // damage.
             while items.recv().await.is_some() {}
         }
-        // Before waiting for the reader: it may be waiting for somebody to receive.
+        // Before awaiting the reader, which may be blocked on sending.
         drop(items);
         let failed =
             |source| RestoreError::Archive { xorb_count: restored.xorb_count, file_count: restored.file_count, source };
@@ -96,7 +97,7 @@ impl Target {
 /// One restore.
 struct Run<'a> {
     target: &'a Target,
-    /// Xorbs that are being put into the store; each ends with the bytes that it let go of.
+    /// Xorbs that are being stored; each ends with the number of bytes that it has freed.
     tasks: FuturesUnordered<BoxFuture<'a, Result<u64, RestoreError>>>,
     in_flight_len: u64,
     files: Files<'a>,
@@ -105,13 +106,13 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     async fn take(&mut self, items: &mut mpsc::Receiver<Item>, restored: &mut Restored) -> Result<(), RestoreError> {
         loop {
-            let has_room = self.tasks.len() < IN_FLIGHT_COUNT && self.in_flight_len < IN_FLIGHT_LEN as u64;
+            let has_capacity = self.tasks.len() < IN_FLIGHT_COUNT && self.in_flight_len < IN_FLIGHT_LEN as u64;
             tokio::select! {
                 Some(done) = self.tasks.next() => self.settle(done?, restored),
-                item = items.recv(), if has_room => match item {
+                item = items.recv(), if has_capacity => match item {
                     Some(Item::Xorb(xorb)) => self.begin(xorb),
                     Some(Item::File(file)) => {
-                        // Its xorbs are in front of it, and have to be there before it is.
+                        // Its xorbs come before it, and must be stored first.
                         self.drain(restored).await?;
                         self.files.push(file).await?;
                         restored.file_count += 1;

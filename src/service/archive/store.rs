@@ -1,4 +1,5 @@
-//! Putting what an archive has into a store: xorbs made and hashed again, files proven against them.
+//! Stores the entries of an archive: xorbs are repacked and hashed again, files proven against
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,46 +10,47 @@ use super::restore::Target;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::Term;
-use crate::format::xorb::{Repacker, Tightening, VerifiedXorb};
+use crate::format::xorb::{RepackMode, Repacker, VerifiedXorb};
 use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{FileRecord, NewXorb, RestoredFile, Staging, Ticket, XorbContents};
 use crate::service::StoreError;
 
-/// Terms that are proven at once, and xorbs whose contents are kept for the next file: 41 bytes per chunk each.
+/// Terms that are proven at once, and xorbs whose contents are cached for the next file: 41 bytes
+/// per chunk each.
 const BATCH_COUNT: usize = 128;
 
 /// Files that are entered in one transaction, and bytes of their terms, at most.
 const TRANSACTION_COUNT: usize = 1000;
 const TRANSACTION_TERM_COUNT: usize = 200_000;
 
-/// Puts a xorb into the store; returns its raw bytes.
+/// Stores a xorb; returns its raw bytes.
 pub(super) async fn store_xorb(target: &Target, xorb: UnpackedXorb) -> Result<u64, RestoreError> {
     let (named, raw_len) = (xorb.hash, xorb.contents.len() as u64);
-    let (blobs, tightening) = (Arc::clone(&target.blobs), target.tightening);
-    let (actual, crc64, draft) = target.pool.run(move || repack(&*blobs, &xorb, tightening)).await?;
+    let (blobs, mode) = (Arc::clone(&target.blobs), target.mode);
+    let (actual, crc64, draft) = target.pool.run(move || repack(&*blobs, &xorb, mode)).await?;
     if actual.hash() != named {
         return Err(RestoreError::OtherXorb { named, actual: actual.hash() });
     }
     let ticket = Ticket::random();
     let staging = target.index.stage_xorb(named, ticket, target.clock.now()).await.map_err(StoreError::from)?;
-    // An archive may have a xorb twice; the second one is as good as the first.
+    // An archive may have a xorb twice; both are the same.
     if staging == Staging::Staged {
         draft.publish(BlobKey::xorb(named)).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
         target.index.publish_xorb(row, ticket, target.clock.now()).await.map_err(StoreError::from)?;
     }
     Ok(raw_len)
 }
 
-/// Makes the serialized xorb of its unpacked form and writes it to a draft. Blocks.
+/// Makes the serialized xorb from its unpacked form and writes it to a draft. Blocks.
 pub(super) fn repack(
     blobs: &dyn BlobStore,
     xorb: &UnpackedXorb,
-    tightening: Tightening,
+    mode: RepackMode,
 ) -> Result<(VerifiedXorb, u64, Box<dyn Draft>), StoreError> {
     let mut draft = blobs.draft()?;
-    let (mut repacker, mut crc64, mut record) = (Repacker::new(tightening), Crc64::new(), Vec::new());
+    let (mut repacker, mut crc64, mut record) = (Repacker::new(mode), Crc64::new(), Vec::new());
     let mut rest = xorb.contents.as_slice();
     for chunk in &xorb.chunks {
         let (contents, after) = rest.split_at(chunk.raw_len as usize);
@@ -61,12 +63,12 @@ pub(super) fn repack(
     Ok((repacker.finish().expect("a table has at least one chunk"), crc64.value(), draft))
 }
 
-/// Files on their way into the index.
+/// Files to be entered into the index.
 pub(super) struct Files<'a> {
     target: &'a Target,
     pending: Vec<RestoredFile>,
     pending_term_count: usize,
-    /// Contents of xorbs that files have named lately.
+    /// Contents of xorbs that recent files have named.
     contents: HashMap<XorbHash, XorbContents>,
 }
 
@@ -75,7 +77,7 @@ impl<'a> Files<'a> {
         Self { target, pending: Vec::new(), pending_term_count: 0, contents: HashMap::new() }
     }
 
-    /// Proves a file, whose xorbs must be in the store, and enters it with the next ones.
+    /// Proves a file, whose xorbs must be stored, and enters it with the next ones.
     pub(super) async fn push(&mut self, record: FileRecord) -> Result<(), RestoreError> {
         let mut proof = Proof { chunks: Aggregator::new(), dedup: HashSet::new(), raw_len: 0, is_first: true };
         for (number, terms) in record.terms.chunks(BATCH_COUNT).enumerate() {
@@ -96,7 +98,7 @@ impl<'a> Files<'a> {
         if is_due { self.flush().await } else { Ok(()) }
     }
 
-    /// Enters what is pending.
+    /// Enters the pending files.
     pub(super) async fn flush(&mut self) -> Result<(), RestoreError> {
         self.pending_term_count = 0;
         let pending = std::mem::take(&mut self.pending);
@@ -106,7 +108,7 @@ impl<'a> Files<'a> {
         Ok(self.target.index.restore_files(pending).await.map_err(StoreError::from)?)
     }
 
-    /// Makes sure that the contents of these terms' xorbs are in memory, those that there are.
+    /// Ensures that the contents of these terms' xorbs are in memory, as far as they exist.
     async fn load(&mut self, terms: &[Term]) -> Result<(), RestoreError> {
         let wanted: HashSet<XorbHash> = terms.iter().map(|term| term.xorb).collect();
         if wanted.iter().all(|xorb| self.contents.contains_key(xorb)) {
@@ -122,7 +124,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A file of which some terms were proven.
+/// A file with some of its terms proven.
 struct Proof {
     chunks: Aggregator,
     dedup: HashSet<(ChunkHash, XorbHash)>,
@@ -131,7 +133,7 @@ struct Proof {
 }
 
 impl Proof {
-    /// Takes the next term; `None` where it is not what the xorb has.
+    /// Adds the next term; `None` where it differs from the xorb.
     fn take(&mut self, term: &Term, contents: &XorbContents) -> Option<()> {
         let raw = contents.layout.raw_range(term.chunks)?;
         if raw.byte_len() != u64::from(term.raw_len) {
@@ -142,7 +144,8 @@ impl Proof {
         for (place, hash) in contents.layout.chunks().skip(start).zip(hashes) {
             self.chunks.push(hash, place.raw.byte_len());
         }
-        // What clients may ask for: the first chunk of every file, and of its xorbs one in 1024 (spec 1.8).
+        // Chunks that dedup may find: the first one of every file, and one in 1024 of its xorbs
+        // (spec 1.8).
         if std::mem::take(&mut self.is_first) {
             self.dedup.extend(hashes.first().map(|first| (*first, term.xorb)));
         }

@@ -1,12 +1,13 @@
-//! Taking a backup, also of a store that is being written to.
+//! Takes a backup, also of a store that is being written to.
 //!
-//! Nothing is locked and no moment is frozen. Xorbs are listed once and come first; files follow page by page, and one
-//! is taken only if the archive has all of its xorbs. What was registered before the run began is therefore in the
-//! archive when it ends: its xorbs were there to be listed, or it was switched to others by a compaction meanwhile, and is
-//! found again by a second look at both. What is registered meanwhile is taken or waits for the next run, and either is whole.
+//! There is no lock and no snapshot. Xorbs are listed once and come first. Files follow page by
+//! page, and a file is added only if the archive has all of its xorbs. So a file that was
+//! registered before the run began is in the archive when it ends: its xorbs were in the list. Or a
+//! compaction has switched it to new xorbs meanwhile, and a second pass over both finds them. A
+//! file that is registered meanwhile is added whole or left to the next run.
 //!
-//! A blob is verified while it is read, so damage does not get into the archive: it is reported, its files are left out,
-//! and the rest goes on.
+//! A blob is verified while it is read, so damage does not get into the archive. It is reported,
+//! its files are left out, and the rest continues.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use crate::runtime::blocking::{Pool, Running};
 use crate::service::access::KeyRing;
 use crate::service::{ReadError, StoreError};
 
-/// Contents at which a blob is written. Small xorbs share one: each blob costs two syncs and is committed as a whole.
+/// Contents at which a blob is written. Small xorbs share one: each blob costs two syncs and is
+/// committed as a whole.
 const PAGE_LEN: u64 = 8 << 20;
 
 /// A store to be backed up.
@@ -40,18 +42,18 @@ pub struct Origin {
     pub blobs: Arc<dyn BlobStore>,
     /// Its index; only read.
     pub index: Arc<dyn Index>,
-    /// Where blobs are verified and the archive is written; two at once are of use.
+    /// Verifies blobs and writes the archive; up to two threads are used.
     pub pool: Pool,
 }
 
-/// What a backup has done.
+/// The result of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackedUp {
     /// Xorbs that the archive did not have.
     pub xorb_count: u64,
     /// Bytes of their blobs.
     pub serialized_len: u64,
-    /// Files that the archive did not have, or not as they are now.
+    /// Files that the archive did not have, or not in their current state.
     pub file_count: u64,
     /// Whether keys were added.
     pub added_keys: bool,
@@ -59,22 +61,22 @@ pub struct BackedUp {
     pub problem_count: u64,
     /// Files that need one of them.
     pub left_out_count: u64,
-    /// Files whose xorbs came while the run was under way; the next one takes them.
+    /// Files whose xorbs were added during the run; the next one adds them.
     pub waiting_count: u64,
     /// Bytes by which the archive has grown.
     pub added_len: u64,
     /// Bytes of the archive.
     pub archive_len: u64,
-    /// Bytes of the archive that were read to find out what it has.
+    /// Bytes of the archive that were read to learn its contents.
     pub archive_read_len: u64,
 }
 
 impl Origin {
-    /// Backs up what the archive does not have yet.
+    /// Adds everything that the archive does not have yet.
     ///
     /// # Errors
     ///
-    /// See [`BackupError`]. What cannot be read of the store is no error but counted.
+    /// See [`BackupError`]. Unreadable parts of the store are no error but counted.
     pub async fn back_up<S>(
         &self,
         storage: S,
@@ -98,8 +100,8 @@ impl Origin {
         run.take_xorbs().await?;
         run.take_files().await?;
         if run.done.waiting_count > 0 {
-            // A file that was registered long ago may have been switched to new xorbs while this listed the old ones. The
-            // new ones were there before it was, so that a second look finds them.
+            // A compaction may have switched an old file to new xorbs while this run listed the old
+            // ones. The new ones existed before the switch, so a second pass finds them.
             (run.done.waiting_count, run.done.left_out_count) = (0, 0);
             run.take_xorbs().await?;
             run.take_files().await?;
@@ -110,7 +112,7 @@ impl Origin {
         run.finish().await
     }
 
-    /// The xorb in its unpacked form, verified; `None` where it is gone from the index, too.
+    /// The xorb in its unpacked form, verified; `None` where the index no longer has it either.
     async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Unpacked>, ReadError> {
         let key = BlobKey::xorb(hash);
         let range = ByteRange::new(0, len).expect("a layout has at least one chunk");
@@ -127,7 +129,7 @@ impl Origin {
         if xorb.hash() == hash { Ok(Some(unpacked)) } else { Err(self.altered(hash, &xorb).await?) }
     }
 
-    /// Says which chunk of a blob is another one than was uploaded.
+    /// Finds the first chunk of a blob that differs from the uploaded one.
     async fn altered(&self, hash: XorbHash, read: &VerifiedXorb) -> Result<ReadError, ReadError> {
         let columns = self.index.find_chunks(hash).await.map_err(StoreError::from)?;
         let expected = columns.map(|columns| columns.hashes).unwrap_or_default();
@@ -158,7 +160,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
             if self.known.xorbs.contains(&hash) || self.unreadable.contains(&hash) {
                 continue;
             }
-            // One that is gone again was not needed by anything.
+            // A xorb that was deleted meanwhile was not needed.
             if let Some(XorbRow { layout, .. }) = self.origin.find(hash).await? {
                 rows.push((hash, layout.serialized_len(), layout.raw_len()));
             }
@@ -201,7 +203,8 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                     continue;
                 }
                 if !is_readable(&encoded) {
-                    // An archive that has it could never be restored, and nothing can be taken out of one again.
+                    // An archive with it could never be restored, and nothing can be removed from
+                    // one.
                     if self.too_long.insert(file.hash) {
                         self.watch.problem(&RecordTooLong { file: file.hash });
                         self.done.problem_count += 1;
@@ -220,7 +223,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.pipe.append(Kind::Files, page).await
     }
 
-    /// Whether the archive has what the file is made of. If not, the file is counted.
+    /// Whether the archive has all xorbs of the file. If not, the file is counted.
     fn has_xorbs_of(&mut self, file: &FileRecord) -> bool {
         let is_missing = |xorb: &XorbHash| !self.known.xorbs.contains(xorb);
         let mut missing = file.terms.iter().map(|term| term.xorb).filter(is_missing).peekable();
@@ -258,14 +261,15 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
     }
 }
 
-/// So many repositories have a file, or owners its xorbs, that nobody would read its record again.
+/// The names of the file's repositories and owners exceed the limit for reading its record.
 #[derive(Debug, Error)]
 #[error("file {file} is registered by too many repositories for a record of it")]
 struct RecordTooLong {
     file: FileHash,
 }
 
-/// The archive, which is appended to while the next page is being read: at most two pages are in memory.
+/// The archive, which is appended to while the next page is being read: at most two pages are in
+/// memory.
 struct Pipe<S> {
     pool: Pool,
     idle: Option<BackupArchive<S>>,
@@ -273,7 +277,7 @@ struct Pipe<S> {
 }
 
 impl<S: Storage + Send + 'static> Pipe<S> {
-    /// Waits for the page before, and begins to append this one.
+    /// Waits for the previous page, and begins to append this one.
     async fn append(&mut self, kind: Kind, page: Page) -> Result<(), BackupError> {
         if page.is_empty() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Backups and restores over a store in memory, its index in a temporary folder, and archives in memory.
+//! Backups and restores over a store in memory, with its index in a temporary directory and
+//! archives in memory.
 
 mod damage;
 mod incremental;

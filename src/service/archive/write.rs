@@ -1,4 +1,4 @@
-//! An archive that is being written: what it has already, and appending to it.
+//! An archive that is being written: its contents so far, and appending to it.
 
 use std::io::{Read, Seek};
 use std::sync::atomic::Ordering;
@@ -11,31 +11,33 @@ use super::record::{FileHead, KeysHead, Records, XorbHead, parse};
 use super::{Kind, SIGNATURE_PREFIX};
 use crate::rca::{Dialect, Event, Outline, ReadOptions, Reader, Storage, UnverifiedBlob, WriteOptions, Writer};
 
-/// Contents behind the last catalog at which another one is written. What a run that was killed leaves is read again
-/// by the next one: about so much, which takes seconds.
+/// Contents after the last catalog at which the next one is written. After a run that was killed,
+/// the next one reads about so much again, which takes seconds.
 const CATALOG_EVERY_LEN: u64 = 1 << 30;
 
-/// An archive to back up into. Everything about it blocks.
+/// An archive to back up into. All of its operations block.
 #[derive(Debug)]
 pub struct BackupArchive<S> {
     writer: Writer<Counted<S>>,
     blob_count: u64,
-    /// What no catalog has yet.
+    /// Entries without a catalog.
     uncatalogued: Entries,
     uncatalogued_len: u64,
-    /// Whether a run that was killed has left something that no catalog has.
+    /// Whether a run that was killed has left entries without a catalog.
     has_leftovers: bool,
     /// Bytes of the archive when it was opened.
     opened_len: u64,
-    /// Bytes that were read to find out what the archive has. Later ones are the writer's, of what it has just written.
+    /// Bytes that were read to learn its contents. Later reads are the writer's, of recently
+    /// written data.
     read_len: u64,
 }
 
 impl<S: Storage> BackupArchive<S> {
-    /// Opens an archive that was begun with [`empty_archive`](super::empty_archive), and finds out what it has.
+    /// Opens an archive that was begun with [`empty_archive`](super::empty_archive), and reads its
+    /// catalogs.
     ///
-    /// Reads the varints of all blobs, the catalogs, and the sessions behind the last one. Changes nothing, but for
-    /// cutting off what a run that was killed has left behind the end.
+    /// Reads the varints of all blobs, the catalogs, and the sessions after the last one. Changes
+    /// nothing, except that it truncates what a run that was killed has left after the end.
     ///
     /// # Errors
     ///
@@ -59,7 +61,8 @@ impl<S: Storage> BackupArchive<S> {
 
     /// Appends records as one blob; durable when it returns.
     pub(super) fn append(&mut self, kind: Kind, mut page: Page) -> Result<(), ArchiveError> {
-        // First of all, so that runs that are killed again and again do not leave ever more to be read again.
+        // First, so that runs that are killed repeatedly do not leave more and more to be read
+        // again.
         if std::mem::take(&mut self.has_leftovers) {
             self.close()?;
         }
@@ -70,7 +73,7 @@ impl<S: Storage> BackupArchive<S> {
         if self.uncatalogued_len >= CATALOG_EVERY_LEN { self.close() } else { Ok(()) }
     }
 
-    /// Writes the catalog of what was added since the last one, if that is anything.
+    /// Writes the catalog of the entries since the last one, if there are any.
     pub(super) fn close(&mut self) -> Result<(), ArchiveError> {
         if self.uncatalogued.is_empty() {
             return Ok(());
@@ -99,18 +102,18 @@ impl<S: Storage> BackupArchive<S> {
         self.len() - self.opened_len
     }
 
-    /// Bytes of it that were read to find out what it has.
+    /// Bytes of it that were read to learn its contents.
     pub(super) const fn read_len(&self) -> u64 {
         self.read_len
     }
 
-    /// Gives the storage back, and the lock up.
+    /// Returns the storage, and releases the lock.
     pub fn into_storage(self) -> S {
         self.writer.into_storage().into_inner()
     }
 }
 
-/// Looks at the first blob only, before anything is locked or believed: most wrong files show themselves here.
+/// Checks the first blob only, before anything is locked or trusted: it reveals most wrong files.
 pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), ArchiveError> {
     let io = |source| ArchiveError::Io(crate::rca::Error::Io { op: "seek in", offset: 0, source });
     storage.rewind().map_err(io)?;
@@ -118,14 +121,15 @@ pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), Arc
     let not_ours = |reason| Err(ArchiveError::NotABackup { reason });
     match reader.next_blob() {
         Ok(Some(blob)) => check_name(blob.name()),
-        // A file that begins with two zero bytes is an empty archive for the format, but it may be anybody's.
+        // For the format, a file of two zero bytes is an empty archive, but it may be of any
+        // origin.
         Ok(None) => not_ours("it has no blob and may be another kind of file"),
         Err(error) if error.is_damage() => not_ours("its first bytes are not those of an archive"),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether this is the name of a backup's first blob.
+/// Checks the name of a backup's first blob.
 fn check_name(name: &str) -> Result<(), ArchiveError> {
     match Kind::of(name) {
         Some(Kind::Signature) => Ok(()),
@@ -134,7 +138,7 @@ fn check_name(name: &str) -> Result<(), ArchiveError> {
     }
 }
 
-/// Everything that the archive has, and the part of it that no catalog has yet.
+/// The contents of the archive, and the part of them without a catalog.
 fn read_catalogs<R: Read + Seek>(outline: &mut Outline<R>) -> Result<(Known, Entries), ArchiveError> {
     let (mut known, mut last) = (Known::default(), None);
     for index in 0..outline.session_count() {
@@ -150,7 +154,7 @@ fn read_catalogs<R: Read + Seek>(outline: &mut Outline<R>) -> Result<(Known, Ent
     Ok((known, uncatalogued))
 }
 
-/// The catalog of a session that has one; of other sessions no more than the first name is read.
+/// The catalog of a session that has one; of other sessions only the first name is read.
 fn read_catalog<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Option<Entries>, ArchiveError> {
     let Some(reader) = outline.session(index)? else { return Ok(None) };
     let entries = match reader.next_event()? {
@@ -164,7 +168,7 @@ fn read_catalog<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Resul
     Ok(Some(entries))
 }
 
-/// What a session has added, by reading all of it.
+/// The entries of a session, by reading all of it.
 fn read_session<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Entries, ArchiveError> {
     let mut entries = Entries::default();
     let Some(reader) = outline.session(index)? else { return Ok(entries) };
@@ -184,7 +188,7 @@ pub(super) fn check_dialect(dialect: Dialect) -> Result<(), ArchiveError> {
     if dialect == Dialect::Reference { Ok(()) } else { Err(ArchiveError::Dialect) }
 }
 
-/// Takes down what a blob has; what is in the bodies does not matter here.
+/// Collects the entries of a blob; the contents of bodies do not matter here.
 fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Result<(), ArchiveError> {
     let name = blob.name().to_owned();
     let kind = Kind::of(&name);
@@ -212,7 +216,7 @@ fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Res
             }
             Ok(())
         }
-        // A catalog that shares its session with something else was not written by this version.
+        // This version never writes a catalog into a session with other blobs.
         Some(Kind::Catalog) | None => Err(records.malformed("this version does not support it; use a newer zorb")),
     }
 }

@@ -1,4 +1,4 @@
-//! How far the verification of claims has come, beside what the index says.
+//! Progress of the verification of claims, beside the state in the index.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::runtime::telemetry::chain;
 use crate::service::contents::Walk;
 use crate::service::download::Proof;
 
-/// What one lane knows beside the index.
+/// The state of one lane beside the index.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Progress {
-    /// Files whose pause is not over, or was not when they were tried last.
+    /// Files in their pause, or whose pause ended after their last try.
     pub(super) unreadable: HashMap<FileHash, Unreadable>,
-    /// Files that are read in part, by the repository in whose turns that happens.
+    /// Files that are partly read, by the repository whose rounds read them.
     pub(super) reading: HashMap<String, Reading>,
 }
 
@@ -42,13 +42,13 @@ impl Reading {
 }
 
 impl Progress {
-    /// Whether a file could not be read, and is not to be tried again yet.
+    /// Whether a file could not be read, and its pause is not over.
     pub(super) fn is_paused(&self, file: FileHash) -> bool {
         self.unreadable.get(&file).is_some_and(|tried| tried.next_try > Instant::now())
     }
 
-    /// Remembers whether a file could be read.
-    pub(super) fn note(&mut self, claim: Claim, read: Result<Read, CheckError>, pauses: Pauses) {
+    /// Records whether a file could be read.
+    pub(super) fn record(&mut self, claim: Claim, read: Result<Read, CheckError>, pauses: Pauses) {
         let Err(error) = read else {
             self.unreadable.remove(&claim.file);
             return;
@@ -57,7 +57,7 @@ impl Progress {
         let pause = before.map_or(pauses.first, |tried| tried.pause.saturating_mul(2).min(pauses.longest));
         let (file, error) = (claim.file, chain(&error));
         if before.is_none() {
-            // Once, not with every try.
+            // Logged once, not with every try.
             tracing::error!(%file, %error, "cannot read a file to verify its sha256; retrying later");
         } else {
             tracing::debug!(%file, %error, "still unreadable");
@@ -70,7 +70,7 @@ impl Progress {
 pub(super) enum Read {
     /// Not to its end.
     Part(Box<Reading>),
-    /// To its end, or there is no such file any more.
+    /// To its end, or the file does not exist any more.
     Done(Option<ClaimState>),
 }
 

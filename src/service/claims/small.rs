@@ -1,5 +1,5 @@
-//! Claims of small files, of which clients pack thousands into one xorb: read together, and settled
-//! in one transaction. By itself each would take a query, a read and a transaction of its own.
+//! Claims of small files, which clients pack by the thousand into one xorb: read together, and
+//! settled in one transaction. Alone each would take a query, a read and a transaction of its own.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,8 +21,8 @@ const SMALL_LEN: u64 = 256 << 10;
 /// Raw bytes that are in memory at once: one file at least.
 const MAX_RUN_LEN: u64 = 4 << 20;
 
-/// Bytes between two files that are read and not used: decoding them costs as much as a read of its own. Clients list files
-/// by hash, so that those of one page are scattered over their xorbs.
+/// Bytes between two files that are read and discarded: decoding them costs as much as another
+/// read. Clients list files by hash, so the files of one page are scattered over their xorbs.
 const MAX_GAP_LEN: u64 = 64 << 10;
 
 /// Files that lie close together in a xorb.
@@ -31,12 +31,13 @@ struct Run {
     claims: Vec<Placed>,
 }
 
-/// A claim of a file, and where the file is in the raw bytes of its xorb.
+/// A claim of a file, and the file's place in the raw bytes of its xorb.
 type Placed = (Claim, ByteRange);
 
 impl Cas {
-    /// Settles those of these claims that are true and of small files, and reads so many bytes for that, or one run more.
-    /// Returns the others, which may be true as well, and how many bytes were read; none where nothing was settled.
+    /// Settles the true claims of small files among these, and reads so many bytes for that, or one
+    /// run more. Returns the others, which may be true as well, and how many bytes were read; 0
+    /// where no claim was settled.
     pub(super) async fn settle_small(&self, claims: Vec<Claim>, max_len: u64) -> Result<(Vec<Claim>, u64), StoreError> {
         let terms = self.index.single_terms(claims.iter().map(|claim| claim.file).collect(), SMALL_LEN).await?;
         let mut terms: HashMap<FileHash, Term> = terms.into_iter().collect();
@@ -53,8 +54,8 @@ impl Cas {
                 rest.extend(claims.into_iter().map(|(claim, _)| claim));
                 continue;
             };
-            let (runs, unfit) = runs(&xorb, claims);
-            rest.extend(unfit);
+            let (runs, mismatched) = runs(&xorb, claims);
+            rest.extend(mismatched);
             for Run { bytes, claims } in runs {
                 if read_len >= max_len {
                     rest.extend(claims.into_iter().map(|(claim, _)| claim));
@@ -67,7 +68,7 @@ impl Cas {
                         rest.extend(others.into_iter().map(|(claim, _)| claim));
                     }
                     Err(error) => {
-                        // What is wrong with which file is found out one by one.
+                        // The faulty file is found when each is read alone.
                         tracing::debug!(xorb = %hash, error = %chain(&error), "small files are not read together");
                         rest.extend(claims.into_iter().map(|(claim, _)| claim));
                     }
@@ -82,7 +83,7 @@ impl Cas {
         Ok((rest, read_len))
     }
 
-    /// The claims of a run that are true, and those that are not.
+    /// The claims of a run that are true, and those that are false.
     async fn read_run(
         &self,
         xorb: &StoredXorb,
@@ -107,20 +108,20 @@ impl Cas {
     }
 }
 
-/// The place of bytes in what was read from `start` on.
+/// A place in the bytes that were read from `start` on.
 fn within(place: ByteRange, start: u64) -> Option<Range<usize>> {
     let offset = |at: u64| usize::try_from(at.checked_sub(start)?).ok();
     Some(offset(place.start())?..offset(place.end())?)
 }
 
-/// Puts files that lie side by side together; those whose terms do not fit the xorb are returned apart.
+/// Groups files that are close together; returns those whose terms do not match the xorb apart.
 fn runs(xorb: &StoredXorb, claims: Vec<(Claim, Term)>) -> (Vec<Run>, Vec<Claim>) {
-    let (mut placed, mut unfit) = (Vec::with_capacity(claims.len()), Vec::new());
+    let (mut placed, mut mismatched) = (Vec::with_capacity(claims.len()), Vec::new());
     for (claim, term) in claims {
         let raw = xorb.layout().raw_range(term.chunks).filter(|raw| raw.byte_len() == u64::from(term.raw_len));
         match raw {
             Some(raw) => placed.push((claim, raw)),
-            None => unfit.push(claim),
+            None => mismatched.push(claim),
         }
     }
     placed.sort_by_key(|(_, raw)| raw.start());
@@ -137,5 +138,5 @@ fn runs(xorb: &StoredXorb, claims: Vec<(Claim, Term)>) -> (Vec<Run>, Vec<Claim>)
             runs.push(Run { bytes: raw, claims: vec![(claim, raw)] });
         }
     }
-    (runs, unfit)
+    (runs, mismatched)
 }

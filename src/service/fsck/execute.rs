@@ -1,4 +1,4 @@
-//! Mending what was found. Every repair looks again.
+//! Repairs findings. Every repair checks its finding again.
 
 use futures_util::TryStreamExt;
 
@@ -8,19 +8,20 @@ use crate::blob::{BlobKey, Draft};
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{IndexErrorKind, Ticket, XorbState};
 use crate::service::error::StoreError;
-use crate::service::examine::{Pace, Proven, Verdict};
+use crate::service::verify::{Pace, Proven, Verdict};
 
-/// Xorbs of which the times are set back in one transaction: it must not hold the lock of the database for long.
+/// Xorbs whose times are set back in one transaction: it must not hold the lock of the database for
+/// long.
 const TIMES_PAGE_COUNT: u32 = 500;
 
-/// What became of a finding.
+/// The result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is mended, or was not so any more.
+    /// It is repaired, or was no longer wrong.
     Repaired,
-    /// The xorb is out of service. It is still lacking: an upload or an archive brings it back.
+    /// The xorb is quarantined. An upload or an archive can restore it.
     Quarantined,
-    /// Nothing was done, since nothing can be done here.
+    /// Nothing was done, since no repair is possible here.
     Left,
     /// Nothing was done, since a server may be running.
     NeedsAlone,
@@ -40,7 +41,7 @@ impl Outcome {
 }
 
 impl Fsck {
-    /// Mends what was found, as far as that is possible. May be repeated.
+    /// Repairs a finding, as far as possible. May be repeated.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl Fsck {
             (Repair::Finish, Some(xorb), _) => self.finish(xorb).await,
             (Repair::Rebuild, _, Some(file)) => self.rebuild(file).await,
             (Repair::Add(drift), ..) => {
-                self.index.mend_totals(drift).await?;
+                self.index.repair_totals(drift).await?;
                 Ok(Outcome::Repaired)
             }
             (Repair::Clear, ..) => {
@@ -87,10 +88,10 @@ impl Fsck {
         Ok(Outcome::Repaired)
     }
 
-    /// Reads the blob again and marks its row: it may have been healed since.
+    /// Reads the blob again and marks its row, unless it was healed since.
     async fn quarantine(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
-        match self.examiner().examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+        match self.verifier().verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
             Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => Ok(Outcome::Repaired),
             _ => {
                 self.index.mark_damaged(seen, self.clock.now()).await?;
@@ -99,10 +100,10 @@ impl Fsck {
         }
     }
 
-    /// Reads the blob again and says in the row what it is.
+    /// Reads the blob again and updates its row.
     async fn recheck(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
-        match self.examiner().examine(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+        match self.verifier().verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
             Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => {
                 let is_marked = self.index.mark_sound(seen, self.clock.now()).await?;
                 Ok(if is_marked { Outcome::Repaired } else { Outcome::Left })
@@ -123,17 +124,18 @@ impl Fsck {
     }
 
     async fn adopt(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        let Verdict::Sound(proven) = self.examiner().examine(hash, None, &mut Pace::new(None)).await? else {
+        let Verdict::Sound(proven) = self.verifier().verify(hash, None, &mut Pace::new(None)).await? else {
             return Ok(Outcome::Left);
         };
         self.make_durable(hash, &proven).await?;
-        // Not by staging it first: a row that is staged makes the next start delete the blob, which may be all that is
-        // left of a file.
+        // The row is not staged first. The next start would delete the blob of a staged row, and it
+        // may be the last copy of a file's data.
         self.index.adopt_xorb(proven.into_row(), Ticket::random(), self.clock.now()).await?;
         Ok(Outcome::Repaired)
     }
 
-    /// Publishes a blob once more, as it is. It was found, so nobody has said that it would survive a power cut.
+    /// Publishes a blob once more, unchanged. Its durability is unknown, since it was found without
+    /// a row or with a wrong one.
     async fn make_durable(&self, hash: XorbHash, proven: &Proven) -> Result<(), StoreError> {
         let key = BlobKey::xorb(hash);
         let bytes = ByteRange::new(0, proven.serialized_len()).expect("a xorb has at least a chunk");
@@ -150,7 +152,7 @@ impl Fsck {
 
     async fn remove(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         if !self.index.claim_deleting(hash, self.clock.now()).await? {
-            // Somebody has uploaded it meanwhile, and so has replaced the blob.
+            // It was uploaded meanwhile, which has replaced the blob.
             return Ok(Outcome::Repaired);
         }
         self.blobs.delete(BlobKey::xorb(hash)).await?;
@@ -158,7 +160,7 @@ impl Fsck {
         Ok(Outcome::Repaired)
     }
 
-    /// What a start of the server does with an unfinished row.
+    /// Completes an unfinished row like the start of a server.
     async fn finish(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         let unfinished = self.index.unfinished_xorbs().await?;
         let Some((_, state)) = unfinished.into_iter().find(|(xorb, _)| *xorb == hash) else {

@@ -1,43 +1,48 @@
 //! The check of a whole store: rows against blobs, blobs against rows, references against terms.
 //!
-//! [`Walk`] goes through the store and finds, a page at a time; [`Finding::repair`](Repair) says what would be done
-//! about each, and [`Fsck::execute`] does it. A finding is a proposal: every repair looks again, in its own transaction,
-//! so that what has changed meanwhile stays as it is, and doing it twice does nothing.
+//! [`Walk`] reads the store and returns findings, a page at a time. [`Finding::repair`](Repair)
+//! proposes a repair for each, and [`Fsck::execute`] performs it. Every repair checks again, in its
+//! own transaction, so that meanwhile changes stay and a second repair does nothing.
 //!
 //! # Beside a running server
 //!
-//! Finding is reading. Of the repairs, those that are one conditional statement are safe beside a server as well: a row
-//! is marked as damaged or sound, references are rebuilt, totals are mended. The others put blobs into their place or
-//! take unfinished uploads for dead. For them nobody else may be there ([`Presence::Alone`]); else they are left.
+//! Finding is reading. Repairs in one conditional statement are safe beside a server as well:
+//! marking a row as damaged or sound, rebuilding references, correcting totals. The others replace
+//! blobs or treat unfinished uploads as dead. They need the store for themselves
+//! ([`Presence::Alone`]); otherwise they are left.
 //!
-//! **A blob without a row is never just deleted.** An upload may be publishing it at this very moment, and the row would
-//! come a moment later, for a blob that is gone. So the row is claimed first, in `Deleting`, which it only can be while
-//! there is none; from then on an upload is told to come back. Then the blob goes, then the row. And one process at a time deletes blobs of
-//! a store (see [`gc`](super::gc)): whoever calls [`Fsck::execute`] holds the right to. A sound blob without a
-//! row is worth more than the space that it takes: it may be what the files lack whose row was lost. It is entered as a
-//! live xorb, which the garbage collection takes when nobody refers to it.
+//! **A blob without a row is never deleted directly.** An upload may be publishing it now, and its
+//! row would follow for a deleted blob. So the row is claimed first, in `Deleting`, which is
+//! possible only while there is none. From then on an upload is told to try again. Then the blob is
+//! deleted, then the row. One process at a time deletes blobs of a store (see [`gc`](super::gc)):
+//! the caller of [`Fsck::execute`] holds that right. A sound blob without a row is worth more than
+//! its space: its row may have been lost, and files may need it. It is entered as a live xorb,
+//! which the garbage collection deletes if no file refers to it.
 //!
-//! What a crash leaves: each repair whole or not begun, a claimed row in `Deleting` (the next start, or run, goes on), or
-//! a xorb that is marked as damaged and was just mended (the next run notices).
+//! A crash leaves each repair whole or not begun, with two exceptions. A claimed row in `Deleting`
+//! is completed by the next start or run. A xorb that is marked as damaged and was just repaired is
+//! found by the next run.
 //!
 //! # Times in the future
 //!
-//! A clock that ran ahead leaves times that have not come yet, and until they have, ages mean nothing: no garbage is
-//! collected, what was verified then is not read again, and URLs of what was replaced then are refused. They can be set
-//! back to the present: whatever has been touched was touched before now, so that counting from now takes no time from
-//! anybody. What was condemned then is made live, since it was condemned by that clock.
+//! A clock that ran ahead leaves times in the future. Until these have passed, ages mean nothing:
+//! no garbage is collected, verified blobs are not read again, and URLs of replaced ones are
+//! refused. They can be set back to the present. Every touch was before now, so counting from now
+//! shortens no client's time. Xorbs that were condemned in the future are made live, since the
+//! wrong clock condemned them.
 //!
-//! But it is the same picture where *this* clock is behind, and everybody else right. Set back to a wrong present, what
-//! was touched today would look years old as soon as the clock is right again, and go. A program cannot tell the two
-//! apart, so somebody has to say so ([`Fsck::trusts_clock`]); else the finding is left.
+//! But it looks the same where *this* clock is behind, and all others are right. Set back to a
+//! wrong present, a xorb touched today would look years old once the clock is right again, and be
+//! deleted. A program cannot distinguish the two, so the operator must decide
+//! ([`Fsck::trusts_clock`]); otherwise the finding is left.
 //!
-//! Promises with an end of their own are left as they are: clients were told, and a promise for too long costs nothing but
-//! room.
+//! Leases are left as they are: clients rely on them, and a lease that is too long only costs
+//! space.
 //!
 //! # Memory
 //!
-//! A page of rows, the names of one folder of blobs in 256, and the xorbs of one file; and for a heal from an archive
-//! the hashes of what is to be healed.
+//! A page of rows, the names of one directory of blobs in 256, and the xorbs of one file. A heal
+//! from an archive also holds the hashes to be healed.
 
 mod execute;
 mod plan;
@@ -46,20 +51,20 @@ use std::sync::Arc;
 
 pub use self::execute::Outcome;
 pub use self::plan::Walk;
-use super::examine::Examiner;
+use super::verify::BlobVerifier;
 use crate::blob::BlobStore;
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Drift, FilesHit, Index};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 
-/// Files that a finding names of those that it hits.
+/// Files that a finding names, at most.
 const NAMED_FILE_COUNT: u32 = 10;
 
-/// Whether somebody else may be using the store.
+/// Whether other processes may be using the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// The data folder is locked by us: no server runs.
+    /// This process has locked the data directory: no server runs.
     Alone,
     /// A server may run.
     Shared,
@@ -70,21 +75,22 @@ pub enum Presence {
 pub struct Fsck {
     /// Its blobs.
     pub blobs: Arc<dyn BlobStore>,
-    /// Everything else.
+    /// The index.
     pub index: Arc<dyn Index>,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Where blobs are verified.
     pub pool: Pool,
-    /// Whether somebody else may be there.
+    /// Whether other processes may be using the store.
     pub presence: Presence,
-    /// Whether every blob is read and hashed, and not only its length looked at.
+    /// Whether every blob is read and hashed, instead of only its length checked.
     pub is_deep: bool,
-    /// Whether somebody has made sure that the clock is right, so that times in the future are set back to it.
+    /// Whether the operator has confirmed that the clock is right, so that times in the future are
+    /// set back to it.
     pub trusts_clock: bool,
 }
 
-/// What is wrong. Names never change their meaning.
+/// The kind of a finding. Names never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A row has no blob.
@@ -101,23 +107,23 @@ pub enum Kind {
     Unchecked,
     /// A sound blob has no row.
     OrphanBlob,
-    /// A blob that is no xorb has no row.
+    /// A blob without a row is not a xorb.
     OrphanGarbage,
-    /// The terms of a file name xorbs that are not there.
+    /// The terms of a file name xorbs that do not exist.
     LostXorbs,
-    /// The references of a file are not what its terms say.
+    /// The references of a file differ from its terms.
     WrongReferences,
     /// The terms of a file do not parse.
     UnreadableTerms,
-    /// The totals are not the sums of what is there.
+    /// The totals differ from the sums over all rows.
     WrongTotals,
-    /// A row of an upload or a deletion that did not end.
+    /// A row of an upload or a deletion that was interrupted.
     UnfinishedRow,
-    /// Drafts of uploads that did not end.
+    /// Drafts of uploads that were interrupted.
     TemporaryFiles,
-    /// Times that have not come yet.
+    /// Times in the future.
     FutureTimes,
-    /// Records that a crash has left and the index has not taken.
+    /// Records that a crash has left and the index has not applied.
     UntakenRecords,
 }
 
@@ -146,10 +152,11 @@ impl Kind {
     }
 }
 
-/// What would be done about a finding.
+/// The proposed repair of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// The row is marked as damaged: the xorb is not served until it is uploaded again or comes from an archive.
+    /// The row is marked as damaged: the xorb is not served until it is uploaded again or restored
+    /// from an archive.
     Quarantine,
     /// The row is marked as sound.
     Release,
@@ -157,7 +164,7 @@ pub enum Repair {
     Describe,
     /// The blob gets a row.
     Adopt,
-    /// The blob is removed, under a row that says so.
+    /// The row is claimed in `Deleting`, then the blob is removed.
     Remove,
     /// The references are rebuilt from the terms.
     Rebuild,
@@ -169,16 +176,16 @@ pub enum Repair {
     Clear,
     /// Times in the future are set back to the present, where the clock is trusted.
     SetBack,
-    /// Nothing that can be done here: it takes an upload or an archive.
+    /// No repair is possible here: it needs an upload or an archive.
     Upload,
-    /// Nothing, but look into it.
+    /// No repair; the operator should investigate.
     LookInto,
-    /// Nothing that can be done here: the start of a server does it.
+    /// No repair here: the start of a server does it.
     Start,
 }
 
 impl Repair {
-    /// In words.
+    /// As text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -198,29 +205,29 @@ impl Repair {
         }
     }
 
-    /// Whether nobody else may be there.
+    /// Whether no other process may use the store during the repair.
     #[must_use]
     pub const fn needs_alone(self) -> bool {
         matches!(self, Self::Describe | Self::Adopt | Self::Finish | Self::Clear)
     }
 }
 
-/// Something that is wrong.
+/// A fault of the store.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: Kind,
     /// The xorb that it is about, if it is about one.
     pub xorb: Option<XorbHash>,
     /// The file that it is about, if it is about one.
     pub file: Option<FileHash>,
-    /// The files that are hit.
+    /// The affected files.
     pub files: FilesHit,
-    /// Xorbs that are lost.
+    /// Lost xorbs.
     pub lost: Vec<XorbHash>,
-    /// One line for people.
+    /// One line for the operator.
     pub detail: String,
-    /// What would be done.
+    /// The proposed repair.
     pub repair: Repair,
 }
 
@@ -243,7 +250,8 @@ impl Finding {
 }
 
 impl Finding {
-    /// That the index has not taken so many records. The comparison finds them, and not the walk.
+    /// The finding that the index has not applied so many records. The comparison finds them, not
+    /// the walk.
     #[must_use]
     pub fn untaken(count: usize) -> Self {
         let detail = format!("records of the last run that the index has not applied: {count}");
@@ -252,13 +260,13 @@ impl Finding {
 }
 
 impl Fsck {
-    /// Goes through the store.
+    /// Walks through the store.
     #[must_use]
     pub fn walk(&self) -> Walk<'_> {
         Walk::new(self)
     }
 
-    fn examiner(&self) -> Examiner {
-        Examiner { blobs: Arc::clone(&self.blobs), pool: self.pool.clone() }
+    fn verifier(&self) -> BlobVerifier {
+        BlobVerifier { blobs: Arc::clone(&self.blobs), pool: self.pool.clone() }
     }
 }

@@ -1,4 +1,4 @@
-//! Finding what is wrong: nothing is changed here.
+//! Finds faults, and changes nothing.
 
 use std::time::Duration;
 
@@ -11,27 +11,28 @@ use crate::index::{Drift, FileFault, XorbHealth, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
-use crate::service::examine::{Damage, Pace, Verdict};
+use crate::service::verify::{Damage, Pace, Verdict};
 
 /// Rows that are compared with their blobs at once.
 const PAGE_COUNT: u32 = 256;
 
-/// Blobs that are looked at, or read, at once: enough for a disk to have something to order.
+/// Blobs that are checked or read at once: enough for a disk to reorder its work.
 const AT_ONCE: usize = 4;
 
-/// How far ahead a time may be that nobody needs to be told of: it has come before anybody looks.
+/// How far in the future a time may be without a finding: it passes before the operator reads the
+/// report.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
-/// A store that is being gone through.
+/// A walk through a store.
 #[derive(Debug)]
 pub struct Walk<'a> {
     fsck: &'a Fsck,
     step: Step,
-    /// Xorbs and files that were looked at.
+    /// Xorbs and files that were checked.
     seen: Seen,
 }
 
-/// How much was looked at.
+/// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Rows of xorbs.
@@ -42,10 +43,10 @@ pub struct Seen {
     pub read_len: u64,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Before everything else: what is being cleared up is neither a row without a blob nor the reverse.
+    /// First, since a row that is being cleared up is neither a row without a blob nor the reverse.
     Unfinished,
     Rows(Option<XorbHash>),
     Blobs(u8),
@@ -61,17 +62,17 @@ impl<'a> Walk<'a> {
         Self { fsck, step: Step::Unfinished, seen: Seen { xorb_count: 0, file_count: 0, read_len: 0 } }
     }
 
-    /// How much was looked at so far.
+    /// How much was checked so far.
     #[must_use]
     pub const fn seen(&self) -> Seen {
         self.seen
     }
 
-    /// What is wrong in the next part of the store, which may be nothing; `None` at its end.
+    /// The findings of the next part of the store, possibly none; `None` at its end.
     ///
     /// # Errors
     ///
-    /// The store cannot be read. What was found so far is true all the same.
+    /// The store cannot be read. Earlier findings stay valid.
     pub async fn next_findings(&mut self) -> Result<Option<Vec<Finding>>, StoreError> {
         let (findings, next) = match self.step {
             Step::Unfinished => (self.unfinished().await?, Step::Rows(None)),
@@ -91,7 +92,7 @@ impl<'a> Walk<'a> {
 
     async fn unfinished(&self) -> Result<Vec<Finding>, StoreError> {
         if self.fsck.presence == Presence::Shared {
-            // An upload that is under way looks like this.
+            // An upload under way looks like this.
             return Ok(Vec::new());
         }
         let rows = self.fsck.index.unfinished_xorbs().await?;
@@ -176,7 +177,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Fsck {
-    /// Compares a row with its blob; what is wrong, and the bytes that were read.
+    /// Compares a row with its blob; returns the finding, and the bytes that were read.
     async fn check_row(&self, seen: XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
         match self.judge(&seen).await {
             Ok((None, read_len)) => Ok((None, read_len)),
@@ -193,9 +194,9 @@ impl Fsck {
     }
 
     async fn judge(&self, seen: &XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
-        let (examiner, is_known) = (self.examiner(), seen.damaged_at.is_some());
+        let (verifier, is_known) = (self.verifier(), seen.damaged_at.is_some());
         let repair = if is_known { Repair::Upload } else { Repair::Quarantine };
-        let len = match examiner.len(seen.hash).await? {
+        let len = match verifier.len(seen.hash).await? {
             Ok(len) => len,
             Err(damage) => {
                 let kind = if matches!(damage, Damage::Missing) { Kind::MissingBlob } else { Kind::WrongBytes };
@@ -205,15 +206,15 @@ impl Fsck {
         if !self.is_deep && !is_known && len == seen.serialized_len {
             return Ok((None, 0));
         }
-        // Of another length it may be another serialization, which is as good.
+        // A blob of another length may be another serialization, which is as good.
         let mut pace = Pace::new(None);
-        let verdict = examiner.examine(seen.hash, Some(seen.serialized_len), &mut pace).await?;
+        let verdict = verifier.verify(seen.hash, Some(seen.serialized_len), &mut pace).await?;
         let finding = match verdict {
             Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => is_known
                 .then(|| Finding::new(Kind::FalseAlarm, "it was marked as damaged and is valid", Repair::Release)),
             Verdict::Sound(_) => {
                 let detail = "its row describes another serialization than the blob's";
-                // A server that runs describes it by itself when it scrubs; until then nobody is to read it.
+                // A running server describes it when it scrubs; until then it must not be read.
                 let is_open = self.presence == Presence::Shared && !is_known;
                 let repair = if is_open { Repair::Quarantine } else { Repair::Describe };
                 Some(Finding::new(Kind::WrongRow, detail, repair))
@@ -231,7 +232,7 @@ impl Fsck {
     }
 
     async fn check_orphan(&self, hash: XorbHash) -> Result<Option<Finding>, StoreError> {
-        let verdict = match self.examiner().examine(hash, None, &mut Pace::new(None)).await {
+        let verdict = match self.verifier().verify(hash, None, &mut Pace::new(None)).await {
             Err(StoreError::Blob(error)) => {
                 return Ok(Some(Finding::new(Kind::Unchecked, chain(&error), Repair::LookInto).of_xorb(hash)));
             }
@@ -239,7 +240,7 @@ impl Fsck {
         };
         let finding = match verdict {
             Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a valid blob has no row", Repair::Adopt),
-            // Gone since it was listed.
+            // Deleted since it was listed.
             Verdict::Damaged(Damage::Missing) => return Ok(None),
             Verdict::Damaged(_) => Finding::new(Kind::OrphanGarbage, "an invalid blob has no row", Repair::Remove),
         };
@@ -247,7 +248,7 @@ impl Fsck {
     }
 }
 
-/// What is later than this has not come yet.
+/// Later times are in the future.
 pub(super) fn future(now: Timestamp) -> Timestamp {
     let slack = u64::try_from(CLOCK_SLACK.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_add(slack))

@@ -1,4 +1,4 @@
-//! Does what a plan says: in small steps, each of which checks again that nothing keeps its xorbs.
+//! Executes a plan in small steps; each step checks again that no reason retains its xorbs.
 
 use super::plan::{Action, CollectionPlan, PlannedXorb, Tally};
 use super::{Pace, STEP_COUNT};
@@ -9,16 +9,16 @@ use crate::runtime::telemetry::chain;
 use crate::service::Cas;
 use crate::service::error::StoreError;
 
-/// What a collection has done.
+/// The result of a collection.
 #[derive(Debug, Default)]
 pub struct Collected {
     /// Xorbs condemned.
     pub condemned: Tally,
-    /// Xorbs whose blobs and rows are gone.
+    /// Xorbs whose blobs and rows were deleted.
     pub deleted: Tally,
-    /// Xorbs that were planned, and that somebody has come for since.
+    /// Planned xorbs that were used again since.
     pub spared: u64,
-    /// Xorbs that something failed for; the next run tries again.
+    /// Xorbs with a failure; the next run tries again.
     pub failed: u64,
     /// The first of those failures.
     pub failure: Option<StoreError>,
@@ -35,8 +35,8 @@ impl Collected {
 }
 
 impl Cas {
-    /// Executes a plan. Failures are counted and logged, and change nothing but that their xorbs stay for the next run.
-    /// Only one process at a time may do this to a store, and nobody may drop it midway.
+    /// Executes a plan. Failures are counted and logged; their xorbs are left to the next run. Only
+    /// one process at a time may do this to a store, and the future must not be dropped midway.
     pub async fn collect(&self, plan: CollectionPlan, pace: &Pace) -> Collected {
         let mut collected = Collected::default();
         self.collect_into(&mut collected, &plan, pace).await;
@@ -45,7 +45,7 @@ impl Cas {
     }
 
     async fn collect_into(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
-        if let Err(error) = self.index.note_collection(plan.made).await {
+        if let Err(error) = self.index.record_collection(plan.made).await {
             collected.fail(plan.xorbs.len(), "cannot record the GC run", error.into());
             return;
         }
@@ -54,7 +54,7 @@ impl Cas {
             Ok(false) => collected.is_stopped = true,
             Err(error) => collected.fail(0, "cannot clean up removed files", error),
         }
-        // What is half gone first, what has only begun last: room comes back as soon as it can.
+        // Interrupted deletions first, condemnations last: space is freed as early as possible.
         type Kind = fn(Action) -> bool;
         let kinds: [Kind; 4] = [
             |action| matches!(action, Action::Finish { .. }),
@@ -65,7 +65,8 @@ impl Cas {
         for kind in kinds {
             let planned: Vec<PlannedXorb> = plan.xorbs.iter().filter(|xorb| kind(xorb.action)).copied().collect();
             for step in planned.chunks(STEP_COUNT) {
-                // A clock that has gone back since the plan was made would make young what the step writes.
+                // If the clock was set back since the plan was made, times of this step would be
+                // too early.
                 if self.clock.now() < plan.made || collected.is_stopped || !pace.next().await {
                     collected.is_stopped = true;
                     return;
@@ -75,7 +76,7 @@ impl Cas {
         }
     }
 
-    /// Does one thing to some xorbs.
+    /// Performs one action on some xorbs.
     async fn step(&self, collected: &mut Collected, plan: &CollectionPlan, step: &[PlannedXorb], pace: &Pace) {
         let Some(first) = step.first() else { return };
         let hashes: Vec<XorbHash> = step.iter().map(|xorb| xorb.hash).collect();
@@ -116,8 +117,8 @@ impl Cas {
         }
     }
 
-    /// Those of these xorbs that are being deleted still. Once somebody else has finished that, the blob may be that of an
-    /// upload that came afterwards.
+    /// Those of these xorbs that are still being deleted. If another process has completed the
+    /// deletion, the blob may be that of a later upload.
     async fn still_deleting(&self, hashes: Vec<XorbHash>) -> Result<Vec<XorbHash>, IndexError> {
         let mut deleting = Vec::with_capacity(hashes.len());
         for hash in hashes {
@@ -127,7 +128,7 @@ impl Cas {
         Ok(deleting)
     }
 
-    /// Removes the blob of a row that says so, and then the row.
+    /// Removes the blob of a row in `Deleting`, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
         if let Err(error) = self.blobs.delete(BlobKey::xorb(xorb.hash)).await {
             return collected.fail(1, "cannot delete a blob", error.into());

@@ -1,13 +1,13 @@
-//! What would go, and why: a value that can be printed, and that changes nothing.
+//! The plan of a collection: a value that can be printed, and that changes nothing.
 //!
-//! The index is read in pages, never in one long transaction, which would keep SQLite from folding its log for as long.
-//! So what is read first may have changed when the last page is read. That is harmless: what has come since is too young
-//! to be planned, and every step of an execution looks again.
+//! The index is read in pages, never in one long transaction, which would keep SQLite from
+//! checkpointing the WAL. So early pages may have changed when the last page is read. That is
+//! harmless: newer xorbs are too young to be planned, and every step of an execution checks again.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Doubt, Policy, STAGED_LIFE};
+use super::{GcAbort, Policy, STAGED_LIFE};
 use crate::format::XorbHash;
 use crate::index::{XorbLife, XorbState};
 use crate::runtime::clock::Timestamp;
@@ -20,42 +20,43 @@ pub(super) const LIFE_PAGE_COUNT: u32 = 1000;
 /// Runs of terms of one page: some 3 MiB where files are large.
 pub(super) const TERM_PAGE_COUNT: u32 = 128;
 
-/// Xorbs of one plan, at most: 20 MB of memory and some 10 TB of full xorbs. The next plan has the rest.
+/// Xorbs of one plan, at most: 20 MB of memory and some 10 TB of full xorbs. The next plan has the
+/// rest.
 const MAX_PLANNED_COUNT: usize = 200_000;
 
-/// What is to become of a xorb.
+/// The planned action for a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nobody has needed or touched it since then: condemn it.
+    /// It was neither referenced nor touched since then: condemn it.
     Condemn {
         /// Its last touch, or the loss of its last reference.
         idle_since: Timestamp,
     },
-    /// It was condemned then, and nobody has come: delete it.
+    /// It was condemned then, and not used since: delete it.
     Delete {
         /// When it was condemned.
         condemned_since: Timestamp,
     },
-    /// Its deletion began then and was not finished.
+    /// Its deletion began then and was not completed.
     Finish {
         /// When it began.
         deleting_since: Timestamp,
     },
-    /// An upload began to publish it then, and never did: clear it up.
+    /// An upload began to publish it then, and never completed: remove its row and blob.
     Abandon {
         /// When it began.
         staged_since: Timestamp,
     },
 }
 
-/// What is to become of one xorb.
+/// A xorb with its planned action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedXorb {
     /// Which one.
     pub hash: XorbHash,
-    /// Bytes of its blob; 0 where that is not known.
+    /// Bytes of its blob; 0 where unknown.
     pub serialized_len: u64,
-    /// What, and why.
+    /// The action, with its reason.
     pub action: Action,
 }
 
@@ -68,57 +69,58 @@ pub struct Tally {
     pub serialized_len: u64,
 }
 
-/// What stays, and for which reason; each xorb counts once, for the first that applies.
+/// Retained xorbs by reason; each counts once, for the first reason that applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct Retained {
     /// A file refers to it.
     pub referenced: Tally,
     /// It was touched, or lost its last reference, less than the grace ago.
     pub in_grace: Tally,
-    /// It is promised to a client for some time to come.
+    /// A dedup response has leased it for some time to come.
     pub leased: Tally,
     /// It is condemned, and its time is not over.
     pub condemned: Tally,
     /// It is being published.
     pub staged: Tally,
-    /// It would go, but the plan is full: the next one has it.
+    /// It would be deleted, but the plan is full: the next one has it.
     pub left_off: Tally,
 }
 
-/// What a collection would do.
+/// A planned collection.
 #[derive(Clone, Debug)]
 pub struct CollectionPlan {
     pub(super) made: Timestamp,
     pub(super) policy: Policy,
     pub(super) xorbs: Vec<PlannedXorb>,
-    pub(super) kept: Kept,
+    pub(super) retained: Retained,
 }
 
 impl CollectionPlan {
-    /// Every xorb that something is to become of, in the order of the hashes' bytes.
+    /// Every xorb with an action, in the order of the hashes' bytes.
     #[must_use]
     pub fn xorbs(&self) -> &[PlannedXorb] {
         &self.xorbs
     }
 
-    /// What stays.
+    /// The retained xorbs.
     #[must_use]
-    pub const fn kept(&self) -> &Kept {
-        &self.kept
+    pub const fn retained(&self) -> &Retained {
+        &self.retained
     }
 
-    /// What comes back when the plan is executed.
+    /// The space that executing the plan frees.
     #[must_use]
     pub fn freed_now(&self) -> Tally {
         self.tally(|action| !matches!(action, Action::Condemn { .. }))
     }
 
-    /// What comes back later, unless somebody comes for it: the xorbs that would be condemned, and those that are.
+    /// The space that is freed later, unless the xorbs are used again: those that would be
+    /// condemned, and those that are.
     #[must_use]
     pub fn freed_later(&self) -> Tally {
         let Tally { mut count, mut serialized_len } = self.tally(|action| matches!(action, Action::Condemn { .. }));
-        count += self.kept.condemned.count;
-        serialized_len = serialized_len.saturating_add(self.kept.condemned.serialized_len);
+        count += self.retained.condemned.count;
+        serialized_len = serialized_len.saturating_add(self.retained.condemned.serialized_len);
         Tally { count, serialized_len }
     }
 
@@ -142,36 +144,39 @@ impl CollectionPlan {
         before(self.made, STAGED_LIFE)
     }
 
-    /// Decides what becomes of a xorb.
+    /// Decides on a xorb.
     fn consider(&mut self, life: &XorbLife, tail: &Tail) {
         let decided = match (life.state, life.since) {
             (XorbState::Staged, staged_since) if staged_since <= self.staged_since() => {
                 Ok(Action::Abandon { staged_since })
             }
-            (XorbState::Staged, _) => Err(&mut self.kept.staged),
+            (XorbState::Staged, _) => Err(&mut self.retained.staged),
             (XorbState::Deleting, deleting_since) => Ok(Action::Finish { deleting_since }),
-            // A file refers to it, or will when the index has taken its record.
+            // A file refers to it, or will when the index has applied its record.
             (XorbState::Live | XorbState::Condemned, _) if life.is_referenced || tail.needs(&life.hash) => {
-                Err(&mut self.kept.referenced)
+                Err(&mut self.retained.referenced)
             }
-            (XorbState::Live, since) if since > self.idle_since() => Err(&mut self.kept.in_grace),
-            (XorbState::Live | XorbState::Condemned, _) if life.lease_until > self.made => Err(&mut self.kept.leased),
+            (XorbState::Live, since) if since > self.idle_since() => Err(&mut self.retained.in_grace),
+            (XorbState::Live | XorbState::Condemned, _) if life.lease_until > self.made => {
+                Err(&mut self.retained.leased)
+            }
             (XorbState::Live, idle_since) => Ok(Action::Condemn { idle_since }),
-            (XorbState::Condemned, since) if since > self.condemned_since() => Err(&mut self.kept.condemned),
+            (XorbState::Condemned, since) if since > self.condemned_since() => Err(&mut self.retained.condemned),
             (XorbState::Condemned, condemned_since) => Ok(Action::Delete { condemned_since }),
         };
         match decided {
-            Err(kept) => kept.add(life.serialized_len),
-            Ok(_) if self.xorbs.len() == MAX_PLANNED_COUNT => self.kept.left_off.add(life.serialized_len),
+            Err(retained) => retained.add(life.serialized_len),
+            Ok(_) if self.xorbs.len() == MAX_PLANNED_COUNT => self.retained.left_off.add(life.serialized_len),
             Ok(action) => {
                 self.xorbs.push(PlannedXorb { hash: life.hash, serialized_len: life.serialized_len, action });
             }
         }
     }
 
-    /// Whether this xorb would go although somebody may need it: what is not visible is needed by nobody.
+    /// Whether this xorb would be deleted although a file may need it. No file needs an invisible
+    /// one.
     fn would_take(&self, life: &XorbLife) -> bool {
-        let mut alone = Self { made: self.made, policy: self.policy, xorbs: Vec::new(), kept: Kept::default() };
+        let mut alone = Self { made: self.made, policy: self.policy, xorbs: Vec::new(), retained: Retained::default() };
         alone.consider(life, &Tail::default());
         alone.visible().next().is_some()
     }
@@ -191,29 +196,29 @@ impl Tally {
 }
 
 impl Cas {
-    /// Says what a collection would do at this moment. Changes nothing; reads what there is to know of every xorb and,
-    /// if any is to go, the terms of every file.
+    /// Plans a collection as of now. Changes nothing. Reads the row of every xorb and, if any would
+    /// be deleted, the terms of every file.
     ///
     /// # Errors
     ///
-    /// See [`Doubt`].
-    pub async fn plan_collection(&self, policy: Policy) -> Result<CollectionPlan, Doubt> {
+    /// See [`GcAbort`].
+    pub async fn plan_collection(&self, policy: Policy) -> Result<CollectionPlan, GcAbort> {
         let made = self.clock.now();
-        Doubt::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
-        // Read before the rows: what is registered from now on touches its xorbs.
+        GcAbort::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        // Read before the rows: later registrations touch their xorbs.
         let tail = match self.compare().await {
             Ok(tail) => tail,
             Err(Gap::Store(error)) => return Err(error.into()),
-            Err(gap) => return Err(Doubt::Gap(gap)),
+            Err(gap) => return Err(GcAbort::Gap(gap)),
         };
-        let mut plan = CollectionPlan { made, policy, xorbs: Vec::new(), kept: Kept::default() };
+        let mut plan = CollectionPlan { made, policy, xorbs: Vec::new(), retained: Retained::default() };
         let mut after = None;
         loop {
             let lives = self.index.xorb_lives(after, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
-            // Looked at again: what was touched since the plan began is younger than it.
+            // Read again, since xorbs touched after the beginning are younger than the plan.
             let now = self.clock.now();
             for life in &lives {
-                Doubt::of_clock(now, life.since)?;
+                GcAbort::of_clock(now, life.since)?;
                 plan.consider(life, &tail);
             }
             let Some(last) = lives.last() else { break };
@@ -224,8 +229,9 @@ impl Cas {
         Ok(plan)
     }
 
-    /// Looks for files that are made of what would go: references decide, and this is what they were made from.
-    async fn check_terms(&self, plan: &CollectionPlan) -> Result<(), Doubt> {
+    /// Finds files with a xorb that would be deleted. References decide, and this checks them
+    /// against the terms.
+    async fn check_terms(&self, plan: &CollectionPlan) -> Result<(), GcAbort> {
         let visible: HashSet<XorbHash> = plan.visible().collect();
         if visible.is_empty() {
             return Ok(());
@@ -235,10 +241,10 @@ impl Cas {
             let page = self.index.term_runs(after, TERM_PAGE_COUNT).await.map_err(StoreError::from)?;
             for run in page.runs {
                 for xorb in run.xorbs.into_iter().filter(|xorb| visible.contains(xorb)) {
-                    // It may have been registered since its references were looked for.
+                    // It may have been registered since its references were read.
                     let life = self.index.find_life(xorb).await.map_err(StoreError::from)?;
                     if life.is_some_and(|life| plan.would_take(&life)) {
-                        return Err(Doubt::Reference { file: run.file, xorb });
+                        return Err(GcAbort::Reference { file: run.file, xorb });
                     }
                 }
             }

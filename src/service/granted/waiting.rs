@@ -9,15 +9,16 @@ use crate::service::upload::Verified;
 
 /// Uploads that wait for their commit, by the nonce of their grant.
 ///
-/// A client commits as soon as its bytes were taken, so few wait at a time. Where there are too many, the oldest goes:
-/// that is one whose client has gone, unless as many others came within one round trip.
+/// A client commits as soon as its bytes were received, so few wait at a time. Above the limit the
+/// oldest is discarded. Its client has most likely left, unless as many others arrived within one
+/// round trip.
 #[derive(Debug)]
 pub(in crate::service) struct Waiting {
     limits: Limits,
     table: Mutex<Table>,
 }
 
-/// What may wait at once.
+/// How much may wait at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Uploads; each has a file open.
@@ -28,13 +29,13 @@ pub(super) struct Limits {
 
 #[derive(Debug, Default)]
 struct Table {
-    uploads: HashMap<[u8; 16], Arrival>,
-    arrived: u64,
+    uploads: HashMap<[u8; 16], WaitingUpload>,
+    received_count: u64,
     chunk_count: u32,
 }
 
 #[derive(Debug)]
-struct Arrival {
+struct WaitingUpload {
     /// Counts up.
     number: u64,
     expires_unix_secs: u64,
@@ -46,8 +47,8 @@ impl Waiting {
         Self { limits, table: Mutex::default() }
     }
 
-    /// Keeps an upload until its commit. What was there under the same grant stays: it is the same. Returns what there is
-    /// no room for.
+    /// Stores an upload until its commit. An earlier one under the same grant stays: it has the
+    /// same bytes. Returns the uploads beyond the limits.
     #[must_use]
     pub(super) fn insert(&self, grant: &Grant, verified: Verified) -> Vec<Verified> {
         let mut surplus = Vec::new();
@@ -55,10 +56,11 @@ impl Waiting {
         if table.uploads.contains_key(&grant.nonce) {
             surplus.push(verified);
         } else {
-            table.arrived += 1;
+            table.received_count += 1;
             table.chunk_count = table.chunk_count.saturating_add(verified.chunk_count());
-            let arrival = Arrival { number: table.arrived, expires_unix_secs: grant.expires_unix_secs, verified };
-            table.uploads.insert(grant.nonce, arrival);
+            let waiting =
+                WaitingUpload { number: table.received_count, expires_unix_secs: grant.expires_unix_secs, verified };
+            table.uploads.insert(grant.nonce, waiting);
         }
         while table.uploads.len() > self.limits.count.max(1)
             || (table.chunk_count > self.limits.chunk_count && table.uploads.len() > 1)
@@ -80,10 +82,10 @@ impl Waiting {
     pub(super) fn take_expired(&self, unix_secs: u64) -> Vec<Verified> {
         let mut table = self.table();
         let uploads = mem::take(&mut table.uploads);
-        let (expired, left) = uploads.into_iter().partition(|(_, arrival)| arrival.expires_unix_secs < unix_secs);
+        let (expired, left) = uploads.into_iter().partition(|(_, waiting)| waiting.expires_unix_secs < unix_secs);
         table.uploads = left;
-        let expired: HashMap<[u8; 16], Arrival> = expired;
-        let expired: Vec<_> = expired.into_values().map(|arrival| arrival.verified).collect();
+        let expired: HashMap<[u8; 16], WaitingUpload> = expired;
+        let expired: Vec<_> = expired.into_values().map(|waiting| waiting.verified).collect();
         let chunk_count = expired.iter().map(Verified::chunk_count).fold(0, u32::saturating_add);
         table.chunk_count = table.chunk_count.saturating_sub(chunk_count);
         expired
@@ -96,12 +98,12 @@ impl Waiting {
 
 impl Table {
     fn oldest(&self) -> Option<[u8; 16]> {
-        self.uploads.iter().min_by_key(|(_, arrival)| arrival.number).map(|(nonce, _)| *nonce)
+        self.uploads.iter().min_by_key(|(_, waiting)| waiting.number).map(|(nonce, _)| *nonce)
     }
 
     fn take(&mut self, nonce: &[u8; 16]) -> Option<Verified> {
-        let arrival = self.uploads.remove(nonce)?;
-        self.chunk_count = self.chunk_count.saturating_sub(arrival.verified.chunk_count());
-        Some(arrival.verified)
+        let waiting = self.uploads.remove(nonce)?;
+        self.chunk_count = self.chunk_count.saturating_sub(waiting.verified.chunk_count());
+        Some(waiting.verified)
     }
 }

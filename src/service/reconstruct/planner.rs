@@ -1,4 +1,5 @@
-//! Planning in runs of xorbs, so that of a file of any size the layouts of one run are in memory.
+//! Planning in runs of xorbs, so that the layouts of one run are in memory, whatever the size of
+//! the file.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -9,15 +10,16 @@ use super::{
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
 
-/// Plans ranges of one or several files. What they need of the same xorb is merged, and all terms of a xorb are in one run: the
-/// plan does not depend on how long the runs are.
+/// Plans ranges of one or several files. Ranges of the same xorb are merged, and all terms of a
+/// xorb are in one run. So the plan does not depend on the length of runs.
 #[derive(Debug)]
 pub struct Planner {
     files: Vec<FileDraft>,
-    /// What is not planned yet, in the order in which the terms first name the xorbs.
+    /// The runs to plan, in the order in which the terms first name the xorbs.
     runs: VecDeque<Run>,
     xorbs: Vec<XorbPlan>,
-    /// Chunks of which the lengths may still be told. `None` where they are not, or were too many.
+    /// Chunks whose lengths may still be returned. `None` where they are not requested, or were too
+    /// many.
     detail: Option<u64>,
 }
 
@@ -33,7 +35,7 @@ pub struct Run {
 #[derive(Debug)]
 struct RunXorb {
     xorb: XorbHash,
-    /// Its terms, in no order: which file, and which of the terms that are wanted of it.
+    /// Its terms, unordered: the index of the file, and that of the term in its selection.
     terms: Vec<(usize, usize)>,
 }
 
@@ -47,11 +49,11 @@ struct FileDraft {
 #[derive(Debug)]
 struct TermDraft {
     term: FileTerm,
-    /// What is wanted of it, and the lengths of its chunks if they are.
+    /// The trimmed term, and the lengths of its chunks where requested.
     planned: Option<(PlannedTerm, Vec<u32>)>,
 }
 
-/// A plan, and for each term of all its files the raw lengths of its chunks where they were asked for.
+/// A plan, and for each term of all its files the raw lengths of its chunks where requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// The plan.
@@ -68,8 +70,8 @@ impl Run {
 }
 
 impl Planner {
-    /// For these ranges, with at most `xorb_count` xorbs in a run, and with the lengths of chunks if there are no more than
-    /// `detail` of them.
+    /// For these ranges, with at most `xorb_count` xorbs in a run, and with the lengths of chunks
+    /// if there are at most `detail` of them.
     #[must_use]
     pub fn new(selections: &[Selection<'_>], xorb_count: usize, detail: Option<u64>) -> Self {
         let (mut runs, mut places) = (VecDeque::<Run>::new(), HashMap::new());
@@ -105,20 +107,21 @@ impl Planner {
         self.runs.pop_front()
     }
 
-    /// How many terms there are.
+    /// The number of terms.
     #[must_use]
     pub fn term_count(&self) -> usize {
         self.files.iter().map(|file| file.terms.len()).sum()
     }
 
-    /// How much there is to do for a run: xorbs, and terms, or their chunks where their lengths are told, trimmed or not.
+    /// The work of a run: xorbs, and terms, or their chunks where lengths are requested, trimmed or
+    /// not.
     #[must_use]
     pub fn item_count(&self, run: &Run) -> usize {
         let part_count = if self.detail.is_some() { run.chunk_count } else { run.term_count };
         run.xorbs.len().saturating_add(part_count)
     }
 
-    /// Plans a run. `layouts` is asked for each of its xorbs.
+    /// Plans a run. `layouts` is called for each of its xorbs.
     ///
     /// # Errors
     ///
@@ -145,7 +148,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans a term; returns its chunks that are wanted.
+    /// Plans a term; returns its needed chunks.
     fn plan_term(&mut self, (file, index): (usize, usize), layout: &Layout) -> Result<ChunkRange, Inconsistency> {
         let file = &mut self.files[file];
         let TermDraft { term, planned } = &mut file.terms[index];
@@ -185,7 +188,7 @@ impl Planner {
     }
 }
 
-/// The part of a term that is wanted, in whole chunks, and how many of its bytes are before the range.
+/// The needed part of a term, in whole chunks, and how many of its bytes are before the range.
 ///
 /// `None` where the term's chunks do not have its length.
 fn trim(term: &FileTerm, wanted: ByteRange, layout: &Layout) -> Option<(PlannedTerm, u64)> {

@@ -206,7 +206,7 @@ fn no_range_is_the_whole_file() {
 
 #[test]
 fn the_largest_range_that_can_be_written_is_the_whole_file() {
-    // `bytes=0-18446744073709551615`: the end behind it is no number of 64 bits any more.
+    // `bytes=0-18446744073709551615`: its exclusive end exceeds 64 bits.
     let store = Store::of(&[(1, &[10, 20])]);
     let file = store.file(&[(1, 0, 2)]);
     assert_eq!(check(&store, &file, Some(bytes(0, u64::MAX))), check(&store, &file, None));
@@ -256,7 +256,8 @@ fn repeated_chunks_are_two_terms_and_one_descriptor() {
 
 #[test]
 fn two_ranges_with_the_same_first_chunk_are_one_descriptor() {
-    // The client keeps descriptors by xorb and first chunk: two with the same one would hide each other.
+    // The client caches descriptors by xorb and first chunk: two with the same one would hide each
+    // other.
     let store = Store::of(&[(1, &[10; 10])]);
     let plan = check(&store, &store.file(&[(1, 2, 4), (1, 2, 7)]), None);
     assert_eq!(descriptors(&plan.xorbs), [vec![(2, 7)]]);

@@ -1,4 +1,4 @@
-//! That the chunks of a file's terms are known to the client, and hash to the file.
+//! Proves that the client knows the chunks of a file's terms, and that they hash to the file.
 
 use super::{RegisterError, UNKNOWN_SHA256};
 use crate::format::merkle::Aggregator;
@@ -7,7 +7,7 @@ use crate::format::{ChunkHash, FileHash, RangeHash, XorbHash};
 use crate::index::NewFile;
 use crate::service::contents::Contents;
 
-/// A file of which some terms were proven.
+/// A file with some of its terms proven.
 pub(super) struct FileProof {
     file: FileHash,
     /// The next term.

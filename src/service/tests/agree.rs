@@ -1,4 +1,5 @@
-//! The comparison of the index with the records: what a crash leaves is taken, and a wrong index is refused.
+//! The comparison of the index with the records: records left by a crash are applied, and a wrong
+//! index is refused.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, Reader, Recorded};
+use crate::index::{Collect, Index, Reader, RecordIndex};
 use crate::runtime::clock::Clock;
-use crate::service::gc::{Doubt, Pace};
+use crate::service::gc::{GcAbort, Pace};
 use crate::service::{Cas, Gap, Pruning};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A registration whose record is durable, and whose transaction is not done: what a crash between the two leaves.
+/// A registration with a durable record and no transaction, as after a crash between the two.
 async fn register_half(setup: &Setup, xorb: &BuiltXorb) {
     let cas = setup.process();
     upload_as(&cas, "org/a", xorb).await;
@@ -55,7 +56,7 @@ async fn a_start_takes_the_record_that_a_crash_has_left() {
     assert!(is_known(&setup, &second).await);
     assert!(setup.process().compare().await.unwrap().is_empty());
     assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
-    // What a removal that was cut short has left is done.
+    // An interrupted removal is completed.
     setup.faults.arm_at("remove_claims", Moment::Before);
     cas.remove_file(&writer("org/a"), file_of(&first, 0, 2, None).hash, None).await.unwrap_err();
     setup.faults.disarm().unwrap();
@@ -65,16 +66,17 @@ async fn a_start_takes_the_record_that_a_crash_has_left() {
 
 #[tokio::test]
 async fn a_record_whose_xorb_was_deleted_does_not_stop_a_start() {
-    let (setup, kept, lost) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let (setup, retained, lost) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     let cas = setup.process();
-    upload_as(&cas, "org/a", &kept).await;
-    register(&cas, "org/a", vec![file_of(&kept, 0, 2, None)], &[]).await;
-    // Refused because a collection was faster, and then the process died before it could take its record back.
+    upload_as(&cas, "org/a", &retained).await;
+    register(&cas, "org/a", vec![file_of(&retained, 0, 2, None)], &[]).await;
+    // Refused because a collection was faster. Then the process died before it could roll back the
+    // record.
     register_half(&setup, &lost).await;
     delete_xorb(&setup, lost.xorb().hash()).await;
     setup.process().agree(false).await.unwrap();
     setup.process().compare().await.unwrap();
-    assert!(is_known(&setup, &kept).await && !is_known(&setup, &lost).await);
+    assert!(is_known(&setup, &retained).await && !is_known(&setup, &lost).await);
 }
 
 #[tokio::test]
@@ -89,7 +91,7 @@ async fn start_restores_half_deleted_xorb_of_untaken_record() {
     assert_eq!(cas.restore_half_deleted().await.unwrap(), 1);
     assert_eq!(cas.agree(false).await.unwrap().taken_count, 1);
     assert!(is_known(&setup, &needed).await);
-    // What no record needs is deleted to the end.
+    // The deletion of xorbs that no record needs is completed.
     assert_eq!(cas.recover().await.unwrap().rows, 1);
     assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(needed.xorb().hash())]);
     assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1);
@@ -105,7 +107,7 @@ async fn damaged_half_deleted_xorb_is_not_restored() {
     setup.index.begin_deletions(vec![hash], now, now).await.unwrap();
     setup.blobs.damage(BlobKey::xorb(hash), "no xorb");
     assert_eq!(setup.process().restore_half_deleted().await.unwrap(), 0);
-    // It is not deleted either: that is for whoever has seen what it is.
+    // It is not deleted either: that is up to the operator.
     assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
 }
 
@@ -127,8 +129,8 @@ async fn an_index_that_is_not_the_one_of_the_records_is_refused() {
     let cas = setup.process();
     upload_as(&cas, "org/a", &xorb).await;
     register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
-    let folder = tempfile::tempdir().unwrap();
-    let other = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let other = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
     let cas = setup.process_with(&other);
     assert!(matches!(cas.agree(true).await, Err(Gap::EmptyIndex)));
     assert!(matches!(cas.compare().await, Err(Gap::EmptyIndex)));
@@ -136,7 +138,7 @@ async fn an_index_that_is_not_the_one_of_the_records_is_refused() {
     let id = setup.records.store_id().await.unwrap().unwrap();
     other.set_store(id, None).await.unwrap();
     assert!(matches!(cas.agree(true).await, Err(Gap::Behind { .. })));
-    assert!(matches!(cas.plan_collection(policy_of_gc()).await, Err(Doubt::Gap(Gap::Behind { .. }))));
+    assert!(matches!(cas.plan_collection(policy_of_gc()).await, Err(GcAbort::Gap(Gap::Behind { .. }))));
     other.set_store(StoreId::from_bytes([7; 16]), None).await.unwrap();
     assert!(matches!(cas.agree(true).await, Err(Gap::OtherStore { .. })));
     assert!(matches!(cas.compare().await, Err(Gap::OtherStore { .. })));
@@ -223,12 +225,12 @@ async fn new_terms_that_may_roll_back_are_not_taken_at_a_start() {
     upload_as(&cas, "org/a", &new).await;
     register(&cas, "org/a", vec![file_of(&old, 1, 3, None)], &[]).await;
     let switched = Shard { files: vec![file_of(&new, 0, 2, None)], xorbs: Vec::new() };
-    let noted = cas.note_terms(&switched, Vec::new()).await.unwrap();
+    let appended = cas.append_terms(&switched, Vec::new()).await.unwrap();
     assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
-    noted.withdraw().await;
+    appended.roll_back().await;
     setup.process().compare().await.unwrap();
-    // Where the old xorbs are gone, the index is older than the switch.
-    cas.note_terms(&switched, Vec::new()).await.unwrap().keep();
+    // With the old xorbs deleted, the index is older than the switch.
+    cas.append_terms(&switched, Vec::new()).await.unwrap().retain();
     setup.process().agree(false).await.unwrap();
     setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
     assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));

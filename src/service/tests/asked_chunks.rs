@@ -9,7 +9,7 @@ use crate::service::access::{Claims, RepoScope};
 
 async fn is_told(cas: &Cas, chunk: ChunkHash) -> bool {
     let all = Claims { repo: RepoScope::All, ..writer("org/a") };
-    cas.dedup_answer(&all, chunk).await.unwrap().is_some()
+    cas.dedup_response(&all, chunk).await.unwrap().is_some()
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn unknown_chunks_are_not_asked_for_and_known_ones_are() {
     assert!(!is_told(&cas, unknown).await);
     assert!(!is_told(&cas, first(4)).await);
     assert_eq!(setup.faults.disarm(), None, "the index was asked");
-    // What is registered from then on is known.
+    // Chunks registered from then on are known.
     register(&cas, "org/a", vec![file_of(&xorbs[4], 0, 2, None)], &[]).await;
     assert!(is_told(&cas, first(4)).await);
 }

@@ -1,4 +1,4 @@
-//! Backups and restores of which the n-th operation on the stores fails.
+//! Backups and restores with a fault in the n-th operation on the stores.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::{Setup, upload, xorb};
 use crate::blob::BlobStore;
 use crate::format::compression::Policy;
 use crate::format::shard::Term;
-use crate::format::xorb::{BuiltXorb, Tightening};
+use crate::format::xorb::{BuiltXorb, RepackMode};
 use crate::format::{FileHash, merkle};
 use crate::index::{Allowance, FileRecord, Index, NewFile, Registration};
 use crate::runtime::blocking::Pool;
@@ -55,7 +55,7 @@ pub(super) async fn restore(setup: &Setup, archive: &Path) -> Result<u64, Restor
         index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
         clock: Arc::new(ManualClock::new(NOW)),
         pool: Pool::new(3),
-        tightening: Tightening::Compressed,
+        mode: RepackMode::Compressed,
     };
     target.restore(File::open(archive).unwrap(), Arc::new(Unwatched)).await.map(|restored| restored.file_count)
 }
@@ -100,8 +100,8 @@ pub(super) async fn records(setup: &Setup) -> Vec<FileRecord> {
 
 #[tokio::test]
 async fn backup_with_nth_failure_is_completed_by_the_next_one() {
-    let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
-    let archive = folder.path().join("b.rca");
+    let (setup, directory) = (stocked().await, tempfile::tempdir().unwrap());
+    let archive = directory.path().join("b.rca");
     for moment in [Moment::Before, Moment::After] {
         let mut count = 0;
         for n in 0.. {
@@ -110,7 +110,7 @@ async fn backup_with_nth_failure_is_completed_by_the_next_one() {
             let result = back_up(&setup, &archive).await;
             let Some(failed) = setup.faults.disarm() else { break };
             let case = format!("operation {n} ({failed}) failed {moment:?}");
-            // What cannot be read is left out and said; anything else ends the run.
+            // An unreadable part is left out and reported; any other fault ends the run.
             assert!(result.as_ref().is_err() || result.is_ok_and(|done| done.problem_count == 1), "{case}");
             // Whatever was committed is a backup.
             restore(&Setup::new().await, &archive).await.unwrap();
@@ -127,8 +127,8 @@ async fn backup_with_nth_failure_is_completed_by_the_next_one() {
 
 #[tokio::test]
 async fn restore_with_nth_failure_reports_it_and_can_be_repeated() {
-    let (setup, folder) = (stocked().await, tempfile::tempdir().unwrap());
-    let archive = folder.path().join("b.rca");
+    let (setup, directory) = (stocked().await, tempfile::tempdir().unwrap());
+    let archive = directory.path().join("b.rca");
     new_archive(&archive);
     back_up(&setup, &archive).await.unwrap();
     for moment in [Moment::Before, Moment::After] {

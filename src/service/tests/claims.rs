@@ -1,4 +1,4 @@
-//! What becomes of the sha256 that clients claim.
+//! The verification of sha256 claims.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,7 @@ async fn repository_that_contradicts_itself_is_decided_by_the_file() {
     file.register(&cas, "honest", file.sha256).await.unwrap();
     assert!(is_verified(&cas, "honest", &file).await);
 
-    // What cannot be read decides nothing, and what was known stays.
+    // An unreadable file settles nothing, and known digests stay.
     let file = File::upload("nobody knows", &cas).await;
     file.register(&cas, "someone", false_sha256(4)).await.unwrap();
     setup.blobs.delete(file.key()).await.unwrap();
@@ -228,7 +228,7 @@ async fn unverified_claim_refuses_no_claim_of_another_repository() {
             assert_eq!(find(&cas, repo, sha256).await, known, "{repo}");
         }
     }
-    // The first one takes its claim along, and the others keep theirs.
+    // The claim of the first one is removed with it, and the others keep theirs.
     cas.remove_file(&writer("liar"), file.hash, None).await.unwrap();
     assert_eq!(find(&cas, "liar", false_sha256(1)).await, None);
     for (repo, own) in &claims[1..] {
@@ -248,14 +248,14 @@ async fn repositories_take_turns_at_verification() {
     let cas = setup.process();
     let mut files = Vec::new();
     for index in 0..70 {
-        let file = File::upload(&format!("of many, and longer than a turn: {index}"), &cas).await;
+        let file = File::upload(&format!("of many, and longer than a round: {index}"), &cas).await;
         file.register(&cas, "hog", file.sha256).await.unwrap();
         files.push(file);
     }
     let file = File::upload("the only one", &cas).await;
     file.register(&cas, "small", file.sha256).await.unwrap();
     let (mut progress, all) = (Progress::default(), 0..u64::MAX);
-    // Each file is as long as a turn, and its hash is compared in the next one.
+    // Each file is as long as a round, and its hash is compared in the next one.
     for _ in 0..2 {
         assert!(cas.settle_some(&all, &mut progress, PAUSES).await.unwrap());
     }
@@ -268,7 +268,7 @@ async fn repositories_take_turns_at_verification() {
 async fn long_file_is_verified_in_parts_and_holds_up_no_other() {
     let setup = Setup::new().await;
     let cas = setup.process();
-    let long = File::upload("each chunk of this one is as long as a turn", &cas).await;
+    let long = File::upload("each chunk of this one is as long as a round", &cas).await;
     cas.register(&writer("a"), long.shard_of_chunks(false_sha256(1)).into()).await.unwrap();
     let short = File::upload("short", &cas).await;
     short.register(&cas, "b", short.sha256).await.unwrap();
@@ -287,22 +287,22 @@ async fn long_file_is_verified_in_parts_and_holds_up_no_other() {
 async fn unreadable_files_settle_nothing_and_delay_no_others() {
     let setup = Setup::new().await;
     let cas = setup.process();
-    // More of them than are listed at once; missing ones, short ones, and ones with other bytes: such as decode as well as
-    // those that were uploaded, so that only their hashes tell.
-    let mut spoilt = Vec::new();
+    // More files than are listed at once: missing ones, short ones, and ones with other bytes. The
+    // latter decode as well as the uploaded ones, so only their hashes reveal them.
+    let mut altered = Vec::new();
     for index in 0..150 {
-        let file = File::upload(&format!("spoilt {index}"), &cas).await;
+        let file = File::upload(&format!("altered {index}"), &cas).await;
         file.register(&cas, "r", file.sha256).await.unwrap();
         match index % 3 {
             0 => drop(setup.blobs.delete(file.key()).await.unwrap()),
             1 => setup.blobs.damage(file.key(), file.xorb.bytes()[..100].to_vec()),
             _ => {
-                let other = File::new(&format!("others {index}")).xorb;
+                let other = File::new(&format!("another {index}")).xorb;
                 assert_eq!(other.xorb().layout(), file.xorb.xorb().layout());
                 setup.blobs.damage(file.key(), other.bytes().to_vec());
             }
         }
-        spoilt.push(file);
+        altered.push(file);
     }
     let good = File::upload("good", &cas).await;
     good.register(&cas, "r", good.sha256).await.unwrap();
@@ -310,11 +310,11 @@ async fn unreadable_files_settle_nothing_and_delay_no_others() {
     let unsettled = setup.index_claims().await;
     assert_eq!((unsettled, cas.metrics.sha256_mismatch.get()), (150, 0));
 
-    for file in &spoilt {
+    for file in &altered {
         setup.blobs.damage(file.key(), file.xorb.bytes().to_vec());
     }
     verify_until(&cas, "all are verified", async || setup.index_claims().await == 0).await;
-    for file in spoilt.iter().chain([&good]) {
+    for file in altered.iter().chain([&good]) {
         assert!(is_verified(&cas, "r", file).await);
     }
 }
@@ -358,17 +358,18 @@ async fn a_giant_that_takes_for_ever_does_not_hold_up_smaller_files() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
     let mut cas = setup.process_over(blobs.clone());
-    let (giant, small) = (File::upload("a giant, for what it is worth", &cas).await, File::upload("small", &cas).await);
-    let (giant_len, small_len) = (giant.raw_len(), small.raw_len());
-    assert!(small_len < giant_len);
-    cas.parts_mut().unsettled = Arc::new(Unsettled::new(giant_len));
-    giant.register(&cas, "r", giant.sha256).await.unwrap();
-    blobs.stick_to(giant.key());
+    let (large, small) =
+        (File::upload("a large one, for what it is worth", &cas).await, File::upload("small", &cas).await);
+    let (large_len, small_len) = (large.raw_len(), small.raw_len());
+    assert!(small_len < large_len);
+    cas.parts_mut().unsettled = Arc::new(Unsettled::new(large_len));
+    large.register(&cas, "r", large.sha256).await.unwrap();
+    blobs.stick_to(large.key());
     small.register(&cas, "r", small.sha256).await.unwrap();
     verify_until(&cas, "the small one is verified", async || is_verified(&cas, "r", &small).await).await;
-    assert!(!is_verified(&cas, "r", &giant).await);
+    assert!(!is_verified(&cas, "r", &large).await);
     blobs.set_stuck(false);
-    verify_until(&cas, "so is the giant", async || is_verified(&cas, "r", &giant).await).await;
+    verify_until(&cas, "so is the large one", async || is_verified(&cas, "r", &large).await).await;
 }
 
 #[tokio::test]

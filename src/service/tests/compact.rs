@@ -1,4 +1,5 @@
-//! Mostly dead xorbs are rewritten: what goes into new ones, what files read meanwhile, and everything failing in turn.
+//! Rewriting of xorbs with few needed chunks: the contents of new ones, reads meanwhile, and a
+//! fault in every operation.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +16,12 @@ use crate::format::compression::Policy as Compression;
 use crate::format::shard::{FileInfo, Term};
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::format::{ByteRange, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
-use crate::index::{Collect, HealthIndex, Index, Measure, XorbState};
+use crate::index::{Collect, HealthIndex, Index, UsageIndex, XorbState};
 use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::access::Claims;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
-use crate::service::gc::{Doubt, MIN_GRACE, Pace, Policy};
+use crate::service::gc::{GcAbort, MIN_GRACE, Pace, Policy};
 use crate::service::{Cas, Detail, Form, ReconstructError};
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -80,7 +81,7 @@ pub(super) fn bytes_of(chunks: impl IntoIterator<Item = u32>) -> String {
     chunks.into_iter().map(|chunk| format!("chunk {chunk} ").repeat(100)).collect()
 }
 
-/// What a reader gets of a file.
+/// The contents of a file as a reader gets them.
 async fn contents(cas: &Cas, file: FileHash) -> Result<String, ReconstructError> {
     let found = cas.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await?;
     let mut contents = Vec::new();
@@ -108,7 +109,7 @@ async fn blobs(setup: &Setup) -> BTreeSet<String> {
     setup.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash().to_string()).collect()
 }
 
-/// A store with one xorb of ten chunks, of which a file needs two; old enough to be rewritten.
+/// A store with one xorb of ten chunks; a file needs two of them. It is old enough to be rewritten.
 async fn mostly_dead() -> (Setup, Cas, BuiltXorb, FileInfo) {
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -206,7 +207,7 @@ async fn file_across_old_xorbs_is_switched_once_to_a_shared_new_one() {
     register(&cas, "org/a", vec![file.clone()], &[]).await;
     setup.clock.advance(MIN_GRACE);
     let planned = plan(&cas).await;
-    assert_eq!((planned.rewrites().len(), planned.old().count, planned.kept().needed.count), (1, 4, 1));
+    assert_eq!((planned.rewrites().len(), planned.old().count, planned.retained().needed.count), (1, 4, 1));
     let records = setup.record_seqs().await.len();
     let done = compact(&cas).await;
     assert_eq!((done.file_count, done.rewritten.count, done.made.count), (1, 4, 1));
@@ -219,7 +220,7 @@ async fn file_across_old_xorbs_is_switched_once_to_a_shared_new_one() {
     check_same(&setup, "after").await;
 }
 
-/// Chunks that are so many and so chosen that clients may ask for some of them.
+/// Enough chunks, chosen so that dedup may find some of them.
 fn eligible(from: u32) -> Vec<u32> {
     let is_eligible = |chunk: &u32| xorb_of(&[*chunk]).xorb().chunk_hashes()[0].is_dedup_eligible();
     (from..).filter(is_eligible).take(2).collect()
@@ -246,7 +247,7 @@ async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
     let chunks: Vec<u32> = [0, 2, 11, 13, 21, 22].into_iter().chain(asked.clone()).collect();
     let told = said(&setup.index, &chunks).await;
     assert!(told.dedup.iter().flatten().any(|is_told| !is_told) && told.dedup.iter().flatten().any(|is_told| *is_told));
-    // Answers promise, and a promise is not a touch.
+    // ResponseBudgets promise, and a promise is not a touch.
     let planned = plan(&cas).await;
     assert_eq!((planned.rewrites().len(), planned.old().count), (3, 3), "{planned:?}");
     assert_eq!(compact(&cas).await.rewritten.count, 3);
@@ -259,7 +260,7 @@ async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
         let found = crate::index::Compact::owners_of(&setup.index, vec![new.xorb().hash()]).await.unwrap();
         assert_eq!(found.iter().map(|(_, owner)| owner.as_str()).collect::<Vec<_>>(), owners);
     }
-    // Whoever asks is told of the new ones, so that nobody keeps the old ones.
+    // Dedup responses name the new ones, so that no lease retains the old ones.
     setup.clock.advance(MIN_GRACE);
     collect_all(&setup, &cas).await;
     assert_eq!(blobs(&setup).await.len(), 3);
@@ -275,7 +276,7 @@ async fn foreign_single_chunk_does_not_hinder_a_rebuilt_index() {
     let cas = setup.process();
     let old = xorb_of(&numbers(0, 10));
     upload_as(&cas, "org/a", &old).await;
-    // Whoever knows the chunks may refer to them.
+    // A client with the chunks may refer to them.
     register(&cas, "other/b", vec![file_of(&old, 3, 4, None)], &[]).await;
     setup.clock.advance(MIN_GRACE);
     assert_eq!(compact(&cas).await.file_count, 1);
@@ -316,17 +317,17 @@ async fn recent_well_used_and_unused_xorbs_are_left_alone() {
     }
     register(&cas, "org/a", vec![file_of(&young, 0, 1, None), file_of(&needed, 0, 5, None)], &[]).await;
     setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
-    assert_eq!((plan(&cas).await.kept().in_grace.count, plan(&cas).await.rewrites().len()), (2, 0));
+    assert_eq!((plan(&cas).await.retained().in_grace.count, plan(&cas).await.rewrites().len()), (2, 0));
     setup.clock.advance(Duration::from_millis(1));
     // Five chunks of ten that are as long as each other are half of it, and half is enough.
     let planned = plan(&cas).await;
-    assert_eq!((planned.old().count, planned.kept().needed.count, planned.kept().in_grace.count), (1, 1, 0));
+    assert_eq!((planned.old().count, planned.retained().needed.count, planned.retained().in_grace.count), (1, 1, 0));
     let most = MinLive::new(0.51).unwrap();
     assert_eq!(cas.plan_compaction(policy(), most).await.unwrap().old().count, 2);
-    // Somebody asks for it: it is in use.
+    // A client requests it: it is in use.
     assert!(cas.renew(&Claims::UNRESTRICTED, young.xorb().hash()).await.unwrap());
     let planned = plan(&cas).await;
-    assert_eq!((planned.old().count, planned.kept().in_grace.count), (0, 1));
+    assert_eq!((planned.old().count, planned.retained().in_grace.count), (0, 1));
     assert_eq!(compact(&cas).await.made.count, 0);
 }
 
@@ -357,7 +358,7 @@ async fn more_chunks_than_a_xorb_takes_make_a_second_one() {
     let mut files = Vec::new();
     for number in 0..3_u32 {
         let mut builder = XorbBuilder::new(Compression::None);
-        // The last chunk is most of it, and needed by nobody.
+        // The last chunk is most of it, and no file needs it.
         for chunk in 0..3001_u32 {
             builder.push(format!("{number} {chunk}").as_bytes()).unwrap();
         }
@@ -407,8 +408,8 @@ async fn damaged_chunk_is_found_while_copied_and_others_rewritten() {
         assert_eq!(contents(&cas, files[1].hash).await.unwrap(), bytes_of(13..15));
         let refused = contents(&cas, files[0].hash).await.unwrap_err();
         assert!(matches!(refused, ReconstructError::DamagedXorb { xorb } if xorb == bad.xorb().hash()));
-        // It stays for whoever heals it, and the next run leaves it alone.
-        assert_eq!(plan(&cas).await.kept().damaged.count, 1);
+        // It stays until it is healed, and the next run leaves it alone.
+        assert_eq!(plan(&cas).await.retained().damaged.count, 1);
         upload_as(&cas, "org/a", &bad).await;
         assert_eq!(contents(&cas, files[0].hash).await.unwrap(), bytes_of(3..5));
         setup.clock.advance(MIN_GRACE);
@@ -424,7 +425,7 @@ async fn changes_between_plan_and_execution_count() {
     let planned = plan(&cas).await;
     register(&cas, "org/b", more.to_vec(), &[]).await;
     let done = cas.compact(planned, Presence::Alone, &Pace::default()).await;
-    // What lies within a run that was copied is switched, and what does not keeps the old xorb.
+    // Terms within a copied run are switched, and others keep the old xorb.
     assert_eq!((done.file_count, done.rewritten.count, done.failed), (2, 0, 0), "{done:?}");
     for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6), (&more[2], 9..10)] {
         assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
@@ -441,7 +442,7 @@ async fn changes_between_plan_and_execution_count() {
     for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6)] {
         assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
     }
-    // But for what clients may ask for of the chunks of a file that is gone, as ever.
+    // Except for dedup chunks of a removed file, as always.
     let mut both = [said(&setup.index, &[]).await, said(&rebuild(&setup).await.unwrap().index, &[]).await];
     both.iter_mut().for_each(|said| said.dedup.clear());
     assert_eq!(both[0], both[1]);
@@ -480,7 +481,7 @@ async fn many_files_are_switched_in_batches_and_each_once() {
 
 #[tokio::test]
 async fn a_doubt_plans_nothing() {
-    let spoilt: [(&str, &str); 4] = [
+    let statements: [(&str, &str); 4] = [
         (
             "a term that names no xorb there is",
             "UPDATE file_terms SET terms = CAST(randomblob(32) || substr(terms, 33) AS BLOB)",
@@ -495,17 +496,17 @@ async fn a_doubt_plans_nothing() {
             "UPDATE file_terms SET terms = CAST(substr(terms, 1, 36) || x'ffffffff' || substr(terms, 41) AS BLOB)",
         ),
     ];
-    for (what, sql) in spoilt {
+    for (what, sql) in statements {
         let (setup, cas, ..) = mostly_dead().await;
-        setup.index.spoil(sql).await;
+        setup.index.corrupt(sql).await;
         let result = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await;
-        let doubt = result.map(|done| panic!("{what}: {done:?}")).unwrap_err();
-        assert!(!matches!(doubt, Doubt::Clock { .. }), "{what}: {doubt:?}");
+        let abort = result.map(|done| panic!("{what}: {done:?}")).unwrap_err();
+        assert!(!matches!(abort, GcAbort::Clock { .. }), "{what}: {abort:?}");
         assert_eq!(blobs(&setup).await.len(), 1, "{what}");
     }
     let (setup, cas, ..) = mostly_dead().await;
-    setup.index.note_collection(Timestamp::from_millis(setup.clock.now().as_millis() + 1)).await.unwrap();
-    assert!(matches!(cas.plan_compaction(policy(), half()).await, Err(Doubt::Clock { .. })));
+    setup.index.record_collection(Timestamp::from_millis(setup.clock.now().as_millis() + 1)).await.unwrap();
+    assert!(matches!(cas.plan_compaction(policy(), half()).await, Err(GcAbort::Clock { .. })));
 }
 
 #[tokio::test]
@@ -541,14 +542,15 @@ async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
     let (setup, cas, _, file) = mostly_dead().await;
     assert_eq!(compact(&cas).await.file_count, 1);
     collect_all(&setup, &cas).await;
-    // A second switch that was written down, to a xorb that nobody has any more.
+    // A second recorded switch, to a xorb that no longer exists.
     let gone = xorb_of(&[2, 3, 4]);
-    let noted = file_of(&gone, 1, 3, None);
-    assert_eq!(noted.hash, file.hash);
-    let shard = crate::format::shard::Shard { files: vec![noted], xorbs: Vec::new() };
-    cas.note_terms(&shard, Vec::new()).await.unwrap().keep();
+    let moved = file_of(&gone, 1, 3, None);
+    assert_eq!(moved.hash, file.hash);
+    let shard = crate::format::shard::Shard { files: vec![moved], xorbs: Vec::new() };
+    cas.append_terms(&shard, Vec::new()).await.unwrap().retain();
     check_same(&setup, "the first switch counts").await;
-    // Registered anew by the terms of a moment ago, which another process has switched since: all that is left is older.
+    // Registered again with earlier terms, which another process has switched since: only older
+    // terms are left.
     remove(&cas, file.hash, None).await;
     let old = xorb_of(&numbers(0, 10));
     upload_as(&cas, "org/a", &old).await;
@@ -560,8 +562,8 @@ async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
     assert_eq!(found.terms[0].xorb, xorb_of(&[3, 4]).xorb().hash());
 }
 
-/// A store with two mostly dead xorbs, and three files of them; of a compaction the `n`-th operation fails. Whatever it is,
-/// files read as before, and another run finishes.
+/// A store with two mostly dead xorbs, and three files of them; the `n`-th operation of a
+/// compaction fails. Whichever it is, files read as before, and another run completes.
 #[cfg(feature = "full-tests")]
 async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presence) -> bool {
     let setup = Setup::new().await;
@@ -683,8 +685,8 @@ impl BlobStore for CompactedBlobs {
 #[tokio::test]
 async fn file_switched_during_a_backup_is_in_its_archive() {
     let (setup, cas, _, file) = mostly_dead().await;
-    let folder = tempfile::tempdir().unwrap();
-    let archive = folder.path().join("b.rca");
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("b.rca");
     backup::new_archive(&archive);
     let blobs = CompactedBlobs { inner: setup.blobs.clone(), cas: cas.clone(), is_done: AtomicBool::new(false) };
     let done = backup::back_up_from(&setup, blobs, &archive).await.unwrap();

@@ -1,4 +1,5 @@
-//! What is known of xorbs while a file is gone through: enough for the terms at hand, and no more than the index has.
+//! Rows of xorbs during a walk through a file: enough for the current terms, and no more than the
+//! index has.
 
 use super::faults::Moment;
 use super::records::xorb_of;
@@ -37,7 +38,8 @@ async fn xorb_is_read_for_its_terms_and_once_more_for_later_ones() {
     let mut contents = cas.contents(Contents::default(), &[term(&one, 3, 4), term(&one, 6, 7)]).await.unwrap();
     assert!(knows(&contents, &one, &term(&one, 3, 7)) && !contents.has(&other.xorb().hash()));
     assert!([(2, 4), (6, 8)].iter().all(|(start, end)| contents.chunks(&term(&one, *start, *end)).is_none()));
-    // What is within is not read again; what is not lets all of it be read, and is the last that does.
+    // A range within the known part is not read again. Any other range makes the walk read the
+    // whole row, once.
     for (start, end, is_read, is_all) in
         [(4, 6, false, false), (7, 8, true, true), (0, 1, false, true), (11, 12, false, true), (0, 12, false, true)]
     {
@@ -55,7 +57,7 @@ async fn xorb_is_read_for_its_terms_and_once_more_for_later_ones() {
         assert!(knows(&contents, &one, &terms[0]), "{start}-{end}");
         assert_eq!(knows(&contents, &one, &all[0]), is_all, "{start}-{end}");
     }
-    // What is not named any more is let go.
+    // Xorbs that are no longer named are dropped.
     contents = cas.contents(contents, &all[1..]).await.unwrap();
     assert!(!contents.has(&one.xorb().hash()) && contents.chunks(&all[0]).is_none());
     assert!(knows(&contents, &other, &all[1]));

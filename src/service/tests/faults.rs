@@ -1,4 +1,4 @@
-//! Stores of which the n-th operation fails: either nothing is done, or it is done and reported as failed.
+//! Stores with a fault in the n-th operation: it is not done, or it is done and reported as failed.
 
 mod collect;
 mod compact;
@@ -22,7 +22,7 @@ use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, StoreId, XorbHas
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
     ChunkColumns, Claim, ClaimIndex, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError,
-    IndexErrorKind, KnownSha256, NewXorb, Reader, Recorded, Registered, Registration, RestoredFile, SpentGrant,
+    IndexErrorKind, KnownSha256, NewXorb, Reader, RecordIndex, Registered, Registration, RestoredFile, SpentGrant,
     Staging, StoreMark, Ticket, Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
@@ -39,7 +39,7 @@ pub(super) enum Moment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     plan: Arc<Mutex<Option<Plan>>>,
-    /// Where operations wait until it is their turn.
+    /// Where operations wait until the gate opens for them.
     gate: Option<Gate>,
 }
 
@@ -129,7 +129,7 @@ pub(super) struct FaultyBlobs {
     pub(super) faults: Faults,
 }
 
-// Blobs in memory do what they are asked for when they are asked, and not when the answer is awaited: hence the blocks.
+// The memory store acts when it is called, and not when the future is awaited: hence the blocks.
 impl BlobStore for FaultyBlobs {
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
         if self.faults.hit("draft").is_some() {
@@ -230,7 +230,7 @@ pub(super) struct FaultyRecords {
 
 impl RecordStore for FaultyRecords {
     fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>> {
-        // When it is polled, and not when it is asked for: the record must not be there before the fault.
+        // When it is polled, and not when it is called: the record must not exist before the fault.
         async move { self.faults.around("append", async { self.inner.append(record).await }, blob_error).await }.boxed()
     }
 
@@ -278,7 +278,7 @@ impl RecordStore for FaultyRecords {
 pub(super) struct FaultyIndex {
     pub(super) inner: SqliteIndex,
     pub(super) faults: Faults,
-    /// What its guards lack; nothing, but for the test of those.
+    /// The guards that it lacks; none except in the test of the guards.
     pub(super) weakness: Weakness,
 }
 
@@ -468,7 +468,7 @@ impl ClaimIndex for FaultyIndex {
     }
 }
 
-impl Recorded for FaultyIndex {
+impl RecordIndex for FaultyIndex {
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, domain: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         self.faults.around("owned_xorbs", self.inner.owned_xorbs(hashes, domain), index_error).boxed()
     }

@@ -1,4 +1,4 @@
-//! The verbs of checks and repairs, of which the n-th fails like any other.
+//! Faults in the operations of checks and repairs.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,76 +11,76 @@ use crate::index::{
 };
 use crate::runtime::clock::Timestamp;
 
-type Answer<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
+type IndexFuture<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
 
 impl HealthIndex for FaultyIndex {
-    fn find_health(&self, hash: XorbHash) -> Answer<'_, Option<XorbHealth>> {
+    fn find_health(&self, hash: XorbHash) -> IndexFuture<'_, Option<XorbHealth>> {
         self.faults.around("find_health", self.inner.find_health(hash), index_error).boxed()
     }
 
-    fn due_xorbs(&self, before: Timestamp, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+    fn due_xorbs(&self, before: Timestamp, limit: u32) -> IndexFuture<'_, Vec<XorbHealth>> {
         self.faults.around("due_xorbs", self.inner.due_xorbs(before, limit), index_error).boxed()
     }
 
-    fn damaged_after(&self, after: Option<XorbHash>, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+    fn damaged_after(&self, after: Option<XorbHash>, limit: u32) -> IndexFuture<'_, Vec<XorbHealth>> {
         self.faults.around("damaged_after", self.inner.damaged_after(after, limit), index_error).boxed()
     }
 
-    fn health_sums(&self) -> Answer<'_, HealthSums> {
+    fn health_sums(&self) -> IndexFuture<'_, HealthSums> {
         self.faults.around("health_sums", self.inner.health_sums(), index_error).boxed()
     }
 
-    fn files_hit(&self, hash: XorbHash, limit: u32) -> Answer<'_, FilesHit> {
+    fn files_hit(&self, hash: XorbHash, limit: u32) -> IndexFuture<'_, FilesHit> {
         self.faults.around("files_hit", self.inner.files_hit(hash, limit), index_error).boxed()
     }
 
-    fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
+    fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> IndexFuture<'_, bool> {
         self.faults.around("mark_damaged", self.weakness.mark_damaged(&self.inner, seen, now), index_error).boxed()
     }
 
-    fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> Answer<'_, bool> {
+    fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> IndexFuture<'_, bool> {
         self.faults.around("mark_sound", self.inner.mark_sound(seen, now), index_error).boxed()
     }
 
-    fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Answer<'_, ()> {
+    fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, ()> {
         self.faults.around("heal_xorb", self.weakness.heal_xorb(&self.inner, xorb, ticket, now), index_error).boxed()
     }
 }
 
 impl RepairIndex for FaultyIndex {
-    fn health_after(&self, after: Option<XorbHash>, limit: u32) -> Answer<'_, Vec<XorbHealth>> {
+    fn health_after(&self, after: Option<XorbHash>, limit: u32) -> IndexFuture<'_, Vec<XorbHealth>> {
         self.faults.around("health_after", self.inner.health_after(after, limit), index_error).boxed()
     }
 
-    fn without_row(&self, hashes: Vec<XorbHash>) -> Answer<'_, Vec<XorbHash>> {
+    fn without_row(&self, hashes: Vec<XorbHash>) -> IndexFuture<'_, Vec<XorbHash>> {
         self.faults.around("without_row", self.inner.without_row(hashes), index_error).boxed()
     }
 
-    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> Answer<'_, bool> {
+    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, bool> {
         self.faults.around("adopt_xorb", self.inner.adopt_xorb(xorb, ticket, now), index_error).boxed()
     }
 
-    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> Answer<'_, bool> {
+    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> IndexFuture<'_, bool> {
         self.faults.around("claim_deleting", self.inner.claim_deleting(hash, now), index_error).boxed()
     }
 
-    fn faulty_files(&self, after: Option<FileHash>) -> Answer<'_, FaultPage> {
+    fn faulty_files(&self, after: Option<FileHash>) -> IndexFuture<'_, FaultPage> {
         self.faults.around("faulty_files", self.inner.faulty_files(after), index_error).boxed()
     }
 
-    fn rebuild_references(&self, file: FileHash) -> Answer<'_, bool> {
+    fn rebuild_references(&self, file: FileHash) -> IndexFuture<'_, bool> {
         self.faults.around("rebuild_references", self.inner.rebuild_references(file), index_error).boxed()
     }
 
-    fn totals_drift(&self) -> Answer<'_, Drift> {
+    fn totals_drift(&self) -> IndexFuture<'_, Drift> {
         self.faults.around("totals_drift", self.inner.totals_drift(), index_error).boxed()
     }
 
-    fn mend_totals(&self, drift: Drift) -> Answer<'_, Totals> {
-        self.faults.around("mend_totals", self.inner.mend_totals(drift), index_error).boxed()
+    fn repair_totals(&self, drift: Drift) -> IndexFuture<'_, Totals> {
+        self.faults.around("repair_totals", self.inner.repair_totals(drift), index_error).boxed()
     }
 
-    fn future_times(&self, than: Timestamp) -> Answer<'_, FutureTimes> {
+    fn future_times(&self, than: Timestamp) -> IndexFuture<'_, FutureTimes> {
         self.faults.around("future_times", self.inner.future_times(than), index_error).boxed()
     }
 
@@ -90,12 +90,12 @@ impl RepairIndex for FaultyIndex {
         limit: u32,
         than: Timestamp,
         now: Timestamp,
-    ) -> Answer<'_, Option<XorbHash>> {
+    ) -> IndexFuture<'_, Option<XorbHash>> {
         let set = self.inner.set_times_back(after, limit, than, now);
         self.faults.around("set_times_back", set, index_error).boxed()
     }
 
-    fn set_collection_back(&self, now: Timestamp) -> Answer<'_, ()> {
+    fn set_collection_back(&self, now: Timestamp) -> IndexFuture<'_, ()> {
         self.faults.around("set_collection_back", self.inner.set_collection_back(now), index_error).boxed()
     }
 }

@@ -53,12 +53,12 @@ async fn ranges_of_a_file_of_many_windows_are_its_bytes() {
 async fn a_file_whose_chunks_move_is_read_on_from_where_they_are() {
     let setup = Setup::new().await;
     let cas = setup.process();
-    let (kept, old) = (xorb_of(&numbers(20, 22)), xorb_of(&numbers(0, 10)));
-    for xorb in [&kept, &old] {
+    let (retained, old) = (xorb_of(&numbers(20, 22)), xorb_of(&numbers(0, 10)));
+    for xorb in [&retained, &old] {
         upload_as(&cas, "org/a", xorb).await;
     }
-    let file = file_across(&[(&kept, 0, 2), (&old, 3, 5)]);
-    register(&cas, "org/a", vec![file.clone()], &[&kept, &old]).await;
+    let file = file_across(&[(&retained, 0, 2), (&old, 3, 5)]);
+    register(&cas, "org/a", vec![file.clone()], &[&retained, &old]).await;
     setup.clock.advance(MIN_GRACE);
 
     let found = cas.find_file(&Claims::UNRESTRICTED, file.hash).await.unwrap().unwrap();

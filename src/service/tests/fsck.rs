@@ -1,4 +1,4 @@
-//! A store with everything wrong with it, checked and mended, with every operation failing in turn.
+//! A store with every kind of damage, checked and repaired, with a fault in every operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::index::{Allowance, HealthIndex, Index, NewFile, Registration, RepairI
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
-use crate::service::gc::{Doubt, MIN_GRACE, Pace as GcPace, Policy as GcPolicy};
+use crate::service::gc::{GcAbort, MIN_GRACE, Pace as GcPace, Policy as GcPolicy};
 use crate::service::{ReadError, StoreError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -31,12 +31,12 @@ fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
     }
 }
 
-/// With somebody who says that the clock is right.
+/// With an operator who confirms that the clock is right.
 fn trusting(setup: &Setup, presence: Presence) -> Fsck {
     Fsck { trusts_clock: true, ..fsck(setup, presence, false) }
 }
 
-/// Finds, and mends where that is asked for.
+/// Finds, and repairs where requested.
 async fn run(fsck: &Fsck, is_repair: bool) -> Result<Vec<(Finding, Option<Outcome>)>, StoreError> {
     let (mut walk, mut all) = (fsck.walk(), Vec::new());
     while let Some(findings) = walk.next_findings().await? {
@@ -75,7 +75,7 @@ async fn register(setup: &Setup, xorbs: &[&BuiltXorb], byte: u8) -> FileHash {
     hash
 }
 
-/// What is wrong in [`broken`].
+/// The damage in [`broken`].
 struct Broken {
     setup: Setup,
     sound: BuiltXorb,
@@ -131,8 +131,9 @@ const ALL: [&str; 10] = [
     "wrong_totals",
 ];
 
-/// After a repair: what is sound is served, what is damaged is refused, and only an upload is still wanted.
-async fn check_mended(broken: &Broken, case: &str) {
+/// After a repair: sound xorbs are served, damaged ones are refused, and only an upload is still
+/// needed.
+async fn check_repaired(broken: &Broken, case: &str) {
     let Broken { setup, sound, bad, other, orphan, garbage } = broken;
     let left = run(&fsck(setup, Presence::Alone, true), false).await.unwrap();
     assert_eq!(kinds(&left), ["missing_blob", "wrong_bytes", "wrong_length"], "{case}");
@@ -156,17 +157,18 @@ async fn check_mended(broken: &Broken, case: &str) {
 async fn every_fault_is_found_and_repairable_ones_are_repaired() {
     let broken = broken().await;
     let deep = fsck(&broken.setup, Presence::Alone, true);
-    // The orphan's row comes back with the first run, before the files are looked at: without a repair it is lost.
+    // The first run restores the orphan's row before the files are checked: without a repair it is
+    // lost.
     assert_eq!(kinds(&run(&deep, false).await.unwrap()), ALL);
     let shallow = run(&fsck(&broken.setup, Presence::Alone, false), false).await.unwrap();
     assert!(!kinds(&shallow).contains(&"wrong_bytes") && kinds(&shallow).contains(&"wrong_length"));
     let hit = shallow.iter().find(|(finding, _)| finding.kind == Kind::MissingBlob).unwrap();
-    // Its references are gone as well, so nobody knows whom it hits.
+    // Its references are deleted as well, so the affected files are unknown.
     assert_eq!(hit.0.files.count, 0);
     let hit = shallow.iter().find(|(finding, _)| finding.kind == Kind::WrongLength).unwrap();
     assert_eq!(hit.0.files.files, [FileHash::from_bytes([2; 32])]);
     run(&deep, true).await.unwrap();
-    check_mended(&broken, "at once").await;
+    check_repaired(&broken, "at once").await;
 }
 
 /// No row of an upload is touched.
@@ -178,12 +180,13 @@ async fn beside_a_server_only_safe_repairs_are_made() {
     done.retain(|(_, outcome)| *outcome == Some(Outcome::NeedsAlone));
     assert_eq!(kinds(&done), ["orphan_blob"]);
     assert_eq!(setup.index.unfinished_xorbs().await.unwrap().len(), 1);
-    // The other serialization is not served until the server has looked, or nobody else is there.
+    // The other serialization is not served until the server has checked it, or the store is used
+    // alone.
     let cas = setup.process();
     assert!(matches!(read(&cas, &broken.other.0).await, Err(ReadError::Quarantined { .. })));
     assert!(setup.blobs.head(BlobKey::xorb(broken.orphan.xorb().hash())).await.unwrap().is_some());
     run(&fsck(setup, Presence::Alone, true), true).await.unwrap();
-    check_mended(&broken, "after that").await;
+    check_repaired(&broken, "after that").await;
 }
 
 #[cfg(feature = "full-tests")]
@@ -204,9 +207,9 @@ async fn repair_with_nth_failure_loses_nothing_and_next_finishes() {
                 // A server may start in between.
                 broken.setup.process().recover().await.unwrap();
             }
-            // Twice: what the first one could not check because of the fault stands behind what it mends.
+            // Twice: a check that failed by the fault comes after the repairs.
             run(&alone, true).await.unwrap();
-            check_mended(&broken, &case).await;
+            check_repaired(&broken, &case).await;
         }
     }
 }
@@ -226,21 +229,22 @@ async fn upload_during_removal_of_a_bad_blob_is_told_to_retry() {
     assert!(upload(&cas, &first).await.is_err());
     cas.recover().await.unwrap();
     assert!(upload(&cas, &first).await.unwrap().was_inserted);
-    // What was found before is not so any more: the upload stays.
+    // The finding no longer holds: the upload stays.
     assert_eq!(fsck.execute(&found[0].0).await.unwrap(), Outcome::Repaired);
     assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
     assert_eq!(setup.index.without_row(vec![hash]).await.unwrap(), []);
 }
 
-/// A store whose clock ran ahead for a while, so that what nobody needs is condemned long before its time.
+/// A store whose clock ran ahead for a while, so that an unneeded xorb is condemned long before its
+/// time.
 async fn ahead(by: Duration) -> (Setup, BuiltXorb) {
     let (setup, garbage) = (Setup::new().await, xorb("garbage", Policy::Lz4));
     let cas = setup.process();
-    let kept = xorb("kept", Policy::Lz4);
-    for xorb in [&garbage, &kept] {
+    let retained = xorb("retained", Policy::Lz4);
+    for xorb in [&garbage, &retained] {
         upload(&cas, xorb).await.unwrap();
     }
-    register(&setup, &[&kept], 1).await;
+    register(&setup, &[&retained], 1).await;
     let now = setup.clock.now();
     setup.clock.advance(by);
     assert_eq!(cas.collect_garbage(gc_policy(), &GcPace::default()).await.unwrap().condemned.count, 1);
@@ -258,14 +262,14 @@ async fn clock_ahead_stops_collections_until_it_is_confirmed() {
     let (setup, garbage) = ahead(10 * 365 * DAY).await;
     let cas = setup.process();
     let collect = async || cas.collect_garbage(gc_policy(), &GcPace::default()).await;
-    assert!(matches!(collect().await, Err(Doubt::Clock { .. })));
-    // Nobody has said that the clock is right: it may be behind.
+    assert!(matches!(collect().await, Err(GcAbort::Clock { .. })));
+    // The operator has not confirmed that the clock is right: it may be behind.
     let left = run(&fsck(&setup, Presence::Alone, false), true).await.unwrap();
     assert_eq!((kinds(&left), left[0].1), (vec!["future_times"], Some(Outcome::Left)));
     assert!(left[0].0.detail.contains("by up to 87600 h"), "{}", left[0].0.detail);
-    assert!(matches!(collect().await, Err(Doubt::Clock { .. })));
-    let mended = run(&trusting(&setup, Presence::Shared), true).await.unwrap();
-    assert_eq!((kinds(&mended), mended[0].1), (vec!["future_times"], Some(Outcome::Repaired)));
+    assert!(matches!(collect().await, Err(GcAbort::Clock { .. })));
+    let repaired = run(&trusting(&setup, Presence::Shared), true).await.unwrap();
+    assert_eq!((kinds(&repaired), repaired[0].1), (vec!["future_times"], Some(Outcome::Repaired)));
     assert_eq!(kinds(&run(&fsck(&setup, Presence::Alone, true), false).await.unwrap()), [""; 0]);
     // It has all of its grace, and the day after that.
     setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
@@ -306,7 +310,7 @@ async fn resetting_times_with_nth_failure_collects_nothing_early() {
             let case = format!("operation {n} ({failed}) failed {moment:?}: {:?}", result.err());
             let cas = setup.process();
             setup.clock.advance(DAY);
-            // In doubt, or not yet.
+            // Aborted, or not yet due.
             if let Ok(collected) = cas.collect_garbage(gc_policy(), &GcPace::default()).await {
                 assert_eq!((collected.condemned.count, collected.deleted.count), (0, 0), "{case}");
             }

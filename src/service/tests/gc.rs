@@ -1,4 +1,5 @@
-//! What goes, what stays, and in which order: garbage, doubt, and everything failing in turn.
+//! Deleted and retained xorbs, and the order of deletions: garbage, aborts, and a fault in every
+//! operation.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::format::xorb::BuiltXorb;
 use crate::index::{Collect, Index, Ticket, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::service::access::{Claims, RepoScope};
-use crate::service::gc::{Action, Collected, Doubt, MIN_CONDEMNED, MIN_GRACE, Pace, Policy, PolicyError};
+use crate::service::gc::{Action, Collected, GcAbort, MIN_CONDEMNED, MIN_GRACE, Pace, Policy, PolicyError};
 use crate::service::{Cas, Form, ReadError, RemoveError, UploadError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -60,7 +61,7 @@ async fn garbage_is_condemned_after_grace_then_deleted_after_a_day() {
     let condemned_since = setup.clock.now();
     setup.clock.advance(DAY - MILLI);
     let plan = cas.plan_collection(policy()).await.unwrap();
-    assert_eq!((plan.xorbs(), plan.kept().condemned.count, plan.kept().referenced.count), (&[][..], 1, 1));
+    assert_eq!((plan.xorbs(), plan.retained().condemned.count, plan.retained().referenced.count), (&[][..], 1, 1));
     assert_eq!(plan.freed_later().serialized_len, garbage.bytes().len() as u64);
     assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
     setup.clock.advance(MILLI);
@@ -91,7 +92,8 @@ async fn promised_xorb_stays_for_the_grace() {
                 cas.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
             }
             _ => {
-                // A removal in steps touches when the last reference goes, which may be later.
+                // A removal in steps touches when the last reference is deleted, which may be
+                // later.
                 file.register(&cas, "org/a", file.sha256).await.unwrap();
                 setup.clock.advance(MIN_GRACE * 3);
                 cas.remove_file(&Claims::UNRESTRICTED, file.hash, None).await.unwrap();
@@ -117,21 +119,21 @@ async fn dedup_response_keeps_its_xorb_until_its_key_expires() {
     cas.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
     setup.clock.advance(MIN_GRACE - MILLI);
     let chunk = file.xorb.xorb().chunk_hashes()[0];
-    assert!(cas.dedup_answer(&all, chunk).await.unwrap().is_some());
+    assert!(cas.dedup_response(&all, chunk).await.unwrap().is_some());
     setup.clock.advance(MIN_GRACE - MILLI);
     let plan = cas.plan_collection(policy()).await.unwrap();
-    assert_eq!((plan.xorbs().len(), plan.kept().leased.count), (0, 1));
+    assert_eq!((plan.xorbs().len(), plan.retained().leased.count), (0, 1));
     setup.clock.advance(MILLI);
     assert_eq!(counts(&cas).await, (1, 0));
-    // A xorb that is condemned already is promised again, and is kept for as long.
-    assert!(cas.dedup_answer(&all, chunk).await.unwrap().is_some());
+    // A condemned xorb is leased again, and retained for as long.
+    assert!(cas.dedup_response(&all, chunk).await.unwrap().is_some());
     setup.clock.advance(MIN_GRACE - MILLI);
     assert_eq!(counts(&cas).await, (0, 0));
     setup.clock.advance(MILLI);
     assert_eq!(counts(&cas).await, (1, 0));
     setup.clock.advance(DAY);
     assert_eq!(counts(&cas).await, (0, 1));
-    assert_eq!(cas.dedup_answer(&all, chunk).await.unwrap(), None);
+    assert_eq!(cas.dedup_response(&all, chunk).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -145,7 +147,7 @@ async fn an_old_plan_takes_nothing_that_somebody_has_come_for_since() {
     setup.clock.advance(MIN_GRACE);
     let plan = cas.plan_collection(policy()).await.unwrap();
     assert_eq!(plan.xorbs().len(), 4);
-    // One of each is registered, or asked for, after the plan was made.
+    // One of each is registered or requested after the plan was made.
     condemned[0].register(&cas, "org/a", condemned[0].sha256).await.unwrap();
     assert!(cas.renew(&Claims::UNRESTRICTED, live[0].key().xorb_hash()).await.unwrap());
     let collected = cas.collect(plan.clone(), &Pace::default()).await;
@@ -161,7 +163,7 @@ async fn an_old_plan_takes_nothing_that_somebody_has_come_for_since() {
 
 #[tokio::test]
 async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
-    let spoilt = [
+    let statements = [
         // A file that has lost its references, and so its xorb seems to be garbage.
         "DELETE FROM xorb_files",
         "UPDATE file_terms SET terms = zeroblob(44)",
@@ -170,7 +172,7 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
         "UPDATE xorbs SET lease_until = -1",
         "UPDATE visibility SET collected_at = 9000000000000",
     ];
-    for sql in spoilt {
+    for sql in statements {
         let setup = Setup::new().await;
         let cas = setup.process();
         stored("garbage", &cas).await;
@@ -178,12 +180,12 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
         file.register(&cas, "org/a", file.sha256).await.unwrap();
         setup.clock.advance(MIN_GRACE * 2);
         assert_eq!(actions(&cas).await.len(), 1, "{sql}");
-        setup.index.spoil(sql).await;
-        let doubt = cas.collect_garbage(policy(), &Pace::default()).await.unwrap_err();
+        setup.index.corrupt(sql).await;
+        let abort = cas.collect_garbage(policy(), &Pace::default()).await.unwrap_err();
         match sql {
-            "DELETE FROM xorb_files" => assert!(matches!(doubt, Doubt::Reference { .. }), "{doubt:?}"),
-            _ if sql.starts_with("UPDATE visibility") => assert!(matches!(doubt, Doubt::Clock { .. }), "{doubt:?}"),
-            _ => assert!(matches!(doubt, Doubt::Store(_)), "{sql}: {doubt:?}"),
+            "DELETE FROM xorb_files" => assert!(matches!(abort, GcAbort::Reference { .. }), "{abort:?}"),
+            _ if sql.starts_with("UPDATE visibility") => assert!(matches!(abort, GcAbort::Clock { .. }), "{abort:?}"),
+            _ => assert!(matches!(abort, GcAbort::Store(_)), "{sql}: {abort:?}"),
         }
         assert_eq!(cas.metrics.collection.aborted.get(), 1);
         assert_eq!(setup.blobs.list().await.unwrap().len(), 2, "{sql}");
@@ -202,7 +204,7 @@ async fn clock_set_back_collects_nothing_until_it_catches_up() {
     let plan = setup.process().plan_collection(policy()).await.unwrap();
     setup.clock = ManualClock::new(Timestamp::from_millis(later.as_millis() - 1)).into();
     let cas = setup.process();
-    assert!(matches!(cas.plan_collection(policy()).await, Err(Doubt::Clock { .. })));
+    assert!(matches!(cas.plan_collection(policy()).await, Err(GcAbort::Clock { .. })));
     assert!(cas.collect(plan, &Pace::default()).await.deleted.count == 0);
     setup.clock.advance(MILLI);
     assert_eq!(counts(&cas).await, (0, 0));
@@ -246,7 +248,7 @@ async fn xorb_deleted_by_another_process_can_be_uploaded_again() {
     assert_eq!(counts(&command).await, (1, 0));
     setup.clock.advance(DAY);
     assert_eq!(counts(&command).await, (0, 1));
-    // Nothing was written of what seemed to be there; but that is true only once.
+    // Nothing was written, since the xorb seemed to exist; but that happens only once.
     assert!(matches!(upload(&server, &xorb).await, Err(UploadError::BeingDeleted { .. })));
     assert!(upload(&server, &xorb).await.unwrap().was_inserted);
     assert_eq!(read(&server, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
@@ -270,7 +272,7 @@ async fn a_xorb_that_another_process_has_deleted_vanishes_from_memory() {
         if is_told {
             assert_ne!(Some(server.forget_hidden(seen).await.unwrap()), seen);
         } else {
-            // Whoever reads first finds out.
+            // The first reader notices.
             let bytes = crate::format::ByteRange::new(0, 1).unwrap();
             let missing = server.read(&found, Form::Serialized, bytes).await.err();
             assert!(matches!(missing, Some(ReadError::Deleted { .. })), "{missing:?}");
@@ -303,7 +305,7 @@ async fn a_file_is_removed_by_those_who_have_it_and_by_nobody_else() {
     assert!(matches!(remove(&writer("org/a"), None).await, Err(RemoveError::NotFound)));
     assert_eq!(cas.file_len(&writer("org/a"), file.hash).await.unwrap(), None);
     assert!(cas.file_len(&writer("org/b"), file.hash).await.unwrap().is_some());
-    // Who may write for all repositories has claims of its own, and no others.
+    // A writer for all repositories has claims of its own, and no others.
     assert_eq!(remove(&everybody, None).await.unwrap(), ("*".to_owned(), false));
     assert!(matches!(remove(&Claims::UNRESTRICTED, repo("org/c")).await, Err(RemoveError::NotFound)));
     assert_eq!(remove(&Claims::UNRESTRICTED, None).await.unwrap(), ("org/b".to_owned(), true));
@@ -311,8 +313,9 @@ async fn a_file_is_removed_by_those_who_have_it_and_by_nobody_else() {
     assert_eq!(read(&cas, &file.xorb).await.unwrap().as_deref(), Some(file.xorb.bytes()));
 }
 
-/// A store with some of everything: a file, a removed one, garbage that is condemned and garbage that is not, and a row
-/// that an upload has left. Whatever fails in a collection, the file reads as it was, and all else goes in the end.
+/// A store with some of everything: a file, a removed one, condemned and other garbage, and a row
+/// that an upload has left. Whatever fails in a collection, the file reads as before, and all else
+/// is deleted in the end.
 async fn check_collection_with_fault(n: usize, moment: Moment) -> bool {
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -336,7 +339,7 @@ async fn check_collection_with_fault(n: usize, moment: Moment) -> bool {
     let case = format!("operation {n} ({failed:?}) failed {moment:?}: {result:?}");
     let read_file = async |cas: &Cas| read(cas, &file.xorb).await.unwrap();
     assert_eq!(read_file(&cas).await.as_deref(), Some(file.xorb.bytes()), "{case}");
-    // What readers see is there, and what is not there nobody sees.
+    // Every visible xorb has its blob, and every blob is visible.
     let visible = setup.index.list_xorbs().await.unwrap();
     let blobs: Vec<_> = setup.blobs.list().await.unwrap().iter().map(BlobKey::xorb_hash).collect();
     assert!(visible.iter().all(|hash| blobs.contains(hash)), "{case}");

@@ -42,8 +42,8 @@ async fn commit(cas: &Cas, xorb: &BuiltXorb, grant: Grant) -> Result<(), UploadE
     cas.commit_granted(&Claims::UNRESTRICTED, xorb.xorb().hash(), grant).await
 }
 
-/// What must hold after a grant in which the `n`-th operation failed, at once and after a restart. `is_there` says
-/// whether somebody has uploaded the xorb between the bytes and the commit.
+/// The invariants after a grant with a fault in the `n`-th operation, at once and after a restart.
+/// `is_there` means that another client has uploaded the xorb between the bytes and the commit.
 async fn check_grant_with_fault(n: usize, moment: Moment, is_there: bool) -> bool {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let (cas, first) = (setup.process(), grant(&setup, &xorb, 1));
@@ -74,7 +74,7 @@ async fn check_grant_with_fault(n: usize, moment: Moment, is_there: bool) -> boo
         Err(_) if is_there => assert_eq!(seen.as_deref(), Some(xorb.bytes()), "{case}"),
         Err(_) => assert!(seen.is_none() || moment == Moment::After, "{case}"),
     }
-    // What is visible by the grant alone has spent it, and the other way round.
+    // A xorb that is visible by the grant alone has spent it, and the reverse.
     assert!(is_there || spent == seen.is_some(), "{case}");
     // A client tries again; it is told that all is well, or that it has to begin anew.
     match commit(&cas, &xorb, first).await {
@@ -165,7 +165,7 @@ async fn of_more_uploads_than_may_wait_the_oldest_are_forgotten() {
         }
     }
     assert_eq!(setup.blobs.list().await.unwrap().len(), 4);
-    // What was forgotten can come again under the same grant.
+    // A discarded upload can be sent again under the same grant.
     send(&cas, &xorbs[0], grants[0]).await.unwrap();
     commit(&cas, &xorbs[0], grants[0]).await.unwrap();
     assert!(setup.blobs.list().await.unwrap().contains(&BlobKey::xorb(xorbs[0].xorb().hash())));

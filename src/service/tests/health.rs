@@ -1,4 +1,4 @@
-//! Damage on purpose: found, refused, healed; with every operation failing in turn.
+//! Damage on purpose: found, refused, healed; with a fault in every operation.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::index::{Collect, HealthIndex, Index, IndexErrorKind, NewXorb, Staging, Ticket};
 use crate::runtime::clock::Clock;
-use crate::service::examine::{Damage, Pace};
 use crate::service::gc::{MIN_GRACE, Pace as CollectionPace, Policy as CollectionPolicy};
 use crate::service::scrub::{Checked, Scrub};
+use crate::service::verify::{Damage, Pace};
 use crate::service::{Cas, Form, ReadError, ScrubBudget, StoreError, StoredXorb, UploadError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -76,15 +76,15 @@ async fn damaged_blob_is_refused_and_another_serialization_heals_it() {
 /// After another xorb was found damaged.
 #[tokio::test]
 async fn cached_layout_is_rechecked_once_after_other_damage() {
-    let (kept, damaged) = (xorb("kept", Policy::Lz4), xorb("damaged", Policy::Lz4));
+    let (retained, damaged) = (xorb("retained", Policy::Lz4), xorb("damaged", Policy::Lz4));
     let (setup, cas) = Setup::quarantined(&damaged).await;
-    upload(&cas, &kept).await.unwrap();
-    let find = async || cas.find(kept.xorb().hash()).await.unwrap().unwrap();
+    upload(&cas, &retained).await.unwrap();
+    let find = async || cas.find(retained.xorb().hash()).await.unwrap().unwrap();
     find().await;
     cas.forget_layout(damaged.xorb().hash());
     let before = (cas.metrics.layout_hits.get(), cas.metrics.layout_misses.get());
     for _ in 0..5 {
-        // The read asks the index only where what was found is too old; there would be nobody to ask.
+        // The read queries the index only if its layout is too old; the index would fail.
         let found = find().await;
         setup.faults.arm_at("find_xorb", Moment::Before);
         read_again(&cas, &found).await.unwrap();
@@ -152,7 +152,7 @@ async fn heal_of_a_removed_row_leaves_no_orphan_blob() {
     let (setup, cas) = Setup::quarantined(&first).await;
     let (hash, ticket) = (first.xorb().hash(), Ticket::random());
     assert_eq!(setup.index.stage_xorb(hash, ticket, setup.clock.now()).await.unwrap(), Staging::Damaged);
-    // The clock jumps by weeks before the blob is in its place, and nobody needs the xorb.
+    // The clock jumps by weeks before the blob is in its place, and no file needs the xorb.
     for wait in [MIN_GRACE, DAY] {
         setup.clock.advance(wait);
         let policy = CollectionPolicy::new(MIN_GRACE, DAY).unwrap();
@@ -162,7 +162,7 @@ async fn heal_of_a_removed_row_leaves_no_orphan_blob() {
     let mut draft = cas.blobs.draft().unwrap();
     draft.write(first.bytes()).unwrap();
     let (hash, layout, chunk_hashes, schemes) = first.xorb().clone().into_parts();
-    let row = NewXorb { hash, crc64: 1, layout, chunk_hashes, schemes, domain: None, grant: None };
+    let row = NewXorb { hash, crc64: 1, layout, chunk_hashes, schemes, owner: None, grant: None };
     let lost = cas.replace_blob(draft, row, ticket).await.unwrap_err();
     assert!(matches!(&lost, StoreError::Index(error) if error.kind == IndexErrorKind::Lost), "{lost:?}");
     assert_eq!(setup.blobs.list().await.unwrap().len(), 1);
@@ -171,7 +171,7 @@ async fn heal_of_a_removed_row_leaves_no_orphan_blob() {
     assert!(upload(&cas, &first).await.unwrap().was_inserted);
 }
 
-/// What a heal in which the n-th operation failed has to leave.
+/// The invariants after a heal with a fault in the n-th operation.
 async fn check_heal_with_fault(n: usize, moment: Moment) -> bool {
     let (first, second) = (xorb("bytes", Policy::Lz4), xorb("bytes", Policy::None));
     let (setup, cas) = Setup::quarantined(&first).await;
@@ -190,7 +190,8 @@ async fn check_heal_with_fault(n: usize, moment: Moment) -> bool {
         }
         cas.recover().await.unwrap();
     }
-    // The blob may be the new one although the row does not say so: the scrub finds out. Else it takes an upload.
+    // The blob may be the new one with an old row: the scrub finds out. Otherwise it takes an
+    // upload.
     let cas = setup.process();
     if let Checked::Damaged(_) = check(&cas, &first).await {
         assert!(upload(&cas, &second).await.unwrap().was_inserted, "{case}");

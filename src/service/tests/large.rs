@@ -1,4 +1,4 @@
-//! Files of many gigabytes, of which the index knows everything and nobody has a byte.
+//! Files of many gigabytes, with all rows in the index and no bytes.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -54,7 +54,7 @@ fn xorb_of(rng: &mut StdRng, chunk_count: u32) -> NewXorb {
         layout: layout.finish().unwrap(),
         chunk_hashes: (0..chunk_count).map(|_| ChunkHash::from_bytes(rng.random())).collect(),
         schemes: vec![Scheme::None; chunk_count as usize],
-        domain: None,
+        owner: None,
         grant: None,
     }
 }
@@ -106,7 +106,8 @@ async fn ten_gib_file_is_registered_and_planned_without_its_blobs() {
     let len = cas.file_len(&EVERYBODY, file).await.unwrap().unwrap();
     assert_eq!(len, 10 << 30);
 
-    // As a client reads it, window by window: every byte is in the plan of its window, and little else.
+    // As a client reads it, window by window: every byte is in the plan of its window, and little
+    // else.
     let (mut start, mut term_count) = (0, 0);
     while start < len {
         let range = ByteRange::new(start, start + 256_000_000);
@@ -119,8 +120,8 @@ async fn ten_gib_file_is_registered_and_planned_without_its_blobs() {
     }
     assert!(term_count < 2 * XORB_COUNT, "{term_count}");
     let edit = [ByteRange::new(5 << 30, (5 << 30) + 1).unwrap()];
-    let turn = cas.walk_turn(EVERYBODY.tenant()).await.unwrap();
-    let windows = cas.chunk_windows(&turn, &EVERYBODY, file, &edit).await.unwrap();
+    let permit = cas.walk_permit(EVERYBODY.tenant()).await.unwrap();
+    let windows = cas.chunk_windows(&permit, &EVERYBODY, file, &edit).await.unwrap();
     assert_eq!((windows.total_chunks, windows.gap_verification.len()), (163_840, XORB_COUNT - 1));
     assert_eq!(blobs.call_count(), 0);
 }
@@ -199,7 +200,7 @@ async fn long_plan_is_computed_elsewhere_and_short_ones_pass_it() {
     let cas = setup.process();
     let file = file_of_single_chunks(&setup).await;
 
-    // There is one turn for two workers, and it is taken.
+    // There is one permit for two workers, and it is taken.
     let (release, released) = mpsc::channel::<()>();
     let taken = cas.computing.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
     let mut long = pin!(cas.reconstruct(&EVERYBODY, file, None, Detail::Terms));
@@ -215,7 +216,7 @@ async fn long_plan_is_computed_elsewhere_and_short_ones_pass_it() {
     }
     let range = ByteRange::new(0, 10 * u64::from(CHUNK_LEN));
     let short = timeout(Duration::from_secs(60), cas.reconstruct(&EVERYBODY, file, range, Detail::Chunks)).await;
-    let short = short.expect("it does not wait for that turn").unwrap();
+    let short = short.expect("it does not wait for that permit").unwrap();
     assert_eq!(short.plan.file.terms.len(), 10);
     drop(release);
     assert!(taken.await);
@@ -229,8 +230,8 @@ async fn long_plan_holds_response_budget_and_a_short_one_none() {
     let file = file_of_single_chunks(&setup).await;
     let whole = || cas.reconstruct(&EVERYBODY, file, None, Detail::Terms);
     let mut others = Vec::new();
-    while let Ok(room) = cas.answer_room(4 << 20).await {
-        others.push(room);
+    while let Ok(budget) = cas.response_budget(4 << 20).await {
+        others.push(budget);
     }
     assert_eq!(others.len(), 28, "seven eighths of 128 MiB");
     let refused = whole().await.unwrap_err();
@@ -242,7 +243,7 @@ async fn long_plan_holds_response_budget_and_a_short_one_none() {
     assert_eq!(short.plan.file.terms.len(), 256);
     drop(others);
 
-    let taken = || cas.answers_len();
+    let taken = || cas.budgeted_len();
     assert_eq!(taken(), 0);
     let long = whole().await.unwrap();
     assert_eq!(taken(), 4096 << 10);
@@ -258,22 +259,22 @@ async fn tenant_with_most_of_the_budget_is_refused_and_others_not() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let [greedy, other] = [Tenant::new(1), Tenant::new(2)];
-    let room = async |tenant: Tenant, mib: usize| tenant.doing(cas.answer_room(mib << 20)).await;
-    let _most = room(greedy, 700).await.unwrap();
-    let refused = room(greedy, 200).await.unwrap_err();
+    let budget = async |tenant: Tenant, mib: usize| tenant.doing(cas.response_budget(mib << 20)).await;
+    let _most = budget(greedy, 700).await.unwrap();
+    let refused = budget(greedy, 200).await.unwrap_err();
     assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: true })), "{refused:?}");
-    let _rest = room(other, 200).await.unwrap();
-    let refused = room(other, 200).await.unwrap_err();
+    let _rest = budget(other, 200).await.unwrap();
+    let refused = budget(other, 200).await.unwrap_err();
     assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: false })), "{refused:?}");
-    // What is moderate has room of its own, and what is small needs none.
-    let _moderate = room(other, 4).await.unwrap();
-    let _small = cas.answer_room(256 << 10).await.unwrap();
-    assert_eq!(cas.answers_len(), 904 << 20);
-    // Who asks for chunks takes nothing from who reads, and the other way round.
-    let _chunks = greedy.doing(cas.dedup_room(90 << 20)).await.unwrap();
-    assert!(greedy.doing(cas.dedup_room(40 << 20)).await.is_err());
-    let _moderate = room(greedy, 4).await.unwrap();
-    assert_eq!(cas.answers_len(), 998 << 20);
+    // Moderate responses have a budget of their own, and small ones need none.
+    let _moderate = budget(other, 4).await.unwrap();
+    let _small = cas.response_budget(256 << 10).await.unwrap();
+    assert_eq!(cas.budgeted_len(), 904 << 20);
+    // Dedup responses take nothing from readers, and the reverse.
+    let _chunks = greedy.doing(cas.dedup_budget(90 << 20)).await.unwrap();
+    assert!(greedy.doing(cas.dedup_budget(40 << 20)).await.is_err());
+    let _moderate = budget(greedy, 4).await.unwrap();
+    assert_eq!(cas.budgeted_len(), 998 << 20);
 }
 
 #[tokio::test]
@@ -281,11 +282,11 @@ async fn response_text_resizes_the_budget_of_its_plan() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let text = async |made_in: usize, len: usize| {
-        let room = cas.answer_room(made_in).await.unwrap();
-        let room = cas.text_room(room, len).await.unwrap();
-        let taken = cas.answers_len();
-        drop(room);
-        assert_eq!(cas.answers_len(), 0);
+        let budget = cas.response_budget(made_in).await.unwrap();
+        let budget = cas.text_budget(budget, len).await.unwrap();
+        let taken = cas.budgeted_len();
+        drop(budget);
+        assert_eq!(cas.budgeted_len(), 0);
         taken
     };
     assert_eq!(text(100 << 20, 20 << 20).await, 20 << 20);
@@ -294,7 +295,7 @@ async fn response_text_resizes_the_budget_of_its_plan() {
     assert_eq!(text(0, 1).await, 0);
     assert_eq!(text(0, 1 << 20).await, 1 << 20);
     assert_eq!(text(3 << 20, 5 << 20).await, 5 << 20);
-    // Where nobody else could have got what the plan has.
-    let plan = cas.answer_room(1 << 30).await.unwrap();
-    let _text = cas.text_room(plan, 8 << 20).await.unwrap();
+    // No other tenant could have got the budget of the plan.
+    let plan = cas.response_budget(1 << 30).await.unwrap();
+    let _text = cas.text_budget(plan, 8 << 20).await.unwrap();
 }

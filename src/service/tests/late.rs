@@ -1,4 +1,4 @@
-//! What comes so late that others have gone on without it.
+//! Operations so late that others have finished without them.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 
 use crate::blob::memory::MemoryBlobStore;
 
-/// How far the deletion of a row has come when the blob of an upload appears, which had staged it a day ago.
+/// The progress of a deletion when the blob of an upload appears that had staged the row a day ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deletion {
     Begun,
@@ -24,7 +24,7 @@ enum Deletion {
     Over,
 }
 
-/// Blobs that are published when somebody has begun to delete their row.
+/// Blobs that are published after the deletion of their row has begun.
 #[derive(Debug)]
 struct SlowBlobs {
     blobs: MemoryBlobStore,
@@ -116,7 +116,7 @@ async fn upload_of_an_abandoned_row_leaves_no_orphan_blob() {
         let hash = xorb.xorb().hash();
         assert!(matches!(upload(&cas, &xorb).await, Err(UploadError::Store(_))), "{deletion:?}");
         match deletion {
-            // Who deletes it goes on, and deletes what is there or is not.
+            // The deleting process continues, and deletes the blob if there is one.
             Deletion::Begun => drop(setup.blobs.delete(BlobKey::xorb(hash)).await.unwrap()),
             Deletion::BlobGone | Deletion::Over => {}
         }

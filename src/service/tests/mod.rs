@@ -1,4 +1,4 @@
-//! The order of effects, with every operation of the stores failing in turn.
+//! The order of effects, with a fault in every operation of the stores.
 
 mod agree;
 mod asked_chunks;
@@ -22,7 +22,7 @@ mod late;
 mod model;
 mod quota;
 pub(crate) mod records;
-mod turns;
+mod shared_workers;
 mod unreadable;
 mod verbs;
 mod watched;
@@ -49,9 +49,9 @@ use crate::index::sqlite::SqliteIndex;
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 
-/// A store in memory with its index in a temporary folder, both of which can be told to fail.
+/// A store in memory with its index in a temporary directory; faults can be injected into both.
 struct Setup {
-    _folder: TempDir,
+    _directory: TempDir,
     faults: Faults,
     blobs: MemoryBlobStore,
     records: MemoryRecordStore,
@@ -61,11 +61,11 @@ struct Setup {
 
 impl Setup {
     async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let setup = Self {
-            _folder: folder,
+            _directory: directory,
             faults: Faults::default(),
             blobs: MemoryBlobStore::new(),
             records: MemoryRecordStore::new(),
@@ -78,10 +78,10 @@ impl Setup {
 
     /// An index that knows nothing.
     async fn empty_index(&self) -> SqliteIndex {
-        SqliteIndex::open(&self._folder.path().join("empty.sqlite")).await.unwrap()
+        SqliteIndex::open(&self._directory.path().join("empty.sqlite")).await.unwrap()
     }
 
-    /// Claims that nobody has verified.
+    /// Unverified claims.
     async fn index_claims(&self) -> usize {
         self.index.unverified_claims(0..u64::MAX, None, u32::MAX).await.unwrap().len()
     }
@@ -137,7 +137,8 @@ async fn read(cas: &Cas, xorb: &BuiltXorb) -> Result<Option<Vec<u8>>, ReadError>
     Ok(Some(pieces.concat()))
 }
 
-/// What must hold after an upload in which the `n`-th operation failed, at once and after a restart.
+/// The invariants after an upload with a fault in the `n`-th operation, at once and after a
+/// restart.
 async fn check_upload_with_fault(n: usize, moment: Moment) -> bool {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let cas = setup.process();
@@ -149,8 +150,8 @@ async fn check_upload_with_fault(n: usize, moment: Moment) -> bool {
     };
     let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
 
-    // Acknowledged means served; not acknowledged means invisible, or, where the last operation was carried out
-    // although it failed, whole.
+    // Acknowledged means served. Not acknowledged means invisible, or whole where the last
+    // operation was carried out although it failed.
     let seen = read(&cas, &xorb).await.unwrap();
     match &result {
         Ok(_) => assert_eq!(seen.as_deref(), Some(xorb.bytes()), "{case}"),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::format::shard::Term;
 use crate::format::{FileHash, merkle};
-use crate::index::{Allowance, Measure, NewFile, Registered, Registration};
+use crate::index::{Allowance, NewFile, Registered, Registration, UsageIndex};
 use crate::service::access::{RepoScope, Scope};
 use crate::service::{Limits, Quantity, Quotas, UsageError};
 

@@ -1,5 +1,5 @@
-//! Records of what was registered: that there is one whenever it counts, and that an index made of them answers as the
-//! one that was lost.
+//! The registration log: every registration that matters has a record, and an index rebuilt from
+//! them equals the lost one.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::format::shard::{CasChunk, CasInfo, FileInfo, Sha256, Shard, Term, wri
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, FileRecord, Index, Recorded, Totals};
+use crate::index::{Collect, FileRecord, Index, RecordIndex, Totals};
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::access::{Claims, RepoScope, Scope};
@@ -90,7 +90,7 @@ pub(super) async fn remove(cas: &Cas, file: FileHash, repo: Option<&str>) {
     while cas.index.sweep_removed(cas.clock.now()).await.unwrap() {}
 }
 
-/// What a garbage collection does to a xorb that nothing refers to.
+/// Deletes an unreferenced xorb like a garbage collection.
 pub(super) async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
     let now = setup.clock.now();
     setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
@@ -116,20 +116,20 @@ impl Watch for Heard {
 
 /// An index that was made of blobs and records.
 pub(super) struct New {
-    _folder: TempDir,
+    _directory: TempDir,
     pub(super) index: SqliteIndex,
     rebuilt: Rebuilt,
     pub(super) problems: Vec<String>,
 }
 
 pub(super) async fn rebuild(setup: &Setup) -> Result<New, RebuildError> {
-    let folder = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open_unsynced(&folder.path().join("index.sqlite")).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open_unsynced(&directory.path().join("index.sqlite")).await.unwrap();
     let heard = Arc::new(Heard::default());
     let watch: Arc<dyn Watch> = Arc::clone(&heard) as _;
     let rebuilt = setup.process_with(&index).rebuild(&watch).await?;
     let problems = heard.0.lock().unwrap().clone();
-    Ok(New { _folder: folder, index, rebuilt, problems })
+    Ok(New { _directory: directory, index, rebuilt, problems })
 }
 
 impl Setup {
@@ -153,7 +153,7 @@ pub(super) struct Said {
     readers: Vec<Vec<(String, bool)>>,
     xorbs: BTreeSet<String>,
     totals: Totals,
-    /// For each chunk whether it is told of to anybody, and to each domain.
+    /// For each chunk whether an unrestricted token finds it, and each domain.
     pub(super) dedup: Vec<Vec<bool>>,
 }
 
@@ -193,7 +193,8 @@ async fn an_index_that_is_rebuilt_says_the_same_of_everything() {
     let (a, b) = (xorb_of(&[0, 1, 2, 3]), xorb_of(&[9, 1, 2, 3]));
     upload_as(&cas, "org/a", &a).await;
     upload_as(&cas, "other/b", &b).await;
-    // The same file by other xorbs, at other times, by several: the first terms and the first time stay.
+    // The same file by other xorbs, at other times, by several: the first terms and the first time
+    // stay.
     register(&cas, "org/a", vec![file_of(&a, 1, 4, Some(1)), file_of(&a, 0, 2, None)], &[&a]).await;
     setup.clock.advance(Duration::from_secs(5));
     register(&cas, "other/b", vec![file_of(&b, 1, 4, None), file_of(&b, 0, 1, None)], &[&b]).await;
@@ -201,7 +202,7 @@ async fn an_index_that_is_rebuilt_says_the_same_of_everything() {
     register(&cas, "org/c", vec![file_of(&a, 0, 4, None)], &[]).await;
     check_same(&setup, "as it was registered").await;
 
-    // Whoever was first gives the file up; what it is made of stays, since others have it.
+    // The first repository removes the file; its terms stay, since other repositories have it.
     setup.clock.advance(Duration::from_secs(5));
     remove(&cas, file_of(&a, 1, 4, None).hash, Some("org/a")).await;
     check_same(&setup, "one claim less").await;
@@ -231,7 +232,7 @@ async fn registrations_of_deleted_xorbs_cost_no_file() {
     setup.clock.advance(Duration::from_secs(1));
     assert!(delete_xorb(&setup, b.xorb().hash()).await);
     check_same(&setup, "the second one by a xorb that is gone").await;
-    // The file goes, with its xorb, and comes back.
+    // The file is removed, its xorb is deleted, and both are added again.
     remove(&cas, file, None).await;
     setup.clock.advance(Duration::from_secs(1));
     assert!(delete_xorb(&setup, a.xorb().hash()).await);
@@ -255,8 +256,9 @@ async fn new_terms_make_the_file_even_if_old_xorbs_are_deleted() {
     upload_as(&cas, "*", &new).await;
     let switched = FileInfo { hash: file.hash, ..file_of(&new, 0, 2, None) };
     assert_eq!(switched.hash, file_of(&new, 0, 2, None).hash);
-    let noted = cas.note_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }, Vec::new()).await.unwrap();
-    noted.keep();
+    let appended =
+        cas.append_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }, Vec::new()).await.unwrap();
+    appended.retain();
     setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
     assert_eq!(made.problems, [""; 0]);
@@ -299,7 +301,8 @@ async fn file_of_a_missing_xorb_is_left_out_until_it_is_back() {
     assert_eq!(rebuild(&setup).await.unwrap().rebuilt.left_out_count, 2);
     setup.blobs.damage(key, bytes);
     check_same(&setup, "healed").await;
-    // Another one with the same chunks does as well, for everybody who had registered the file.
+    // Another xorb with the same chunks works as well, for every repository that had registered the
+    // file.
     setup.blobs.delete(key).await.unwrap();
     let c = xorb_of(&[9, 0, 1, 2]);
     upload_as(&cas, "third/c", &c).await;
@@ -366,7 +369,7 @@ async fn what_tells_nothing_new_or_is_refused_leaves_no_record() {
     assert_eq!(setup.record_seqs().await.len(), 2);
 }
 
-/// A registration of which the `n`-th operation fails; whether there was one.
+/// A registration with a fault in the `n`-th operation; returns whether there was one.
 async fn check_registration_with_fault(n: usize, moment: Moment) -> bool {
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -406,7 +409,7 @@ async fn registration_with_nth_failure_is_absent_or_whole_rebuilt() {
     }
 }
 
-/// A removal of which the `n`-th operation fails; whether there was one.
+/// A removal with a fault in the `n`-th operation; returns whether there was one.
 async fn check_removal_with_fault(n: usize, moment: Moment) -> bool {
     let setup = Setup::new().await;
     let cas = setup.process();
@@ -425,10 +428,10 @@ async fn check_removal_with_fault(n: usize, moment: Moment) -> bool {
     if result.is_ok() || before.len() == 1 {
         assert_eq!(after, [("org/b".to_owned(), false)], "{case}: it is back");
     }
-    assert!(after.contains(&("org/b".to_owned(), false)), "{case}: somebody else's claim is gone");
+    assert!(after.contains(&("org/b".to_owned(), false)), "{case}: the claim of another repository was removed");
     remove(&cas, file, Some("org/a")).await;
     check_same(&setup, &case).await;
-    // Asking for what is not there leaves nothing behind.
+    // Removing a missing file leaves nothing.
     let count = setup.record_seqs().await.len();
     assert!(matches!(cas.remove_file(&writer("org/a"), file, None).await, Err(RemoveError::NotFound)), "{case}");
     assert_eq!(setup.record_seqs().await.len(), count, "{case}");
@@ -468,7 +471,7 @@ async fn files_without_records_get_them_from_the_index_once() {
     let cas = setup.process();
     assert_eq!(cas.complete_records().await.unwrap(), 3);
     let count = setup.record_seqs().await.len();
-    // Those who have claimed a sha256, and those who have not, are told apart.
+    // Repositories with and without a sha256 claim are distinguished.
     assert!((1..=5).contains(&count), "{count} records");
     let files = async |index: &SqliteIndex| {
         let files = index.file_records(None).await.unwrap();
@@ -542,7 +545,7 @@ async fn pruning_removes_obsolete_records_only() {
             }
         }
         if round % 4 == 3 {
-            // Everything goes, which is when there is most to prune.
+            // Everything is removed, which leaves the most to prune.
             for file in setup.index.file_records(None).await.unwrap() {
                 remove(&setup.process(), file.hash, None).await;
             }
@@ -557,7 +560,7 @@ async fn pruning_removes_obsolete_records_only() {
         pruned_count += pruned.registration_count + pruned.removal_count;
         let after = rebuild(&setup).await.unwrap();
         let (before, after) = (said(&before.index, &chunks).await, said(&after.index, &chunks).await);
-        // Chunks of xorbs that no file needs are not worth a record of what was removed since.
+        // Chunks of xorbs that no file needs have no record after the removal.
         let is_no_more =
             |(after, before): (&Vec<bool>, &Vec<bool>)| after.iter().zip(before).all(|(after, before)| after <= before);
         assert!(after.dedup.iter().zip(&before.dedup).all(is_no_more), "round {round}");
@@ -583,8 +586,8 @@ async fn lost_index_does_not_cost_records_that_rebuild_it() {
     remove(&cas, file_of(&a, 0, 3, None).hash, None).await;
     register(&cas, "org/b", vec![file_of(&a, 0, 2, None)], &[&a]).await;
     setup.clock.advance(Duration::from_secs(48 * 3600));
-    let (lost, folder) = (setup.index.clone(), tempfile::tempdir().unwrap());
-    setup.index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let (lost, directory) = (setup.index.clone(), tempfile::tempdir().unwrap());
+    setup.index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
     // An index that has taken none of them cannot tell that one is done with.
     assert_eq!(prune(&setup, 100).await, Pruned::default());
     setup.index = lost;

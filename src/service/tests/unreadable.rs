@@ -1,4 +1,4 @@
-//! A disk that cannot read: one blob, once, or nothing at all; and how fast blobs are read to check them.
+//! A disk that cannot read: one blob, once, or nothing at all; and the rate limit of checks.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -19,8 +19,8 @@ use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::index::HealthIndex;
 use crate::runtime::blocking::Pool;
-use crate::service::examine::{Damage, Examiner, Pace, Verdict};
 use crate::service::scrub::{Checked, Scrub};
+use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 use crate::service::{Cas, Form, ReadError, ScrubBudget};
 
 /// At which point a blob cannot be read.
@@ -34,7 +34,7 @@ enum Point {
     Middle,
 }
 
-/// What fails.
+/// The injected failure.
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     point: Point,
@@ -124,7 +124,7 @@ impl BlobStore for FailingBlobs {
     }
 }
 
-/// A store with a xorb, of which the blob can be made to fail.
+/// A store with a xorb, whose blob can be made to fail.
 struct Failing {
     setup: Setup,
     blobs: FailingBlobs,
@@ -162,7 +162,7 @@ async fn unreadable_blob_is_damaged_and_an_upload_heals_it() {
         let checked = store.check().await.unwrap();
         assert!(matches!(checked, Checked::Damaged(Damage::Unreadable(_))), "{point:?}: {checked:?}");
         assert!(matches!(read(&store.cas, &store.xorb).await, Err(ReadError::Quarantined { .. })), "{point:?}");
-        // What is put there by that is another file, on other sectors.
+        // The upload publishes another file, on other sectors.
         store.blobs.set(None);
         assert!(upload(&store.cas, &store.xorb).await.unwrap().was_inserted, "{point:?}");
         assert_eq!(read(&store.cas, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
@@ -179,7 +179,7 @@ async fn transient_read_error_or_failed_disk_damages_nothing() {
         // Nothing can be written: it is not this blob.
         store.blobs.set(Some(Failure { point, is_of_disk: true, ..ALWAYS }));
         store.check().await.unwrap_err();
-        // What is no fault of sectors at all.
+        // Errors that are not bad sectors.
         for error in [Errno::MFILE, Errno::ACCESS, Errno::ROFS, Errno::STALE] {
             store.blobs.set(Some(Failure { point, error, ..ALWAYS }));
             store.check().await.unwrap_err();
@@ -217,22 +217,22 @@ async fn checks_keep_to_the_read_rate_and_save_no_credit() {
     let (blobs, xorb) = (MemoryBlobStore::new(), xorb("bytes", Policy::None));
     let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len() as u64);
     blobs.damage(BlobKey::xorb(hash), xorb.bytes().to_vec());
-    let examiner = Examiner { blobs: Arc::new(blobs), pool: Pool::new(1) };
+    let verifier = BlobVerifier { blobs: Arc::new(blobs), pool: Pool::new(1) };
     let mut pace = Pace::new(Some(RATE));
     let per_blob = Duration::from_micros(len * 1_000_000 / RATE);
     assert!(per_blob > Duration::from_secs(1), "{per_blob:?}");
     for idle in [0, 0, 3600] {
         tokio::time::sleep(Duration::from_secs(idle)).await;
         let begin = Instant::now();
-        let verdict = examiner.examine(hash, Some(len), &mut pace).await.unwrap();
+        let verdict = verifier.verify(hash, Some(len), &mut pace).await.unwrap();
         assert!(matches!(verdict, Verdict::Sound(_)));
         // Timers tick by the millisecond, and each of some pieces is rounded.
         let (taken, slack) = (begin.elapsed(), Duration::from_millis(5));
         assert!(taken + slack >= per_blob && taken <= per_blob + slack, "{taken:?} of {per_blob:?}");
     }
     assert_eq!(pace.read_len(), 3 * len);
-    // Who is told nothing of a rate waits for nothing.
+    // Without a rate there is no wait.
     let begin = Instant::now();
-    examiner.examine(hash, Some(len), &mut Pace::new(None)).await.unwrap();
+    verifier.verify(hash, Some(len), &mut Pace::new(None)).await.unwrap();
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }

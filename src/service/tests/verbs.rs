@@ -1,12 +1,12 @@
-//! Every verb with each operation of the stores failing in turn, before and after it was carried out.
+//! Every verb with a fault in each operation of the stores, before and after it was carried out.
 //!
 //! | verb | its loop |
 //! |---|---|
 //! | upload, and upload in another serialization | `tests` |
 //! | duplicate upload | here |
 //! | upload by grant, and its commit | `granted` |
-//! | registration, also of what is known | here |
-//! | question for deduplication | here |
+//! | registration, also of known files | here |
+//! | dedup query | here |
 //! | verification of a sha256 | `claims` |
 //! | backup and restore | `backup` |
 //! | recovery | `tests`, and after every fault here |
@@ -31,7 +31,7 @@ use crate::service::{Detail, Recovered};
 /// A store in use: one file that was acknowledged, and one whose xorb was.
 struct World {
     setup: Setup,
-    kept: File,
+    retained: File,
     fresh: File,
 }
 
@@ -39,12 +39,12 @@ impl World {
     async fn new() -> Self {
         let setup = Setup::new().await;
         let cas = setup.process();
-        let (kept, fresh) = (File::new("kept"), File::new("fresh"));
-        for file in [&kept, &fresh] {
+        let (retained, fresh) = (File::new("retained"), File::new("fresh"));
+        for file in [&retained, &fresh] {
             upload(&cas, &file.xorb).await.unwrap();
         }
-        kept.register(&cas, "org/a", kept.sha256).await.unwrap();
-        Self { setup, kept, fresh }
+        retained.register(&cas, "org/a", retained.sha256).await.unwrap();
+        Self { setup, retained, fresh }
     }
 }
 
@@ -74,13 +74,13 @@ async fn read(cas: &Cas, xorb: &crate::service::StoredXorb, form: Form, len: u64
     stream.try_collect::<Vec<bytes::Bytes>>().await.unwrap().concat()
 }
 
-/// Does this with every operation failing in turn; returns how many there are.
+/// Runs this with a fault in every operation; returns how many there are.
 async fn with_each_fault(verb: impl AsyncFn(&Cas, &World) -> Result<(), String>) -> usize {
     let mut count = 0;
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let world = World::new().await;
-            let (setup, kept, fresh) = (&world.setup, &world.kept, &world.fresh);
+            let (setup, retained, fresh) = (&world.setup, &world.retained, &world.fresh);
             let cas = setup.process();
             setup.faults.arm(n, moment);
             let result = verb(&cas, &world).await;
@@ -90,7 +90,7 @@ async fn with_each_fault(verb: impl AsyncFn(&Cas, &World) -> Result<(), String>)
             };
             count += 1;
             let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
-            check_invariants(&cas, setup, &[kept], &case).await;
+            check_invariants(&cas, setup, &[retained], &case).await;
 
             // The same after a restart, which finds nothing stray and leaves nothing.
             let cas = setup.process();
@@ -100,12 +100,12 @@ async fn with_each_fault(verb: impl AsyncFn(&Cas, &World) -> Result<(), String>)
             let blobs = setup.blobs.list().await.unwrap();
             assert_eq!(blobs.iter().map(BlobKey::xorb_hash).collect::<HashSet<_>>(), rows, "{case}");
             assert_eq!(cas.recover().await.unwrap(), Recovered::default(), "{case}");
-            check_invariants(&cas, setup, &[kept], &case).await;
+            check_invariants(&cas, setup, &[retained], &case).await;
 
             // And everything works when nothing fails any more.
             verb(&cas, &world).await.unwrap_or_else(|error| panic!("{case}; then: {error}"));
             fresh.register(&cas, "org/a", fresh.sha256).await.unwrap();
-            check_invariants(&cas, setup, &[kept, fresh], &case).await;
+            check_invariants(&cas, setup, &[retained, fresh], &case).await;
         }
     }
     count
@@ -114,7 +114,7 @@ async fn with_each_fault(verb: impl AsyncFn(&Cas, &World) -> Result<(), String>)
 #[tokio::test]
 async fn duplicate_upload_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
-        let uploaded = upload(cas, &world.kept.xorb).await.map_err(|error| error.to_string())?;
+        let uploaded = upload(cas, &world.retained.xorb).await.map_err(|error| error.to_string())?;
         assert!(!uploaded.was_inserted);
         Ok(())
     });
@@ -134,7 +134,7 @@ async fn registration_with_nth_failure_is_all_or_nothing() {
 #[tokio::test]
 async fn known_registration_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
-        let registered = world.kept.register(cas, "org/b", world.kept.sha256).await;
+        let registered = world.retained.register(cas, "org/b", world.retained.sha256).await;
         registered.map(drop).map_err(|error| error.to_string())
     });
     assert!(count.await >= 4);
@@ -143,9 +143,9 @@ async fn known_registration_with_nth_failure_takes_nothing_away() {
 #[tokio::test]
 async fn dedup_query_with_nth_failure_takes_nothing_away() {
     let count = with_each_fault(async |cas, world| {
-        let [first, ..] = world.kept.xorb.xorb().chunk_hashes() else { panic!("a xorb has chunks") };
-        let answer = cas.dedup_answer(&Claims::UNRESTRICTED, *first).await.map_err(|error| error.to_string())?;
-        assert!(answer.is_some(), "the first chunk of a file can be asked for");
+        let [first, ..] = world.retained.xorb.xorb().chunk_hashes() else { panic!("a xorb has chunks") };
+        let response = cas.dedup_response(&Claims::UNRESTRICTED, *first).await.map_err(|error| error.to_string())?;
+        assert!(response.is_some(), "the first chunk of a file can be found");
         Ok(())
     });
     assert!(count.await >= 4);

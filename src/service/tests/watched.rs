@@ -1,4 +1,4 @@
-//! Blobs that count what is asked of them, and that can stop to answer.
+//! Blobs that count operations, and that can hang.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl WatchedBlobs {
         Self { inner, call_count: Arc::default(), stuck: Arc::default() }
     }
 
-    /// Operations that were asked for.
+    /// The number of operations.
     pub(super) fn call_count(&self) -> usize {
         self.call_count.load(Ordering::SeqCst)
     }

@@ -6,15 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
-/// Pieces below this are copied together. A piece keeps the whole buffer alive that it was received into (64 KiB at
-/// most, of few uploads 512), so a client that sends single bytes would otherwise hold a buffer for each of them.
+/// Smaller pieces are copied together. A piece keeps its whole receive buffer alive: 64 KiB at
+/// most, 512 with few uploads. So a client that sends single bytes would otherwise hold a buffer
+/// for each of them.
 const SMALL_LEN: usize = 32 << 10;
 
-/// Pieces of a body, in order, that take little more memory than they have bytes.
+/// Pieces of a body, in order, whose memory is little more than their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pieces: Vec<Bytes>,
-    /// The end of the batch, as far as it came in small pieces.
+    /// The end of the batch, as far as it arrived in small pieces.
     small: BytesMut,
     len: usize,
 }
@@ -25,7 +26,7 @@ impl Batch {
         self.len
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub(super) fn push(&mut self, piece: Bytes) {
         self.len += piece.len();
         if piece.len() < SMALL_LEN {
@@ -36,7 +37,7 @@ impl Batch {
         }
     }
 
-    /// What was collected, in pieces that are to be taken in order; the batch is empty afterwards.
+    /// Takes the collected pieces, in order; the batch is empty afterwards.
     pub(super) fn take(&mut self) -> Vec<Bytes> {
         self.close_small();
         self.len = 0;
@@ -50,8 +51,8 @@ impl Batch {
     }
 }
 
-/// The batch that arrives while a worker has the one before: the worker takes it by itself, since handing it over would be two
-/// changes of threads in which it does nothing.
+/// The batch that fills while a worker has the one before. The worker takes it directly, since
+/// handing it over would idle it for two context switches.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     batch: Mutex<Batch>,
@@ -64,12 +65,12 @@ impl Inbox {
         self.batch().len()
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub(super) fn push(&self, piece: Bytes) {
         self.batch().push(piece);
     }
 
-    /// What has arrived, if that is so many bytes at least.
+    /// Takes the collected pieces, if they have so many bytes at least.
     pub(super) fn take(&self, min_len: usize) -> Option<Vec<Bytes>> {
         let mut batch = self.batch();
         let pieces = (batch.len() >= min_len).then(|| batch.take())?;
@@ -78,7 +79,7 @@ impl Inbox {
         Some(pieces)
     }
 
-    /// Waits until something was taken, now or since this returned last.
+    /// Waits until pieces were taken, now or since this returned last.
     pub(super) async fn taken(&self) {
         self.taken.notified().await;
     }

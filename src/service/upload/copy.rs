@@ -1,7 +1,7 @@
-//! A xorb that is put together from chunks of stored ones: what an upload is, but for the client.
+//! A xorb that is assembled from chunks of stored ones: an upload without a client.
 //!
-//! Records are taken as they are stored. Each is verified like that of an upload, and its chunk compared with what it must
-//! be, before it is written.
+//! Records are copied in their stored form. Each is verified like that of an upload, and its chunk
+//! hash compared with the expected one, before it is written.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use crate::service::Cas;
 use crate::service::error::{StoreError, UploadError};
 use crate::service::fsck::Presence;
 
-/// A new xorb of which some chunks are there.
+/// A new xorb with some of its chunks copied.
 pub(in crate::service) struct Copying {
     cas: Cas,
     verifier: Verifier,
@@ -28,10 +28,10 @@ pub(in crate::service) struct Copying {
 /// Consecutive records of a stored xorb that are being copied.
 #[derive(Debug)]
 pub(in crate::service) struct Run {
-    /// The chunks that they must be, and which one is next.
+    /// The expected chunks, and the index of the next one.
     hashes: Vec<ChunkHash>,
     next: usize,
-    /// Bytes that are left of them.
+    /// Bytes of the records that are still to be copied.
     left: u64,
 }
 
@@ -47,10 +47,10 @@ impl Run {
     }
 }
 
-/// Why a copy was given up.
+/// Why a copy was abandoned.
 #[derive(Debug)]
 pub(in crate::service) enum CopyError {
-    /// The bytes are not those of the chunks. What was copied before is of no use any more.
+    /// The bytes are not those of the chunks. The copy so far is invalid.
     Altered,
     /// The store failed.
     Store(StoreError),
@@ -67,7 +67,7 @@ impl Copying {
         }
     }
 
-    /// Adds what ends in this piece of a run. Blocks.
+    /// Adds the records that end in this piece of a run. Blocks.
     pub(in crate::service) fn take(&mut self, run: &mut Run, piece: &Bytes) -> Result<(), CopyError> {
         let mut rest = &piece[..];
         while let Some(chunk) = self.verifier.next_chunk(&mut rest).map_err(|_| CopyError::Altered)? {
@@ -100,11 +100,12 @@ impl Verified {
 }
 
 impl Cas {
-    /// Makes a copy durable and visible, as nobody's. Returns whether the xorb is there now: not where somebody else
-    /// publishes or deletes it at this moment.
+    /// Makes a copy durable and visible, without a domain. Returns whether the xorb is stored now:
+    /// not where another upload or a deletion has it at this moment.
     ///
-    /// Where another process may publish, nothing of what it does is touched: neither a row that it has claimed, nor a blob
-    /// that it has put there. The locks of uploads are of one process, and two serializations of one xorb must not meet.
+    /// Where another process may publish, its work is not touched: neither a row that it has
+    /// claimed, nor a blob that it has published. The locks of uploads are local to a process, and
+    /// two serializations of one xorb must not mix.
     pub(in crate::service) async fn publish_copy(
         &self,
         copy: Verified,
@@ -134,8 +135,8 @@ impl Cas {
             }
         };
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
-        let turn = self.publishes.wait(Tenant::SERVER, 1).await;
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
+        let permit = self.publishes.wait(Tenant::SERVER, 1).await;
         if is_heal {
             self.replace_blob(draft, row, ticket).await?;
             return Ok(true);
@@ -144,16 +145,16 @@ impl Cas {
             if !draft.publish_new(BlobKey::xorb(hash)).await? {
                 return Ok(false);
             }
-            drop(turn);
+            drop(permit);
             return match self.index.publish_xorb(row, ticket, self.clock.now()).await {
                 Ok(()) => Ok(true),
-                // Somebody else has claimed the row since, and puts a blob of its own there.
+                // Another process has claimed the row since, and publishes a blob of its own.
                 Err(error) if error.kind == IndexErrorKind::Lost => Ok(false),
                 Err(error) => Err(error.into()),
             };
         }
         draft.publish(BlobKey::xorb(hash)).await?;
-        drop(turn);
+        drop(permit);
         self.go_live(row, ticket).await?;
         Ok(true)
     }

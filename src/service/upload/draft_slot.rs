@@ -4,8 +4,8 @@ use crate::blob::{BlobStore, Draft};
 use crate::runtime::blocking::Pool;
 use crate::service::error::StoreError;
 
-/// A draft, if there is one yet. Dropped with it, it goes away on a blocking thread: removing a file takes its time, and
-/// the upload that ends may end anywhere, as when its client hangs up.
+/// A draft, if it has begun. When this is dropped, a blocking thread removes the draft: that takes
+/// time, and an upload may end anywhere, as when its client disconnects.
 #[derive(Debug)]
 pub(super) struct DraftSlot {
     draft: Option<Box<dyn Draft>>,
@@ -27,19 +27,19 @@ impl DraftSlot {
         Ok(draft.write(bytes)?)
     }
 
-    /// Writes what the draft has collected: it is complete now. Blocks.
+    /// Writes the buffered bytes: the draft is complete now. Blocks.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         Ok(self.draft.as_mut().map_or(Ok(()), |draft| draft.flush())?)
     }
 
-    /// Removes the draft, and waits for that: who is answered now finds nothing of it.
+    /// Removes the draft, and waits for that: a client that got the response finds nothing of it.
     pub(super) async fn discard(mut self) {
         if let Some(draft) = self.draft.take() {
             self.pool.run(move || drop(draft)).await;
         }
     }
 
-    /// What was written; the draft goes away. Blocks.
+    /// Returns the written bytes and removes the draft. Blocks.
     pub(super) fn into_bytes(mut self) -> Result<Vec<u8>, StoreError> {
         Ok(self.draft.take().map_or_else(|| Ok(Vec::new()), |draft| draft.into_bytes())?)
     }

@@ -1,4 +1,4 @@
-//! The end of an upload: what was verified becomes durable and visible, or what was there before stays.
+//! The end of an upload: the verified xorb becomes durable and visible, or the stored one stays.
 
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
 use crate::blob::BlobKey;
@@ -21,8 +21,8 @@ impl Cas {
         }
     }
 
-    /// Claims the row, under the lock. What is staged and not published then is invisible, and free for the next upload
-    /// of this xorb.
+    /// Claims the row, under the lock. A row that is staged and not published is invisible, and
+    /// free for the next upload of this xorb.
     pub(in crate::service) async fn stage(&self, hash: XorbHash) -> Result<Staged, UploadError> {
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
@@ -33,7 +33,7 @@ impl Cas {
         }
     }
 
-    /// Publishes what was staged, under the same lock. A grant is spent by that.
+    /// Publishes a staged upload, under the same lock, and spends its grant.
     pub(in crate::service) async fn publish_staged(
         &self,
         staged: Staged,
@@ -64,9 +64,10 @@ impl Cas {
         };
         let is_heal = matches!(staged, Staged::Damaged(_));
         let Some(draft) = draft.into_draft() else {
-            // It was there when the upload began, and was deleted since, or found damaged. Nothing was written, so it
-            // must come again; a staged row is cleared up like that of any failed upload. What memory still
-            // has of it would make the next upload end here as well.
+            // The xorb was stored when the upload began, and was deleted since or found damaged.
+            // Nothing was written, so it must be uploaded again. A staged row is cleared up like
+            // that of any failed upload. A layout left in the cache would end the next upload here
+            // as well.
             self.forget_layout(hash);
             let retry_after = DELETION_RETRY_AFTER;
             return Err(if is_heal {
@@ -75,23 +76,24 @@ impl Cas {
                 UploadError::BeingDeleted { retry_after }
             });
         };
-        // A failure from here on leaves the row staged: invisible, and free for the next upload of this xorb.
+        // A failure from here on leaves the row staged: invisible, and free for the next upload of
+        // this xorb.
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: Some(domain), grant };
-        let turn = self.publishes.wait(tenant, 1).await;
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: Some(domain), grant };
+        let permit = self.publishes.wait(tenant, 1).await;
         if is_heal {
-            // What fails leaves the xorb damaged, and free for the next upload.
+            // A failure leaves the xorb damaged, and free for the next upload.
             self.replace_blob(draft, row, ticket).await?;
         } else {
             draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
-            drop(turn);
+            drop(permit);
             self.go_live(row, ticket).await?;
         }
         uploaded.was_inserted = true;
         Ok(uploaded)
     }
 
-    /// Makes a staged row live whose blob is durable.
+    /// Makes a staged row live after its blob is durable.
     pub(super) async fn go_live(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
         let hash = row.hash;
         let published = self.index.publish_xorb(row, ticket, self.clock.now()).await;
@@ -101,13 +103,15 @@ impl Cas {
         Ok(published?)
     }
 
-    /// Sees to it, under the lock, that a blob does not stay for ever whose row was given up while it was published: that
-    /// took a day, or the clock has jumped. Failures are logged; the blob is without a row then.
+    /// Ensures, under the lock, that a blob does not stay for ever after its row was abandoned
+    /// during publication. That takes a day, or a jump of the clock. Failures are logged; the blob
+    /// is without a row then.
     pub(in crate::service) async fn account_for(&self, hash: XorbHash) {
         let accounted = match self.index.stage_xorb(hash, Ticket::random(), self.clock.now()).await {
-            // A staged row says that there may be a blob, and is cleared up like that of any failed upload.
+            // A staged row states that there may be a blob, and is cleared up like that of any
+            // failed upload.
             Ok(Staging::Staged | Staging::Live | Staging::Damaged) => Ok(()),
-            // Whoever deletes it may be past the blob. Nobody publishes it again while we have the lock.
+            // The deleting process may be past the blob. The lock excludes another publication.
             Ok(Staging::Deleting) => self.blobs.delete(BlobKey::xorb(hash)).await.map(drop).map_err(StoreError::from),
             Err(error) => Err(error.into()),
         };

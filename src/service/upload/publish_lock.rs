@@ -1,7 +1,7 @@
-//! One at a time for each xorb: whoever publishes it, or says of its row that it is still so.
+//! Locks for publishing a xorb or confirming its row: one holder at a time for each xorb.
 //!
-//! By the whole hash. With a fixed number of locks, shared by all, who wants another xorb would wait for the place in line that
-//! somebody else has for the disk, and clients can choose hashes that meet.
+//! Each whole hash has a lock. With a fixed number of shared locks, an upload would wait for the
+//! disk writes of other xorbs, and clients can choose hashes that collide.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::format::XorbHash;
 
-/// The locks that somebody has or waits for.
+/// The locks that are held or waited for.
 #[derive(Clone, Debug, Default)]
 pub(in crate::service) struct PublishLocks {
     locks: Arc<Mutex<HashMap<XorbHash, Lock>>>,
@@ -18,7 +18,7 @@ pub(in crate::service) struct PublishLocks {
 
 type Lock = Arc<tokio::sync::Mutex<()>>;
 
-/// Nobody else has this xorb's lock, as long as this lives.
+/// Holds this xorb's lock.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub(in crate::service) struct Publishing {
@@ -28,9 +28,9 @@ pub(in crate::service) struct Publishing {
 }
 
 impl PublishLocks {
-    /// Waits until nobody has the lock of this xorb, in the order of asking.
+    /// Waits for the lock of this xorb, in the order of requests.
     pub(in crate::service) async fn lock(&self, hash: XorbHash) -> Publishing {
-        // Before the wait, so that it clears up behind those who do not wait to the end, too.
+        // Before the wait, so that a cancelled wait clears up, too.
         let mut publishing = Publishing { guard: None, hash, home: self.clone() };
         let lock = Arc::clone(self.locks().entry(hash).or_default());
         publishing.guard = Some(lock.lock_owned().await);
@@ -46,7 +46,7 @@ impl Drop for Publishing {
     fn drop(&mut self) {
         drop(self.guard.take());
         let mut locks = self.home.locks();
-        // Whoever has it or waits has a count of its own, and gets that under this lock.
+        // Each holder or waiter has a reference of its own, and takes it under this lock.
         if locks.get(&self.hash).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.hash);
         }
@@ -97,7 +97,7 @@ mod tests {
         let held = locks.lock(hash(1)).now_or_never().unwrap();
         assert!(late.as_mut().now_or_never().is_none());
         drop(held);
-        // It was given the lock, and goes without having looked.
+        // It was given the lock, and is dropped without a poll.
         drop(late);
         assert!(locks.locks().is_empty());
     }

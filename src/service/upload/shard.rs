@@ -1,7 +1,8 @@
-//! Bodies of shards: in a draft while they arrive, in memory when they are whole.
+//! Bodies of shards: in a draft while they arrive, in memory when they are complete.
 //!
-//! How long a body takes is up to its client. So it has no memory that others wait for until its last byte is here: what
-//! is longer than [`MAX_HELD_LEN`] is spooled. From then on only this machine decides how long the memory is held.
+//! The client decides how long a body takes. So it holds no contended memory until its last byte is
+//! received: a body above [`MAX_HELD_LEN`] is spooled. From then on only this machine decides how
+//! long the memory is held.
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
@@ -14,45 +15,46 @@ use crate::runtime::fair::{Permit, Tenant};
 use crate::service::Cas;
 use crate::service::error::{StoreError, UploadError};
 
-/// Bytes of memory that a shard may take for each of its bytes until it is registered: 2 for common ones, 4.3 for a file of
-/// 1.7 million terms that each name another xorb, 5.8 where their hash tables have just grown.
+/// Bytes of memory that a shard may take for each of its bytes until it is registered. Common
+/// shards take 2. Files of millions of terms in as many xorbs take 4.3, and 5.8 where a hash table
+/// has just grown.
 const MEMORY_FACTOR: u64 = 6;
 
 /// KiB of memory for shards: one of the largest and one of 32 MiB, or thousands of common ones.
-pub(in crate::service) const SHARD_ROOM_KIB: u32 = 672 << 10;
+pub(in crate::service) const SHARD_BUDGET_KIB: u32 = 672 << 10;
 
-/// Bytes of a shard that counts as small: some 10 000 terms, or xorbs of 20 000 chunks.
+/// Bytes of a small shard, at most: some 10 000 terms, or xorbs of 20 000 chunks.
 const SMALL_SHARD_LEN: u64 = 1 << 20;
 
 /// KiB of memory for small shards.
-pub(in crate::service) const SMALL_SHARD_ROOM_KIB: u32 = 192 << 10;
+pub(in crate::service) const SMALL_SHARD_BUDGET_KIB: u32 = 192 << 10;
 
 /// Bytes of shards that may be spooled at once, as declared: twelve of the largest.
 pub(in crate::service) const SPOOL_LEN: u64 = 1 << 30;
 
-/// Bytes of a body that are held in memory while it arrives: no more than its connection may have for a response, which there
-/// is none of meanwhile. A body of that length takes no slot.
+/// Bytes of a body in memory while it arrives: no more than its connection may buffer for a
+/// response, and there is none meanwhile. A body of that length takes no slot.
 const MAX_HELD_LEN: usize = 64 << 10;
 
-/// A shard that has arrived, with the memory that it takes.
+/// A received shard, with its memory budget.
 #[derive(Debug)]
 pub struct ReceivedShard {
     /// Its bytes.
     pub bytes: Bytes,
-    /// Its part of the memory for shards, to be held until it is registered.
-    pub room: Permit,
+    /// Its share of the memory for shards, to be held until it is registered.
+    pub budget: Permit,
 }
 
-/// A body that has arrived.
+/// A received body.
 struct Spooled {
     len: u64,
-    /// What is not in the draft.
+    /// The part that is not in the draft.
     held: BytesMut,
     draft: DraftSlot,
 }
 
 impl Cas {
-    /// Receives the body of a shard, which may have so many bytes as its client declares.
+    /// Receives the body of a shard, of at most the length that its client declares.
     ///
     /// # Errors
     ///
@@ -68,16 +70,16 @@ impl Cas {
     {
         Expected::check(MAX_SHARD_LEN, declared_len)?;
         let len = declared_len.unwrap_or(MAX_SHARD_LEN);
-        // What it takes in the index is less than itself.
-        self.check_room(declared_len.unwrap_or(0)).await?;
+        // Its rows in the index take less than its body.
+        self.check_headroom(declared_len.unwrap_or(0)).await?;
         let is_long = len > MAX_HELD_LEN as u64;
         let slot = is_long.then(|| BodySlot::take(&self.spools, tenant, len)).transpose()?;
         let spooled = match &slot {
             Some(slot) => slot.unless_cut(self.spool(tenant, slot.counted(body))).await?,
             None => self.spool(tenant, body).await?,
         };
-        let room = self.shard_room(tenant, spooled.len).await?;
-        Ok(ReceivedShard { bytes: spooled.read(self, tenant).await?, room })
+        let budget = self.shard_budget(tenant, spooled.len).await?;
+        Ok(ReceivedShard { bytes: spooled.read(self, tenant).await?, budget })
     }
 
     async fn spool<S>(&self, tenant: Tenant, mut body: S) -> Result<Spooled, UploadError>
@@ -98,17 +100,18 @@ impl Cas {
         Ok(spooled)
     }
 
-    /// Memory for a whole shard of this many bytes, to be held until it is registered. Waits for it in turn, but not for long.
-    /// Small shards have room of their own, which no large one takes.
-    async fn shard_room(&self, tenant: Tenant, len: u64) -> Result<Permit, StoreError> {
-        let room = if len <= SMALL_SHARD_LEN { &self.small_shard_room } else { &self.shard_room };
+    /// Waits for the memory of a whole shard of this many bytes, in fair order and for a bounded
+    /// time. To be held until the shard is registered. Small shards have a budget of their own,
+    /// which no large one takes.
+    async fn shard_budget(&self, tenant: Tenant, len: u64) -> Result<Permit, StoreError> {
+        let budget = if len <= SMALL_SHARD_LEN { &self.small_shard_budget } else { &self.shard_budget };
         let memory_kib = len.saturating_mul(MEMORY_FACTOR).div_ceil(1024);
-        Ok(room.enter(tenant, u32::try_from(memory_kib).unwrap_or(u32::MAX)).await?)
+        Ok(budget.enter(tenant, u32::try_from(memory_kib).unwrap_or(u32::MAX)).await?)
     }
 }
 
 impl Spooled {
-    /// Puts what is held into the draft.
+    /// Writes the buffered part to the draft.
     async fn write(mut self, cas: &Cas, tenant: Tenant) -> Result<Self, UploadError> {
         let (blobs, held) = (cas.clone(), self.held.split());
         let write = move || {
@@ -118,7 +121,7 @@ impl Spooled {
         Ok(cas.verify_pool.run_for(tenant, write).await?)
     }
 
-    /// All of it.
+    /// Returns the whole body.
     async fn read(self, cas: &Cas, tenant: Tenant) -> Result<Bytes, UploadError> {
         if self.len == self.held.len() as u64 {
             return Ok(self.held.freeze());

@@ -1,4 +1,4 @@
-//! Slots: a body that was let in, and is counted for as long as it is under way.
+//! Slots: each counts an admitted body for as long as it is under way.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Cas {
 }
 
 impl BodySlot {
-    /// A slot of these, for a body of so many bytes, if there is one.
+    /// One of these slots, for a body of so many bytes, if there is one.
     pub(in crate::service) fn take(slots: &Arc<Admission>, tenant: Tenant, len: u64) -> Result<Self, UploadError> {
         let retry_after = OVERLOADED_RETRY_AFTER;
         let admitted = slots.admit(tenant, len).map_err(|refusal| match refusal {
@@ -40,7 +40,7 @@ impl BodySlot {
         Ok(Self { admitted })
     }
 
-    /// The body, whose progress is noted.
+    /// The body; its progress is counted.
     pub(in crate::service) fn counted<S>(&self, body: S) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + Unpin
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
@@ -49,7 +49,7 @@ impl BodySlot {
         body.inspect(move |piece| transfer.moved(piece.as_ref().map_or(0, Bytes::len) as u64))
     }
 
-    /// Receives the body, unless it has to make room for others meanwhile.
+    /// Receives the body, unless it is cut in favour of another tenant.
     pub(in crate::service) async fn unless_cut<T>(
         &self,
         receiving: impl Future<Output = Result<T, UploadError>>,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT};
 use crate::format::xorb::{
-    Repacker, Tightening, UNPACKED_ENTRY_LEN, Unpacked, UnpackedError, Unpacker, parse_unpacked_table,
+    RepackMode, Repacker, UNPACKED_ENTRY_LEN, Unpacked, UnpackedError, Unpacker, parse_unpacked_table,
 };
 
 fn unpack(bytes: &[u8], piece_len: usize) -> Result<(VerifiedXorb, Unpacked), XorbError> {
@@ -14,8 +14,8 @@ fn unpack(bytes: &[u8], piece_len: usize) -> Result<(VerifiedXorb, Unpacked), Xo
     unpacker.finish()
 }
 
-fn repack(unpacked: &Unpacked, tightening: Tightening) -> (Vec<u8>, VerifiedXorb) {
-    let (mut repacker, mut bytes) = (Repacker::new(tightening), Vec::new());
+fn repack(unpacked: &Unpacked, mode: RepackMode) -> (Vec<u8>, VerifiedXorb) {
+    let (mut repacker, mut bytes) = (Repacker::new(mode), Vec::new());
     let mut rest = unpacked.contents.as_slice();
     for chunk in parse_unpacked_table(&unpacked.table).unwrap() {
         let (contents, after) = rest.split_at(chunk.raw_len as usize);
@@ -35,7 +35,7 @@ fn unpacked_and_repacked_xorb_is_byte_identical() {
         assert_eq!(&verified, xorb.xorb());
         assert_eq!(unpacked.table.len(), UNPACKED_ENTRY_LEN * chunks.len());
         assert_eq!(unpacked.contents.len(), chunks.concat().len());
-        let (bytes, repacked) = repack(&unpacked, Tightening::Compressed);
+        let (bytes, repacked) = repack(&unpacked, RepackMode::Compressed);
         assert_eq!((bytes.as_slice(), &repacked), (xorb.bytes(), xorb.xorb()));
     }
 }
@@ -44,7 +44,7 @@ fn unpacked_and_repacked_xorb_is_byte_identical() {
 fn repacked_without_compression_is_the_same_xorb() {
     let (xorb, chunks) = small_xorb();
     let (_, unpacked) = unpack(xorb.bytes(), 500).unwrap();
-    let (bytes, repacked) = repack(&unpacked, Tightening::Stored);
+    let (bytes, repacked) = repack(&unpacked, RepackMode::Stored);
     assert_eq!(repacked.hash(), xorb.xorb().hash());
     assert_eq!(repacked.chunk_hashes(), xorb.xorb().chunk_hashes());
     assert_eq!(bytes.len(), chunks.concat().len() + 8 * chunks.len());
@@ -59,7 +59,7 @@ fn contents_are_raw_or_grouped_as_the_scheme_says() {
         let (_, unpacked) = unpack(xorb.bytes(), 64).unwrap();
         let first = &unpacked.contents[..chunks[0].len()];
         assert_eq!(first == chunks[0], !grouped, "{policy:?}");
-        assert_eq!(repack(&unpacked, Tightening::Compressed).0, xorb.bytes());
+        assert_eq!(repack(&unpacked, RepackMode::Compressed).0, xorb.bytes());
     }
 }
 
@@ -69,7 +69,7 @@ fn chunk_expanded_by_another_compressor_is_repacked_stored() {
     let raw = Noise::new(3).sample(Kind::Random, 500);
     let mut unpacked = Unpacked { table: vec![1, 0, 0, 0], contents: raw.clone() };
     unpacked.table[1..3].copy_from_slice(&500_u16.to_le_bytes());
-    let (bytes, repacked) = repack(&unpacked, Tightening::Compressed);
+    let (bytes, repacked) = repack(&unpacked, RepackMode::Compressed);
     assert_eq!((repacked.schemes(), bytes.len()), (&[Scheme::None][..], 508));
     assert_eq!(verify(&bytes), Ok(repacked));
 }

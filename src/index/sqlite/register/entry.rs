@@ -1,5 +1,5 @@
-//! The files of a registration, in the transaction of a whole one or of a step: which of them the index has, and what is to be
-//! written for those.
+//! The files of a registration, in the transaction of a whole one or of a step: looks up the known
+//! ones, and writes their changes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,15 +11,15 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::sqlite::claims::{Made, make_claim, parse_sha256};
 use crate::index::sqlite::files::{SqliteQuery, execute, file_hash};
-use crate::index::sqlite::named::{Named, Unfit};
+use crate::index::sqlite::named::{Named, Unusable};
 use crate::index::sqlite::{discard, get, map};
 use crate::index::steps::SHORT_TERM_COUNT;
 use crate::index::{Claim, Cursor, NewFile, Registered, Registration, record_len};
 
-/// References of one part of a large file. Each is a place of its own in three tables.
+/// References of one part of a large file. Each is a separate place in three tables.
 pub(super) const PART_XORB_COUNT: usize = if cfg!(test) { 2 } else { 256 };
 
-/// A registration that is being written, in the transaction of a whole one or of a step.
+/// A registration in progress, in the transaction of a whole one or of a step.
 pub(super) struct Entry<'r> {
     pub(super) op: &'static str,
     pub(super) registration: &'r Registration,
@@ -37,7 +37,7 @@ impl<'r> Entry<'r> {
         self.at.file == self.registration.files.len() && self.at.touched == self.at.sets.listed.len()
     }
 
-    /// Writes the next batch or part; why the registration is refused, where it is.
+    /// Writes the next batch or part. Returns the reason if the registration is refused.
     pub(super) async fn write_some(
         &mut self,
         connection: &mut SqliteConnection,
@@ -68,8 +68,8 @@ impl<'r> Entry<'r> {
         let named = Named::find(self.op, connection, some).await?;
         self.at.touched = end;
         match named {
-            Ok(named) => named.keep(self.op, connection, self.registration.now).await?,
-            Err(unfit) => return Ok(Some(refusal(unfit))),
+            Ok(named) => named.retain(self.op, connection, self.registration.now).await?,
+            Err(unusable) => return Ok(Some(refusal(unusable))),
         }
         Ok(None)
     }
@@ -89,7 +89,7 @@ impl<'r> Entry<'r> {
         let xorbs: HashSet<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
         let named = match Named::find(op, connection, &xorbs.into_iter().collect::<Vec<_>>()).await? {
             Ok(named) => named,
-            Err(unfit) => return Ok(Some(refusal(unfit))),
+            Err(unusable) => return Ok(Some(refusal(unusable))),
         };
         let known = self.find_known(connection, files).await?;
         let (mut new, mut others, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
@@ -97,7 +97,7 @@ impl<'r> Entry<'r> {
             match known.get(&file.hash) {
                 None if seen.insert(file.hash) => new.push(file),
                 Some(known) if known.has_all_of(file) => {}
-                // Also what the shard has twice: the second one may claim another sha256.
+                // Also a second occurrence in the shard: it may claim another sha256.
                 known => others.push((file, known)),
             }
         }
@@ -116,12 +116,12 @@ impl<'r> Entry<'r> {
                 refused => return Ok(Some(refused)),
             }
         }
-        named.keep(op, connection, self.registration.now).await?;
+        named.retain(op, connection, self.registration.now).await?;
         Ok(None)
     }
 
-    /// Those of these files that the index has. What it has of a registration that is not under way any more is
-    /// discarded first: the caller has the locks of these files, so that no other one writes them.
+    /// Those of these files that the index has. Rows of an abandoned registration are discarded
+    /// first: the caller holds the locks of these files, so that no other registration writes them.
     pub(super) async fn find_known(
         &self,
         connection: &mut SqliteConnection,
@@ -139,7 +139,7 @@ impl<'r> Entry<'r> {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT);
             query.push_bind(self.registration.repo.clone()).push(" WHERE hash IN (");
             let mut list = query.separated(", ");
-            // As many parameters each time, so that the statement is prepared once.
+            // A power of two of parameters, so that few statements are prepared.
             for index in 0..some.len().next_power_of_two() {
                 list.push_bind(some[index.min(some.len() - 1)].as_bytes().to_vec());
             }
@@ -186,7 +186,7 @@ impl<'r> Entry<'r> {
         get(self.op, &row, 0)
     }
 
-    /// Registers one file that is known. What readers see of it does not change: its terms stay.
+    /// Registers one known file. Its terms stay, so readers see no change.
     async fn write_known(
         &self,
         connection: &mut SqliteConnection,
@@ -205,7 +205,7 @@ impl<'r> Entry<'r> {
         let added = execute(op, connection, CLAIM, bound).await?;
         let mark = self.mark.of_claim();
         if added > 0 && mark != 0 {
-            // The triggers have counted it, like any row that is written one by one.
+            // The triggers have counted it, like any row that is written singly.
             execute(op, connection, MARK, |query| query.bind(mark).bind(id).bind(repo.to_owned())).await?;
         }
         let made = match file.sha256 {
@@ -216,7 +216,7 @@ impl<'r> Entry<'r> {
             (_, Made::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
             (0, Made::Known) => return Ok(Registered::Known),
             (1.., Made::Known | Made::New) => (Registered::New, 0),
-            // A further record of it.
+            // The file has a further record.
             (0, Made::New) => (Registered::Added, record_len),
         };
         if told == Registered::Added {
@@ -240,7 +240,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Whether nothing is to be written for this file: its repository has it, with the sha256 that it claims.
+    /// Whether there is nothing to write for this file: its repository has it, with the claimed
+    /// sha256.
     fn has_all_of(&self, file: &NewFile) -> bool {
         let is_known = |claimed: Sha256| match self.state {
             0 => false,
@@ -251,9 +252,9 @@ impl Known {
     }
 }
 
-pub(super) fn refusal(unfit: Unfit) -> Registered {
-    match unfit {
-        Unfit::Unknown(xorb) => Registered::MissingXorb(xorb),
-        Unfit::Damaged(xorb) => Registered::DamagedXorb(xorb),
+pub(super) fn refusal(unusable: Unusable) -> Registered {
+    match unusable {
+        Unusable::Unknown(xorb) => Registered::MissingXorb(xorb),
+        Unusable::Damaged(xorb) => Registered::DamagedXorb(xorb),
     }
 }

@@ -1,4 +1,4 @@
-//! Files that the index does not have: in batches, or in parts.
+//! New files of a registration: in batches, or in parts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::index::{NewFile, Registered, record_len};
 const PART_RUN_COUNT: usize = if cfg!(test) { 1 } else { 16 };
 
 impl Entry<'_> {
-    /// Enters files that the index does not have, each once, with terms, references and claims.
+    /// Inserts new files, each once, with terms, references and claims.
     pub(super) async fn insert_files(
         &self,
         connection: &mut SqliteConnection,
@@ -68,8 +68,8 @@ impl Entry<'_> {
         self.list_files(connection, &listed).await
     }
 
-    /// Counts new files, and what each of their xorbs has of them, for the repository, and lists them. The triggers of
-    /// usage do this for rows that are written one by one.
+    /// Counts new files and their xorbs for the repository, and lists them. For rows that are
+    /// written singly the triggers of usage do this.
     async fn count(
         &self,
         connection: &mut SqliteConnection,
@@ -111,7 +111,7 @@ impl Entry<'_> {
         .await
     }
 
-    /// Lists files that a step has written, to be found again where the registration is abandoned.
+    /// Lists the files of a step, to find them again if the registration is abandoned.
     pub(super) async fn list_files(
         &self,
         connection: &mut SqliteConnection,
@@ -128,7 +128,7 @@ impl Entry<'_> {
         .await
     }
 
-    /// Writes the next part of a file of very many terms.
+    /// Writes the next part of a large file.
     pub(super) async fn write_large(
         &mut self,
         connection: &mut SqliteConnection,
@@ -148,7 +148,7 @@ impl Entry<'_> {
             self.tell(Registered::New);
             return Ok(None);
         }
-        // For the quota, too: a part is charged when it is written.
+        // Each part is charged when it is written, so each is checked against the quota.
         self.tell(Registered::New);
         let id = self.id_of(connection, file.hash).await?;
         let sets = Arc::clone(&self.at.sets);
@@ -157,12 +157,12 @@ impl Entry<'_> {
         if let Some(some) = xorbs.chunks(PART_XORB_COUNT).nth(part) {
             let named = match Named::find(op, connection, some).await? {
                 Ok(named) => named,
-                Err(unfit) => return Ok(Some(refusal(unfit))),
+                Err(unusable) => return Ok(Some(refusal(unusable))),
             };
             let ids = id_list(named.ids().values());
-            // The triggers charge them to the claim, which is there.
+            // The triggers charge them to the claim, which exists by now.
             execute(op, connection, REFER, |query| query.bind(id).bind(ids)).await?;
-            named.keep(op, connection, self.registration.now).await?;
+            named.retain(op, connection, self.registration.now).await?;
             self.at.part += 1;
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl Entry<'_> {
         Ok(None)
     }
 
-    /// The row of a large file, and the claim to it: it has no terms and no references yet.
+    /// Inserts the row of a large file and the claim to it, without terms and references.
     async fn insert_large(&self, connection: &mut SqliteConnection, file: &NewFile) -> Result<(), IndexError> {
         let bare = NewFile { terms: Vec::new(), ..file.clone() };
         let op = self.op;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::support::{Noted, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
+use super::support::{Reported, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::xorb::Unpacker;
 use crate::format::{ChunkRange, FileHash, XorbHash};
@@ -25,23 +25,23 @@ async fn bad_blob_is_reported_and_left_out_with_its_files() {
     }
     store.add_file("org/a", &[(&xorbs[3], 0, 1), (&xorbs[0], 0, 1)], None).await;
     let key = |index: usize| BlobKey::xorb(xorbs[index].hash());
-    let mut spoilt = xorbs[0].bytes().to_vec();
-    spoilt[20] ^= 1;
-    store.blobs.damage(key(0), spoilt);
+    let mut altered = xorbs[0].bytes().to_vec();
+    altered[20] ^= 1;
+    store.blobs.damage(key(0), altered);
     store.blobs.damage(key(1), xorbs[1].bytes()[..xorbs[1].bytes().len() - 1].to_vec());
     store.blobs.delete(key(2)).await.unwrap();
 
-    let watch = Arc::new(Noted::default());
+    let watch = Arc::new(Reported::default());
     let done = store.back_up_with(&archive, None, &watch).await.unwrap();
     assert_eq!((done.xorb_count, done.file_count, done.problem_count), (2, 2, 3));
     assert_eq!((done.left_out_count, done.waiting_count), (4, 0));
-    let noted = watch.0.lock().unwrap().clone();
+    let reported = watch.0.lock().unwrap().clone();
     for xorb in &xorbs[..3] {
-        assert_eq!(noted.iter().filter(|text| text.contains(&xorb.hash().to_string())).count(), 1, "{noted:?}");
+        assert_eq!(reported.iter().filter(|text| text.contains(&xorb.hash().to_string())).count(), 1, "{reported:?}");
     }
     let copy = Store::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().xorb_count, 2);
-    // Mended, it is taken by the next run.
+    // After the repair the next run takes it.
     for xorb in &xorbs[..3] {
         store.blobs.damage(BlobKey::xorb(xorb.hash()), xorb.bytes().to_vec());
     }
@@ -57,7 +57,7 @@ async fn blob_with_another_valid_chunk_is_reported_with_the_chunk() {
     let mut other = xorb.bytes().to_vec();
     other[2 * (65536 + 8) + 100] ^= 1;
     store.blobs.damage(BlobKey::xorb(xorb.hash()), other);
-    let watch = Arc::new(Noted::default());
+    let watch = Arc::new(Reported::default());
     assert_eq!(store.back_up_with(&archive, None, &watch).await.unwrap().problem_count, 1);
     assert!(watch.0.lock().unwrap()[0].contains("chunk 2 of xorb"), "{watch:?}");
 }
@@ -79,7 +79,8 @@ async fn archive_with_a_flipped_bit_is_not_restored() {
         bytes[at] ^= 1 << bit;
         let copy = Store::new().await;
         if let Ok(restored) = copy.restore(&SharedFile::of(bytes)).await {
-            // A hash stands at the head of every chunk of the archive, and only that of the last one counts.
+            // A hash is at the head of every chunk of the archive, and only that of the last one
+            // counts.
             let is_unread = sound.len() > 0x8000 && (2..10).contains(&at);
             assert!(is_unread, "bit {bit} of byte {at}: {restored:?}");
             assert_same(&store, &copy).await;
@@ -230,7 +231,7 @@ async fn records_that_make_no_sense_are_refused_at_every_length() {
         let record = [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &[0; 8], body].concat();
         assert!(is_malformed(&restore_of(&record, b"").await), "{body:?}");
     }
-    // Nothing of it is a panic either where a catalog or keys are asked for.
+    // Nor does it panic where a catalog or keys are expected.
     for name in ["catalog/1", "keys/1", "files/1"] {
         let archive = archive_of(&[("zorb-backup/1", b""), (name, &good)]);
         assert!(is_malformed(&Store::new().await.restore(&archive).await.unwrap_err()), "{name}");

@@ -38,8 +38,9 @@ async fn second_run_appends_new_data_and_reads_little_of_the_first() {
     assert_eq!((done.xorb_count, done.file_count), (1, 1));
     let added = archive.len() - first_len;
     assert!(((2 << 20)..(2 << 20) + 20_000).contains(&added), "{added}");
-    // A page for the varint of each of six blobs, twice, by the writer and by the outline; of each of three sessions
-    // the name of its first blob, in buffers of 128 KiB; and the catalog.
+    // The run reads a page for the varint of each of six blobs, twice: by the writer and by the
+    // outline. Of each of three sessions it reads the name of its first blob, in buffers of 128
+    // KiB. It also reads the catalog.
     let read_len = archive.take_read_len_in(0, first_len);
     assert!(read_len < 1 << 20, "{read_len} of {first_len}");
     assert!(done.archive_read_len < 1 << 20, "{done:?}");
@@ -89,7 +90,7 @@ async fn run_resumes_from_every_sync_where_the_last_one_may_stop() {
         let copy = Store::new().await;
         copy.restore(&archive).await.unwrap();
         assert_same(&store, &copy).await;
-        // The next run finds a catalog and has no need to read the data behind it again.
+        // The next run finds a catalog and need not read the data after it again.
         archive.take_read_len_in(0, 0);
         assert_eq!(store.back_up(&archive).await.unwrap().added_len, 0, "{index}");
         assert!(archive.take_read_len_in(0, u64::MAX) < 2 << 20, "{index}");
@@ -118,13 +119,13 @@ async fn an_outline_finds_catalogs_in_sessions_of_their_own() {
 #[tokio::test]
 async fn deleted_xorb_stays_in_the_archive_without_harm() {
     let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
-    let (kept, gone) = (mixed(&mut rng, 2), mixed(&mut rng, 2));
-    store.add_xorb(&kept).await;
+    let (retained, gone) = (mixed(&mut rng, 2), mixed(&mut rng, 2));
+    store.add_xorb(&retained).await;
     store.add_xorb(&gone).await;
     store.back_up(&archive).await.unwrap();
     // As a store that never had it: nothing deletes live rows yet.
     let smaller = Store::new().await;
-    smaller.add_xorb(&kept).await;
+    smaller.add_xorb(&retained).await;
     assert_eq!(smaller.back_up(&archive).await.unwrap().added_len, 0);
     store.blobs.delete(BlobKey::xorb(gone.hash())).await.unwrap();
     assert_eq!(store.back_up(&archive).await.unwrap().problem_count, 0, "what the archive has is not read again");

@@ -1,8 +1,8 @@
-//! What goes in comes out.
+//! A restored store equals the backed-up one.
 
 use std::sync::Arc;
 
-use super::support::{Noted, SharedFile, Store, assert_same, brimful, mixed, rng};
+use super::support::{Reported, SharedFile, Store, assert_same, brimful, mixed, rng};
 use crate::format::FileHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::Sha256;
@@ -89,7 +89,7 @@ async fn a_xorb_that_is_longer_than_64_mib_when_serialized_comes_back() {
 #[tokio::test]
 async fn keys_are_archived_only_on_request_and_the_last_ones_count() {
     let (store, archive) = (Store::new().await, SharedFile::archive());
-    let (ring, watch) = (KeyRing::new([9; 32]), Arc::new(Noted::default()));
+    let (ring, watch) = (KeyRing::new([9; 32]), Arc::new(Reported::default()));
     store.back_up(&archive).await.unwrap();
     assert!(Store::new().await.restore(&archive).await.unwrap().keys.is_none());
     for keys in [&ring, &ring.rotated([8; 32]).unwrap()] {

@@ -12,7 +12,7 @@ use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::compression::Policy;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{Sha256, Term};
-use crate::format::xorb::{BuiltXorb, Tightening, VerifiedXorb, XorbBuilder, verify};
+use crate::format::xorb::{BuiltXorb, RepackMode, VerifiedXorb, XorbBuilder, verify};
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
@@ -35,16 +35,16 @@ pub(super) fn rng() -> StdRng {
 
 /// A store in memory.
 pub(super) struct Store {
-    _folder: TempDir,
+    _directory: TempDir,
     pub(super) blobs: MemoryBlobStore,
     pub(super) index: SqliteIndex,
 }
 
 impl Store {
     pub(super) async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
-        Self { _folder: folder, blobs: MemoryBlobStore::new(), index }
+        let directory = tempfile::tempdir().unwrap();
+        let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+        Self { _directory: directory, blobs: MemoryBlobStore::new(), index }
     }
 
     pub(super) async fn add_xorb(&self, xorb: &Xorb) {
@@ -54,8 +54,7 @@ impl Store {
         let ticket = Ticket::random();
         assert_eq!(self.index.stage_xorb(hash, ticket, NOW).await.unwrap(), Staging::Staged);
         draft.publish(BlobKey::xorb(hash)).await.unwrap();
-        let row =
-            NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, domain: Some("org".to_owned()), grant: None };
+        let row = NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, owner: Some("org".to_owned()), grant: None };
         self.index.publish_xorb(row, ticket, NOW).await.unwrap();
     }
 
@@ -115,14 +114,14 @@ impl Store {
     }
 
     pub(super) async fn back_up(&self, archive: &SharedFile) -> Result<BackedUp, BackupError> {
-        self.back_up_with(archive, None, &Arc::new(Noted::default())).await
+        self.back_up_with(archive, None, &Arc::new(Reported::default())).await
     }
 
     pub(super) async fn back_up_with(
         &self,
         archive: &SharedFile,
         keys: Option<&KeyRing>,
-        watch: &Arc<Noted>,
+        watch: &Arc<Reported>,
     ) -> Result<BackedUp, BackupError> {
         let origin =
             Origin { blobs: Arc::new(self.blobs.clone()), index: Arc::new(self.index.clone()), pool: Pool::new(2) };
@@ -137,9 +136,9 @@ impl Store {
             index: Arc::new(self.index.clone()),
             clock: Arc::new(ManualClock::new(NOW)),
             pool: Pool::new(3),
-            tightening: Tightening::Compressed,
+            mode: RepackMode::Compressed,
         };
-        target.restore(archive.handle(), Arc::new(Noted::default())).await
+        target.restore(archive.handle(), Arc::new(Reported::default())).await
     }
 }
 
@@ -201,7 +200,7 @@ pub(super) fn brimful(rng: &mut StdRng) -> Xorb {
     Xorb { bytes, xorb }
 }
 
-/// A xorb of text, numbers and noise in turn.
+/// A xorb of text, numbers and noise, alternating.
 pub(super) fn mixed(rng: &mut StdRng, chunk_count: usize) -> Xorb {
     let mut builder = XorbBuilder::new(Policy::Predict);
     for index in 0..chunk_count {
@@ -227,11 +226,11 @@ pub(super) fn noise(rng: &mut StdRng, len: usize) -> Xorb {
     builder.finish().unwrap().into()
 }
 
-/// Takes note of what a backup says.
+/// Records the problems that a backup reports.
 #[derive(Debug, Default)]
-pub(super) struct Noted(pub(super) Mutex<Vec<String>>);
+pub(super) struct Reported(pub(super) Mutex<Vec<String>>);
 
-impl Watch for Noted {
+impl Watch for Reported {
     fn total(&self, _: u64) {}
 
     fn position(&self, _: u64) {}
@@ -246,7 +245,7 @@ impl Watch for Noted {
 pub(super) struct SharedFile {
     bytes: Arc<Mutex<Vec<u8>>>,
     reads: Arc<Mutex<Vec<(u64, u64)>>>,
-    /// The bytes at each sync, if that is wanted: before a commit, and behind it.
+    /// The bytes at each sync, if recorded: before a commit, and after it.
     snapshots: Arc<Mutex<Option<Vec<Vec<u8>>>>>,
 }
 
@@ -268,13 +267,13 @@ impl SharedFile {
         self.bytes.lock().unwrap().len() as u64
     }
 
-    /// Bytes of `range` that were read since the last question, counted once per read.
+    /// Bytes of `range` that were read since the last call, counted once per read.
     pub(super) fn take_read_len_in(&self, start: u64, end: u64) -> u64 {
         let reads = std::mem::take(&mut *self.reads.lock().unwrap());
         reads.iter().map(|(from, to)| to.min(&end).saturating_sub(*from.max(&start))).sum()
     }
 
-    /// From now on every state is kept in which a machine may die.
+    /// From now on, records every state in which a machine may crash.
     pub(super) fn keep_snapshots(&self) {
         *self.snapshots.lock().unwrap() = Some(vec![self.bytes()]);
     }

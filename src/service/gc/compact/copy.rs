@@ -1,4 +1,4 @@
-//! New xorbs: what files need of the old ones is read, proven and stored under its own hash.
+//! Makes new xorbs: the needed chunks of old ones are read, proven and stored under the new hash.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,31 +10,31 @@ use crate::format::{ChunkHash, XorbHash};
 use crate::index::XorbContents;
 use crate::runtime::telemetry::chain;
 use crate::service::error::{ReadError, StoreError};
-use crate::service::examine::{Pace, is_of_blob};
 use crate::service::fsck::Presence;
 use crate::service::scrub::Checked;
 use crate::service::upload::{CopyError, Copying, Run};
+use crate::service::verify::{Pace, is_of_blob};
 use crate::service::{Cas, Form};
 
-/// What became of an attempt to copy.
+/// The result of an attempt to copy.
 enum Copied {
     /// All of it was copied.
     All(Box<Copying>),
-    /// This source is not what it should be.
-    Spoilt(XorbHash),
+    /// This source cannot be copied.
+    Unusable(XorbHash),
     /// It was stopped.
     Stopped,
 }
 
 impl Running<'_> {
-    /// Makes a new xorb, unless it is there, and notes where its chunks are then.
+    /// Makes a new xorb, unless it exists, and records the new places of its chunks.
     pub(super) async fn copy(&mut self, rewrite: &Rewrite) -> Result<(), StoreError> {
         let found = self.cas.index.find_xorb(rewrite.hash).await?;
         if found.is_some_and(|row| !row.is_damaged) && self.endow(rewrite.hash, rewrite, &rewrite.sources).await? {
             self.done.found.add(rewrite.serialized_len);
             return Ok(());
         }
-        self.cas.check_room(rewrite.serialized_len).await?;
+        self.cas.check_headroom(rewrite.serialized_len).await?;
         let mut sources = rewrite.sources.clone();
         while !sources.is_empty() {
             match self.read_all(&sources).await? {
@@ -42,9 +42,10 @@ impl Running<'_> {
                     self.done.is_stopped = true;
                     return Ok(());
                 }
-                Copied::Spoilt(xorb) => {
-                    // The others again, from the first one on: what comes behind a bad record cannot be told.
-                    self.examine(xorb).await?;
+                Copied::Unusable(xorb) => {
+                    // The others again from the beginning: nothing after a bad record can be
+                    // decoded.
+                    self.verify_source(xorb).await?;
                     sources.retain(|source| source.xorb != xorb);
                 }
                 Copied::All(copying) => return self.publish(*copying, rewrite, &sources).await,
@@ -54,7 +55,7 @@ impl Running<'_> {
     }
 
     async fn publish(&mut self, copying: Copying, rewrite: &Rewrite, sources: &[Source]) -> Result<(), StoreError> {
-        // Every source has chunks, and all of them were taken.
+        // Every source has chunks, and all of them were copied.
         let Some(copy) = self.cas.verify_pool.run(move || copying.finish()).await? else { return Ok(()) };
         let (hash, len) = (copy.hash(), sources.iter().map(|source| source.live_len).sum());
         if self.cas.publish_copy(copy, self.presence).await? && self.endow(hash, rewrite, sources).await? {
@@ -67,7 +68,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Reads what is needed of each source.
+    /// Reads the needed chunks of each source.
     async fn read_all(&self, sources: &[Source]) -> Result<Copied, StoreError> {
         let mut copying = Box::new(Copying::new(self.cas));
         for source in sources {
@@ -80,14 +81,14 @@ impl Running<'_> {
     }
 
     async fn read_source(&self, source: &Source, mut copying: Box<Copying>) -> Result<Copied, StoreError> {
-        let spoilt = Ok(Copied::Spoilt(source.xorb));
+        let unusable = Ok(Copied::Unusable(source.xorb));
         let contents = self.cas.index.xorb_contents(vec![source.xorb]).await?;
         let (Some(contents), Some(stored)) = (contents.into_iter().next(), self.cas.find(source.xorb).await?) else {
-            return spoilt;
+            return unusable;
         };
         for run in &source.runs {
             let hashes = contents.chunk_hashes.get(run.start() as usize..run.end() as usize);
-            let (Some(hashes), Some(bytes)) = (hashes, stored.layout().serialized_range(*run)) else { return spoilt };
+            let (Some(hashes), Some(bytes)) = (hashes, stored.layout().serialized_range(*run)) else { return unusable };
             let mut run = Run::new(hashes.to_vec(), bytes.byte_len());
             let mut pieces = match self.cas.read(&stored, Form::Serialized, bytes).await {
                 Ok(pieces) => pieces,
@@ -106,25 +107,26 @@ impl Running<'_> {
                 (taken, copying, run) = self.cas.verify_pool.run(take).await;
                 match taken {
                     Ok(()) => {}
-                    Err(CopyError::Altered) => return spoilt,
+                    Err(CopyError::Altered) => return unusable,
                     Err(CopyError::Store(error)) => return Err(error),
                 }
             }
             if !run.is_over() {
-                return spoilt;
+                return unusable;
             }
         }
         Ok(Copied::All(copying))
     }
 
-    /// Looks at a blob that was found wanting, as the scrub does: if it is damaged, nobody reads it from now on.
-    async fn examine(&mut self, xorb: XorbHash) -> Result<(), StoreError> {
+    /// Verifies a blob that could not be copied, as the scrub does: if it is damaged, it is not
+    /// read from now on.
+    async fn verify_source(&mut self, xorb: XorbHash) -> Result<(), StoreError> {
         let is_damaged = match self.presence {
             Presence::Alone => {
                 let checked = self.cas.check_xorb(xorb, &mut Pace::new(None)).await?;
                 matches!(checked, Checked::Damaged(_))
             }
-            // Whose serialization the row describes is for the process that may replace blobs.
+            // Only the process that may replace blobs updates the row's serialization.
             Presence::Shared => self.cas.mark_if_damaged(xorb).await?,
         };
         if is_damaged {
@@ -136,8 +138,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Gives a new xorb what its sources have: owners, and chunks that clients may ask for. From then on it can take the
-    /// place of its sources. Returns whether it is visible and sound.
+    /// Gives a new xorb the owners and the dedup chunks of its sources. From then on it can replace
+    /// its sources. Returns whether it is visible and sound.
     async fn endow(&mut self, new: XorbHash, rewrite: &Rewrite, sources: &[Source]) -> Result<bool, StoreError> {
         let mut asked = Vec::new();
         for source in sources {
@@ -153,7 +155,7 @@ impl Running<'_> {
 }
 
 impl Cas {
-    /// Chunks of what is needed of a source that clients may ask for.
+    /// Needed chunks of a source that dedup may find.
     async fn asked_of(&self, source: &Source) -> Result<Vec<ChunkHash>, StoreError> {
         let asked: HashSet<ChunkHash> = self.index.asked_chunks(source.xorb).await?.into_iter().collect();
         if asked.is_empty() {
@@ -167,12 +169,12 @@ impl Cas {
     }
 }
 
-/// Tells a source that cannot be read from a store that cannot.
+/// Separates a source that cannot be read from a store that cannot.
 fn blame(xorb: XorbHash, error: ReadError) -> Result<Copied, StoreError> {
     match error {
         ReadError::Store(StoreError::Blob(error)) if is_of_blob(&error) => {}
         ReadError::Store(error) => return Err(error),
         other => tracing::debug!(%xorb, error = %chain(&other), "cannot copy a xorb"),
     }
-    Ok(Copied::Spoilt(xorb))
+    Ok(Copied::Unusable(xorb))
 }

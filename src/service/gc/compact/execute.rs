@@ -1,8 +1,8 @@
-//! Does what a plan says: first the new xorbs, then the files.
+//! Executes a plan: first the new xorbs, then the files.
 
 use std::collections::HashMap;
 
-use super::super::{Doubt, Pace, Policy, Tally};
+use super::super::{GcAbort, Pace, Policy, Tally};
 use super::{CompactionPlan, MinLive, Move};
 use crate::format::XorbHash;
 use crate::runtime::telemetry::chain;
@@ -10,22 +10,22 @@ use crate::service::Cas;
 use crate::service::error::StoreError;
 use crate::service::fsck::Presence;
 
-/// What a compaction has done.
+/// The result of a compaction.
 #[derive(Debug, Default)]
 pub struct Compacted {
-    /// Xorbs that no file refers to any more, and that a collection takes after their grace.
+    /// Xorbs that no file refers to any more; a collection deletes them after their grace period.
     pub rewritten: Tally,
     /// New xorbs.
     pub made: Tally,
-    /// New xorbs that were there already, as after a run that was cut short.
+    /// New xorbs that existed already, as after an interrupted run.
     pub found: Tally,
-    /// Files that are made of new xorbs.
+    /// Files that were switched to new xorbs.
     pub file_count: u64,
-    /// Files that have changed since their terms were read; the next run has them.
+    /// Files that have changed since their terms were read; the next run switches them.
     pub changed_count: u64,
-    /// Old xorbs that have turned out to be damaged.
+    /// Old xorbs that were found damaged.
     pub damaged: u64,
-    /// Xorbs and files that something failed for; the next run tries again.
+    /// Xorbs and files with a failure; the next run tries again.
     pub failed: u64,
     /// The failure that has ended it.
     pub failure: Option<StoreError>,
@@ -38,35 +38,37 @@ pub(super) struct Running<'a> {
     pub(super) cas: &'a Cas,
     pub(super) presence: Presence,
     pub(super) pace: &'a Pace,
-    /// Where what is needed of old xorbs is now.
+    /// The new places of needed chunks of old xorbs.
     pub(super) moves: HashMap<XorbHash, Move>,
     pub(super) done: Compacted,
 }
 
 impl Cas {
-    /// Plans and compacts, and counts both. `presence` says whether another process may publish xorbs.
+    /// Plans and compacts, and counts both. `presence` says whether another process may publish
+    /// xorbs.
     ///
     /// # Errors
     ///
-    /// See [`Doubt`]; nothing was done then.
+    /// See [`GcAbort`]; nothing was done then.
     pub async fn compact_garbage(
         &self,
         policy: Policy,
         min_live: MinLive,
         presence: Presence,
         pace: &Pace,
-    ) -> Result<Compacted, Doubt> {
+    ) -> Result<Compacted, GcAbort> {
         match self.plan_compaction(policy, min_live).await {
             Ok(plan) => Ok(self.compact(plan, presence, pace).await),
-            Err(doubt) => {
+            Err(abort) => {
                 self.metrics.collection.aborted.inc();
-                Err(doubt)
+                Err(abort)
             }
         }
     }
 
-    /// Executes a plan. A failure of the store ends it; what was done until then counts, and the next run does the rest.
-    /// Only one process at a time may do this to a store, the one that may delete blobs.
+    /// Executes a plan. A failure of the store ends it; what was done until then counts, and the
+    /// next run does the rest. Only one process at a time may do this to a store, the one that may
+    /// delete blobs.
     pub async fn compact(&self, plan: CompactionPlan, presence: Presence, pace: &Pace) -> Compacted {
         let (moves, done) = (HashMap::new(), Compacted::default());
         let mut running = Running { cas: self, presence, pace, moves, done };
@@ -93,7 +95,7 @@ impl Cas {
 impl Running<'_> {
     async fn run(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         for rewrite in &plan.rewrites {
-            // A clock that has gone back since the plan was made would make old what is new.
+            // If the clock was set back since the plan was made, new xorbs would look old.
             if self.cas.clock.now() < plan.made || !self.pace.next().await {
                 self.done.is_stopped = true;
             }
@@ -102,7 +104,7 @@ impl Running<'_> {
             }
             self.copy(rewrite).await?;
         }
-        // What was copied before a stop is not switched then: it is found again by the next run.
+        // After a stop nothing is switched: the next run finds the copies again.
         if self.done.is_stopped {
             return Ok(());
         }
@@ -111,7 +113,7 @@ impl Running<'_> {
         switched.and(counted)
     }
 
-    /// Counts the old xorbs that nothing refers to any more.
+    /// Counts the old xorbs without any reference left.
     async fn count_rewritten(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         for source in plan.rewrites.iter().flat_map(|rewrite| &rewrite.sources) {
             if !self.moves.contains_key(&source.xorb) {

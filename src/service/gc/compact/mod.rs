@@ -1,32 +1,39 @@
-//! Compaction: xorbs of which files need only a little are rewritten, so that the rest of them can go.
+//! Compaction: rewrites xorbs of which files need only a small part, so that the rest can be
+//! deleted.
 //!
-//! A collection takes whole xorbs, and one chunk that a file needs keeps all of a xorb. [`Cas::plan_compaction`] finds
-//! the xorbs of which files need less than a share of the bytes, and says which new xorbs would have what is needed of
-//! them; [`Cas::compact`] does it. Files keep their hashes, and terms their lengths and chunks: only in which xorb a term
-//! finds them changes, and from which chunk on. The old xorbs are left to the collection, which takes them when nobody has
-//! needed them for the whole grace. Until then both are there: it takes room first and gives it back three weeks later.
+//! A collection deletes whole xorbs, and one needed chunk retains all of a xorb.
+//! [`Cas::plan_compaction`] finds xorbs with less than a share of needed bytes, and plans new xorbs
+//! of their needed chunks; [`Cas::compact`] makes them. Files keep their hashes, and terms their
+//! lengths and chunks: only the xorb of a term and its first chunk there change. The old xorbs are
+//! left to the collection, which deletes them after the whole grace period. Until then both exist:
+//! compaction takes space first and frees more three weeks later.
 //!
-//! # What is true
+//! # Invariants
 //!
-//! * Whoever reads a file gets its old terms or its new ones, and both are true, for as long as the grace lasts.
-//! * A new xorb has been verified like an upload, chunk by chunk against what the index says of the old ones, and is
-//!   durable and live before a term names it. Before a file is switched, its hash is computed anew from its new terms.
-//! * New xorbs have chunks of such old ones only that the same owners have uploaded, and these are their owners: what
-//!   deduplication tells whom stays as it is.
-//! * A file is switched in one transaction, if it still is what it was when its new terms were made. Before that, a record
-//!   of its new terms is durable, from which an index can be made again when the old xorbs are gone.
+//! * A reader of a file gets its old terms or its new ones, and both are valid during the grace
+//!   period.
+//! * A new xorb is verified like an upload, chunk by chunk against the rows of the old ones. It is
+//!   durable and live before a term names it. Before a file is switched, its hash is computed anew
+//!   from its new terms.
+//! * The old xorbs of a new one all have the same owners, which become its owners: dedup scopes do
+//!   not change.
+//! * A file is switched in one transaction, if its terms are still those that were planned. Before
+//!   that, a record of its new terms is durable, so that the index can be rebuilt after the old
+//!   xorbs are deleted.
 //!
-//! The steps are in this order: new xorbs one by one, each durable, live and endowed; then files, some at a time; old xorbs
-//! that have lost their last file are touched by that. A crash leaves new xorbs that no file refers to, which the next
-//! compaction finds when it plans the same again, or a collection takes; and a record of terms that were not switched, which
-//! is as true as the others. What fails is left for the next run.
+//! The order of steps: new xorbs one by one, each durable, live and endowed; then files, some at a
+//! time. An old xorb that loses its last file is touched by that. A crash leaves new xorbs without
+//! references. The next compaction finds them when it makes the same plan, or a collection deletes
+//! them. It may also leave a record of terms that were not switched, which is as true as the
+//! others. Failures are left to the next run.
 //!
-//! What happens in doubt is nothing, as in a collection. Only xorbs that nobody has touched for the grace are rewritten, so
-//! that what is in use is not rewritten again and again. One process at a time does this to a store: the one that may
-//! delete blobs.
+//! When anything is inconsistent, nothing is rewritten, as in a collection. Only xorbs that were
+//! not touched during the grace period are rewritten, so that those in use are not rewritten again
+//! and again. One process at a time does this to a store: the one that may delete blobs.
 //!
-//! Clients that download for longer than their URLs live ask for the plan again, and stock clients give up when that is
-//! another one: such a download has to be started again where its file was switched meanwhile.
+//! Clients that download for longer than their URLs are valid request the plan again, and stock
+//! clients fail when it has changed. So such a download must be restarted if its file was switched
+//! meanwhile.
 
 mod copy;
 mod execute;
@@ -35,7 +42,7 @@ mod plan;
 mod switch;
 
 pub use self::execute::Compacted;
-pub use self::plan::{CompactionPlan, KeptWhole};
+pub use self::plan::{CompactionPlan, NotRewritten};
 use crate::format::shard::Term;
 use crate::format::{ChunkRange, XorbHash};
 #[cfg(doc)]
@@ -46,7 +53,7 @@ use crate::service::Cas;
 pub struct MinLive(f64);
 
 impl MinLive {
-    /// This share; `None` where it is none.
+    /// This share; `None` where it is out of range.
     #[must_use]
     pub fn new(share: f64) -> Option<Self> {
         (share > 0.0 && share <= 1.0).then_some(Self(share))
@@ -58,15 +65,15 @@ impl MinLive {
         self.0
     }
 
-    /// Whether a xorb of so many bytes is rewritten of which so many are needed.
+    /// Whether a xorb of so many bytes is rewritten when so many are needed.
     fn is_missed_by(self, live_len: u64, serialized_len: u64) -> bool {
-        // Xorbs are shorter than 2^32 bytes; one that is not is left alone.
+        // Xorbs are shorter than 2^32 bytes; longer ones are left alone.
         let (Ok(live), Ok(all)) = (u32::try_from(live_len), u32::try_from(serialized_len)) else { return false };
         live < all && f64::from(live) < self.0 * f64::from(all)
     }
 }
 
-/// What a new xorb takes of an old one.
+/// The part of an old xorb that a new one has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The old xorb.
@@ -75,11 +82,11 @@ pub struct Source {
     pub serialized_len: u64,
     /// Bytes of it that files need.
     pub live_len: u64,
-    /// Which chunks these are: ascending, and neither overlapping nor touching.
+    /// These chunks: ascending, and neither overlapping nor touching.
     pub runs: Vec<ChunkRange>,
 }
 
-/// A xorb that is to be made of what files need of others.
+/// A xorb that is to be made of needed chunks of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
     /// The new xorb.
@@ -88,13 +95,13 @@ pub struct Rewrite {
     pub serialized_len: u64,
     /// Its chunks.
     pub chunk_count: u32,
-    /// What it is made of, in this order; all runs of a source are together.
+    /// Its sources, in this order; all runs of a source are together.
     pub sources: Vec<Source>,
-    /// Who has uploaded each of the sources.
+    /// The owners of each of the sources.
     owners: Vec<String>,
 }
 
-/// Where chunks of an old xorb are now.
+/// The new places of chunks of an old xorb.
 #[derive(Clone, Debug)]
 struct Move {
     to: XorbHash,
@@ -103,7 +110,7 @@ struct Move {
 }
 
 impl Move {
-    /// The moves of sources that were copied one after the other.
+    /// The moves of sources that were copied in this order.
     fn all(to: XorbHash, sources: &[Source]) -> impl Iterator<Item = (XorbHash, Self)> + '_ {
         let mut next = 0_u32;
         sources.iter().map(move |source| {

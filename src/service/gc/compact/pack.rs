@@ -1,9 +1,9 @@
-//! What goes into which new xorb. The same store always gives the same new xorbs, so that what a run that was cut short has
-//! made is found again by the next one.
+//! Assigns needed chunks to new xorbs. The same store always gives the same new xorbs, so that the
+//! next run finds those of an interrupted one.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::super::Doubt;
+use super::super::GcAbort;
 use super::{Rewrite, Source};
 use crate::format::limits::{MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN, MAX_XORB_SERIALIZED_LEN};
 use crate::format::merkle::Aggregator;
@@ -20,12 +20,12 @@ const BATCH_COUNT: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) source: Source,
-    /// Raw bytes of what is needed.
+    /// Raw bytes of the needed chunks.
     raw_len: u64,
 }
 
 impl Found {
-    /// What is needed of this xorb; `None` where it does not have these chunks.
+    /// The needed chunks of this xorb; `None` where it does not have them.
     pub(super) fn new(xorb: XorbHash, layout: &Layout, runs: Vec<ChunkRange>) -> Option<Self> {
         let (mut live_len, mut raw_len) = (0_u64, 0_u64);
         for run in &runs {
@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// What goes into one new xorb.
+/// The contents of one new xorb.
 #[derive(Debug, Default)]
 struct Load {
     found: Vec<Found>,
@@ -50,7 +50,8 @@ struct Load {
 }
 
 impl Load {
-    /// Whether it fits. What comes from one xorb always fits into an empty one: it was in a xorb before.
+    /// Whether it fits. The chunks of one xorb always fit into an empty one: they were in a xorb
+    /// before.
     fn takes(&self, found: &Found) -> bool {
         self.found.is_empty()
             || (self.serialized_len.saturating_add(found.source.live_len) <= MAX_XORB_SERIALIZED_LEN
@@ -66,8 +67,8 @@ impl Load {
     }
 }
 
-/// One after the other into the last xorb, or a new one where that is full. What comes from one xorb stays together, so
-/// that it is given up as a whole, or not at all.
+/// Adds each to the last xorb, or to a new one where that is full. The chunks of one xorb stay
+/// together, so that it is replaced as a whole, or not at all.
 fn loads(found: Vec<Found>) -> Vec<Load> {
     let mut loads: Vec<Load> = Vec::new();
     for found in found {
@@ -84,8 +85,9 @@ fn loads(found: Vec<Found>) -> Vec<Load> {
 }
 
 impl Cas {
-    /// Packs what was found, in the order of the hashes' bytes, into new xorbs: each of what the same owners have.
-    pub(super) async fn pack(&self, found: Vec<Found>) -> Result<Vec<Rewrite>, Doubt> {
+    /// Packs needed chunks into new xorbs, in the order of the hashes' bytes. Xorbs with different
+    /// owners are not mixed.
+    pub(super) async fn pack(&self, found: Vec<Found>) -> Result<Vec<Rewrite>, GcAbort> {
         let mut owners: HashMap<XorbHash, Vec<String>> = HashMap::new();
         let hashes = found.iter().map(|found| found.source.xorb).collect();
         for (xorb, owner) in self.index.owners_of(hashes).await.map_err(StoreError::from)? {
@@ -109,7 +111,7 @@ impl Cas {
     }
 
     /// The hash of the xorb that has these chunks.
-    async fn hash_of(&self, sources: &[Source]) -> Result<XorbHash, Doubt> {
+    async fn hash_of(&self, sources: &[Source]) -> Result<XorbHash, GcAbort> {
         let mut aggregator = Aggregator::new();
         for batch in sources.chunks(BATCH_COUNT) {
             let hashes = batch.iter().map(|source| source.xorb).collect();
@@ -120,9 +122,9 @@ impl Cas {
             let push = move || {
                 for Source { xorb, runs, .. } in &batch {
                     let pushed = contents.get(xorb).and_then(|contents| push(&mut aggregator, contents, runs));
-                    pushed.ok_or(Doubt::Chunks { xorb: *xorb })?;
+                    pushed.ok_or(GcAbort::Chunks { xorb: *xorb })?;
                 }
-                Ok::<_, Doubt>(aggregator)
+                Ok::<_, GcAbort>(aggregator)
             };
             aggregator = self.verify_pool.run(push).await?;
         }
@@ -165,7 +167,7 @@ mod tests {
         }
         let small = |byte| found(byte, 1, 1, 1);
         assert_eq!(counts((0..100).map(small).collect()), [100]);
-        // One that is alone is what it is, also where its serialization is longer than that of others may be.
+        // One that is alone is accepted also where its serialization is longer than the limit.
         let longest = found(1, MAX_XORB_SERIALIZED_LEN + 9, MAX_XORB_RAW_LEN, 7);
         assert_eq!(counts(vec![small(0), longest, small(2), small(3)]), [1, 1, 2]);
         assert_eq!(counts(Vec::new()), [0; 0]);

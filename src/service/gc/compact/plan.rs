@@ -1,13 +1,14 @@
-//! Which xorbs would be rewritten, and into which: a value that can be printed, and that changes nothing.
+//! The plan of a compaction: a value that can be printed, and that changes nothing.
 //!
-//! Xorbs are gone through in windows, in the order of their hashes, and for each window all terms of all files are read
-//! once, a page at a time. What is in memory at once is a bit for every chunk of the xorbs of a window, 32 MiB at most, and
-//! what was found, which is bounded by [`MAX_FOUND_COUNT`] and [`MAX_RUN_COUNT`]. The next plan has the rest.
+//! Xorbs are read in windows, in the order of their hashes. For each window all terms of all files
+//! are read once, a page at a time. Memory holds a bit for every chunk of the xorbs of a window, 32
+//! MiB at most. It also holds the result, which [`MAX_FOUND_COUNT`] and [`MAX_RUN_COUNT`] bound.
+//! The next plan has the rest.
 
 use std::collections::HashMap;
 
 use super::super::plan::{LIFE_PAGE_COUNT, TERM_PAGE_COUNT, Tally, before};
-use super::super::{Doubt, Policy};
+use super::super::{GcAbort, Policy};
 use super::pack::Found;
 use super::{MinLive, Rewrite};
 use crate::format::limits::MAX_XORB_CHUNK_COUNT;
@@ -17,21 +18,22 @@ use crate::runtime::clock::Timestamp;
 use crate::service::Cas;
 use crate::service::error::StoreError;
 
-/// Xorbs of one window: 1 KiB each at most, for as many chunks as a xorb can have.
+/// Xorbs of one window: 1 KiB each at most, for the greatest number of chunks of a xorb.
 const WINDOW_COUNT: usize = 32_768;
 
 /// Xorbs of one plan that are rewritten, at most: a TiB of full ones.
 const MAX_FOUND_COUNT: usize = 16_384;
 
-/// Runs of chunks of one plan, at most: 8 MiB, and 32 of a switch that looks them up.
+/// Runs of chunks of one plan, at most: 8 MiB, and 32 for the lookup table of a switch.
 const MAX_RUN_COUNT: usize = 1 << 20;
 
-/// Terms that are looked at before others get their turn.
+/// Terms that are processed before other tasks run.
 const STEP_TERM_COUNT: usize = 4096;
 
-/// Why xorbs stay as they are. What files do not need at all is the business of a collection, and not among it.
+/// Why xorbs stay as they are. Xorbs without any reference are left to a collection, and not among
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptWhole {
+pub struct NotRewritten {
     /// Files need enough of it.
     pub needed: Tally,
     /// It was touched less than the grace ago.
@@ -42,25 +44,25 @@ pub struct KeptWhole {
     pub left_off: Tally,
 }
 
-/// What a compaction would do.
+/// A planned compaction.
 #[derive(Clone, Debug)]
 pub struct CompactionPlan {
     pub(super) made: Timestamp,
     pub(super) rewrites: Vec<Rewrite>,
-    pub(super) kept: KeptWhole,
+    pub(super) retained: NotRewritten,
 }
 
 impl CompactionPlan {
-    /// The new xorbs, each with what it is made of, always in the same order.
+    /// The new xorbs with their sources, always in the same order.
     #[must_use]
     pub fn rewrites(&self) -> &[Rewrite] {
         &self.rewrites
     }
 
-    /// What stays.
+    /// The xorbs that stay.
     #[must_use]
-    pub const fn kept(&self) -> &KeptWhole {
-        &self.kept
+    pub const fn retained(&self) -> &NotRewritten {
+        &self.retained
     }
 
     /// The xorbs that would be rewritten.
@@ -71,7 +73,7 @@ impl CompactionPlan {
         tally
     }
 
-    /// The xorbs that would take their place. So much room is needed first.
+    /// The xorbs that would replace them. This space is needed first.
     #[must_use]
     pub fn made(&self) -> Tally {
         let mut tally = Tally::default();
@@ -79,7 +81,7 @@ impl CompactionPlan {
         tally
     }
 
-    /// Bytes that come back when the old xorbs are gone, less those of the new ones.
+    /// Bytes that are freed when the old xorbs are deleted, less those of the new ones.
     #[must_use]
     pub fn saved_len(&self) -> u64 {
         self.old().serialized_len.saturating_sub(self.made().serialized_len)
@@ -89,9 +91,9 @@ impl CompactionPlan {
 /// Some consecutive xorbs.
 struct Window {
     after: Option<XorbHash>,
-    /// The last one; `None` where there are none behind it.
+    /// The last one; `None` where there are none after it.
     last: Option<XorbHash>,
-    /// Those that readers see, and what files need of them; `None` where that is of no interest.
+    /// The visible ones, with their needed chunks; `None` where a xorb is no candidate.
     visible: HashMap<XorbHash, Option<Chunks>>,
 }
 
@@ -100,7 +102,7 @@ struct Window {
 struct Chunks(Vec<u64>);
 
 impl Chunks {
-    /// Adds some; whether a xorb can have them.
+    /// Adds some; returns whether a xorb can have them.
     fn add(&mut self, chunks: ChunkRange) -> bool {
         if chunks.end() > MAX_XORB_CHUNK_COUNT {
             return false;
@@ -117,7 +119,7 @@ impl Chunks {
         true
     }
 
-    /// Them as ascending ranges that neither overlap nor touch.
+    /// The chunks as ascending ranges that neither overlap nor touch.
     fn runs(&self) -> Vec<ChunkRange> {
         let (mut runs, mut start) = (Vec::new(), None);
         let bits = self.0.iter().flat_map(|word| (0..64).map(move |bit| word >> bit & 1 == 1));
@@ -136,7 +138,7 @@ impl Chunks {
 }
 
 impl Window {
-    /// Whether this xorb would be in it, if it were there.
+    /// Whether this xorb belongs to it, existing or not.
     fn covers(&self, xorb: &XorbHash) -> bool {
         self.after.is_none_or(|after| xorb.as_bytes() > after.as_bytes())
             && self.last.is_none_or(|last| xorb.as_bytes() <= last.as_bytes())
@@ -146,8 +148,9 @@ impl Window {
         self.visible.values().any(Option::is_some)
     }
 
-    /// Adds what a run of terms needs; the xorbs of this window that it names and that are not there.
-    fn take(&mut self, row: &TermRow) -> Result<Vec<XorbHash>, Doubt> {
+    /// Adds the needs of a run of terms; returns the xorbs of this window that it names and that do
+    /// not exist.
+    fn take(&mut self, row: &TermRow) -> Result<Vec<XorbHash>, GcAbort> {
         let mut unknown = Vec::new();
         for term in &row.terms {
             if !self.covers(&term.xorb) {
@@ -160,7 +163,7 @@ impl Window {
             if let Some(chunks) = known
                 && !chunks.add(term.chunks)
             {
-                return Err(Doubt::Chunks { xorb: term.xorb });
+                return Err(GcAbort::Chunks { xorb: term.xorb });
             }
         }
         Ok(unknown)
@@ -168,25 +171,25 @@ impl Window {
 }
 
 impl Cas {
-    /// Says what a compaction would do at this moment. Changes nothing; reads what there is to know of every xorb and, if
-    /// any may be rewritten, the terms of every file.
+    /// Plans a compaction as of now. Changes nothing. Reads the row of every xorb and, if any may
+    /// be rewritten, the terms of every file.
     ///
     /// # Errors
     ///
-    /// See [`Doubt`].
-    pub async fn plan_compaction(&self, policy: Policy, min_live: MinLive) -> Result<CompactionPlan, Doubt> {
+    /// See [`GcAbort`].
+    pub async fn plan_compaction(&self, policy: Policy, min_live: MinLive) -> Result<CompactionPlan, GcAbort> {
         let made = self.clock.now();
-        Doubt::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
-        let mut plan = CompactionPlan { made, rewrites: Vec::new(), kept: KeptWhole::default() };
+        GcAbort::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        let mut plan = CompactionPlan { made, rewrites: Vec::new(), retained: NotRewritten::default() };
         let idle_since = before(made, policy.grace);
         let (mut found, mut run_count, mut after) = (Vec::new(), 0_usize, None);
         loop {
-            let mut window = self.read_window(&mut plan.kept, after, idle_since).await?;
+            let mut window = self.read_window(&mut plan.retained, after, idle_since).await?;
             if window.has_candidates() || !found.is_empty() {
                 self.read_needs(&mut window).await?;
             }
             let last = window.last;
-            self.find_missing(&mut plan.kept, window, min_live, (&mut found, &mut run_count)).await?;
+            self.find_missing(&mut plan.retained, window, min_live, (&mut found, &mut run_count)).await?;
             after = last;
             if after.is_none() {
                 break;
@@ -198,19 +201,19 @@ impl Cas {
 
     async fn read_window(
         &self,
-        kept: &mut KeptWhole,
+        retained: &mut NotRewritten,
         after: Option<XorbHash>,
         idle_since: Timestamp,
-    ) -> Result<Window, Doubt> {
+    ) -> Result<Window, GcAbort> {
         let mut window = Window { after, last: after, visible: HashMap::new() };
         let mut count = 0;
         while count < WINDOW_COUNT {
             let lives = self.index.xorb_lives(window.last, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
             let now = self.clock.now();
             for life in &lives {
-                Doubt::of_clock(now, life.since)?;
+                GcAbort::of_clock(now, life.since)?;
                 if let XorbLife { hash, state: XorbState::Live | XorbState::Condemned, .. } = *life {
-                    let chunks = consider(kept, life, idle_since).then(Chunks::default);
+                    let chunks = consider(retained, life, idle_since).then(Chunks::default);
                     window.visible.insert(hash, chunks);
                 }
             }
@@ -225,7 +228,7 @@ impl Cas {
     }
 
     /// Reads all terms.
-    async fn read_needs(&self, window: &mut Window) -> Result<(), Doubt> {
+    async fn read_needs(&self, window: &mut Window) -> Result<(), GcAbort> {
         let (mut next, mut term_count) = (Some(0), 0);
         while let Some(after) = next {
             let page = self.index.term_rows(after, TERM_PAGE_COUNT).await.map_err(StoreError::from)?;
@@ -244,37 +247,38 @@ impl Cas {
         Ok(())
     }
 
-    /// A xorb that a term names may have come since the window was read. If it has not, nothing is understood.
-    async fn check_known(&self, file: FileHash, xorb: XorbHash) -> Result<(), Doubt> {
+    /// A xorb that a term names may have been added since the window was read. Otherwise the index
+    /// is inconsistent.
+    async fn check_known(&self, file: FileHash, xorb: XorbHash) -> Result<(), GcAbort> {
         let life = self.index.find_life(xorb).await.map_err(StoreError::from)?;
         match life.map(|life| life.state) {
             Some(XorbState::Live | XorbState::Condemned) => Ok(()),
-            Some(XorbState::Staged | XorbState::Deleting) | None => Err(Doubt::Unknown { file, xorb }),
+            Some(XorbState::Staged | XorbState::Deleting) | None => Err(GcAbort::Unknown { file, xorb }),
         }
     }
 
-    /// Those of a window of which files need too little.
+    /// Finds the xorbs of a window of which files need too little.
     async fn find_missing(
         &self,
-        kept: &mut KeptWhole,
+        retained: &mut NotRewritten,
         window: Window,
         min_live: MinLive,
         (found, run_count): (&mut Vec<Found>, &mut usize),
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), GcAbort> {
         let candidates = window.visible.into_iter().filter_map(|(xorb, chunks)| Some((xorb, chunks?.runs())));
         let mut candidates: Vec<_> = candidates.filter(|(_, runs)| !runs.is_empty()).collect();
         candidates.sort_unstable_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
         for (xorb, runs) in candidates {
-            // One that is gone is needed by nobody.
+            // No file needs a xorb that was deleted.
             let Some(row) = self.index.find_xorb(xorb).await.map_err(StoreError::from)? else { continue };
             let serialized_len = row.layout.serialized_len();
-            let new = Found::new(xorb, &row.layout, runs).ok_or(Doubt::Chunks { xorb })?;
+            let new = Found::new(xorb, &row.layout, runs).ok_or(GcAbort::Chunks { xorb })?;
             if row.is_damaged {
-                kept.damaged.add(serialized_len);
+                retained.damaged.add(serialized_len);
             } else if !min_live.is_missed_by(new.source.live_len, serialized_len) {
-                kept.needed.add(serialized_len);
+                retained.needed.add(serialized_len);
             } else if found.len() >= MAX_FOUND_COUNT || *run_count + new.source.runs.len() > MAX_RUN_COUNT {
-                kept.left_off.add(serialized_len);
+                retained.left_off.add(serialized_len);
             } else {
                 *run_count += new.source.runs.len();
                 found.push(new);
@@ -284,13 +288,13 @@ impl Cas {
     }
 }
 
-/// Whether a xorb that readers see may be rewritten, as far as its life says.
-fn consider(kept: &mut KeptWhole, life: &XorbLife, idle_since: Timestamp) -> bool {
+/// Whether a visible xorb may be rewritten, as far as its row says.
+fn consider(retained: &mut NotRewritten, life: &XorbLife, idle_since: Timestamp) -> bool {
     if life.state != XorbState::Live || !life.is_referenced {
         return false;
     }
     if life.since > idle_since {
-        kept.in_grace.add(life.serialized_len);
+        retained.in_grace.add(life.serialized_len);
         return false;
     }
     true

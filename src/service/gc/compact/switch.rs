@@ -1,7 +1,8 @@
-//! Files get their new terms: a record, and then one transaction.
+//! Switches files to their new terms: a record, and then one transaction.
 //!
-//! Files are taken by the old xorbs that they refer to, so that those which do not are not looked at. All terms of a file
-//! are in memory while it is switched, 40 MB of a file of a TiB; small ones are switched some at a time.
+//! Files are found by the old xorbs that they refer to, so that other files are not read. All terms
+//! of a file are in memory while it is switched, 40 MB for a file of a TiB. Small files are
+//! switched some at a time.
 
 use std::collections::HashSet;
 
@@ -18,23 +19,24 @@ use crate::service::register::distinct;
 /// Files of one record and one transaction, at most.
 const MAX_FILE_COUNT: usize = 64;
 
-/// Terms of one record and one transaction, 1 MiB of them, so that nobody waits for the database for long; a file that has
-/// more by itself is alone.
+/// Terms of one record and one transaction, 1 MiB of them, so that other writers do not wait for
+/// long. A file with more terms is switched alone.
 const MAX_TERM_COUNT: usize = 24_000;
 
-/// References to old xorbs that such files lose, at most, where these are not one file that loses more by itself: each is gone
-/// from places of its own in four tables and indexes, and so is the one to a new xorb that comes for it. 256 of them kept others
-/// from writing for 31 ms in the median and 49 at most, of 50 (`cargo bench --bench gc`), and slow disks are to have room.
+/// References to old xorbs that such files lose, at most; a file that loses more is switched alone.
+/// Each deletion, and each new reference in its place, touches pages in four tables and indexes.
+/// The limit leaves a margin for slow disks below the 50 ms that a write may take (`cargo bench
+/// --bench gc`).
 const MAX_REFERENCE_COUNT: usize = 128;
 
 /// Files that are listed at once.
 const PAGE_COUNT: u32 = 64;
 
-/// Files that are to be switched together.
+/// Files to be switched together.
 #[derive(Default)]
 struct Batch {
     switches: Vec<FileSwitch>,
-    /// The same files as a record has them.
+    /// The same files in the form of a record.
     files: Vec<FileInfo>,
     term_count: usize,
     /// References to old xorbs that they lose.
@@ -46,7 +48,7 @@ impl Batch {
         self.files.iter().any(|other| other.hash == *file)
     }
 
-    fn has_room_for(&self, term_count: usize, runs: &[RunSwitch]) -> bool {
+    fn fits(&self, term_count: usize, runs: &[RunSwitch]) -> bool {
         self.files.is_empty()
             || (self.files.len() < MAX_FILE_COUNT
                 && self.term_count.saturating_add(term_count) <= MAX_TERM_COUNT
@@ -60,7 +62,7 @@ impl Batch {
         self.files.push(file);
     }
 
-    /// Takes out the files for which this is so; how many there were.
+    /// Removes the files for which this is true; returns their number.
     fn take_out(&mut self, is_out: impl Fn(&FileInfo) -> bool) -> u64 {
         let before = self.files.len();
         let out: Vec<FileHash> = self.files.iter().filter(|file| is_out(file)).map(|file| file.hash).collect();
@@ -71,7 +73,7 @@ impl Batch {
 }
 
 impl Running<'_> {
-    /// Switches every file that needs one of the xorbs that were copied.
+    /// Switches every file that needs a copied xorb.
     pub(super) async fn switch_all(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         let (mut batch, mut contents) = (Batch::default(), Contents::default());
         for source in plan.rewrites.iter().flat_map(|rewrite| &rewrite.sources) {
@@ -93,7 +95,7 @@ impl Running<'_> {
         self.switch(&mut batch).await
     }
 
-    /// Makes the new terms of a file, and adds it to the batch; switches that first where it is full.
+    /// Makes the new terms of a file, and adds it to the batch; switches a full batch first.
     async fn prepare(&mut self, file: FileHash, batch: &mut Batch, contents: Contents) -> Result<Contents, StoreError> {
         if batch.has(&file) {
             return Ok(contents);
@@ -107,7 +109,7 @@ impl Running<'_> {
                 switched.push(RunSwitch { row: row.row, before: row.terms, after });
             }
         }
-        // Gone, or of other terms by now.
+        // The file was removed, or has other terms by now.
         if switched.is_empty() {
             return Ok(contents);
         }
@@ -117,7 +119,7 @@ impl Running<'_> {
             self.done.failed += 1;
             return Ok(contents);
         }
-        if !batch.has_room_for(terms.len(), &switched) {
+        if !batch.fits(terms.len(), &switched) {
             self.switch(batch).await?;
         }
         let info = FileInfo { hash: file, terms, range_hashes, sha256: None };
@@ -125,7 +127,8 @@ impl Running<'_> {
         Ok(contents)
     }
 
-    /// Proves that these terms make this file: the verification hash of each; `None` where they do not.
+    /// Proves that these terms make this file; returns their verification hashes, or `None` where
+    /// they do not.
     async fn prove(
         &self,
         file: FileHash,
@@ -146,7 +149,7 @@ impl Running<'_> {
         Ok((is_same.then_some(hashes), contents))
     }
 
-    /// Switches what is in the batch, which is empty afterwards.
+    /// Switches the files of the batch, which is empty afterwards.
     async fn switch(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
         let mut batch = std::mem::take(batch);
         while !batch.files.is_empty() {
@@ -155,28 +158,28 @@ impl Running<'_> {
                 return Ok(());
             }
             let shard = Shard { files: batch.files, xorbs: Vec::new() };
-            let noted = self.cas.note_terms(&shard, self.new_xorbs(&shard.files)).await?;
+            let appended = self.cas.append_terms(&shard, self.new_xorbs(&shard.files)).await?;
             batch.files = shard.files;
-            let (now, record) = (self.cas.clock.now(), Some(noted.number()));
+            let (now, record) = (self.cas.clock.now(), Some(appended.number()));
             match self.cas.index.switch_terms_of(&batch.switches, now, record).await {
                 Ok(Switched::All) => {
-                    noted.keep();
+                    appended.retain();
                     self.done.file_count += batch.files.len() as u64;
                     return Ok(());
                 }
                 Ok(Switched::Other(file)) => {
-                    noted.withdraw().await;
+                    appended.roll_back().await;
                     self.done.changed_count += batch.take_out(|other| other.hash == file);
                 }
-                Ok(Switched::Unfit(xorb)) => {
-                    noted.withdraw().await;
+                Ok(Switched::Unusable(xorb)) => {
+                    appended.roll_back().await;
                     tracing::warn!(%xorb, "a new xorb is damaged or was removed; files keep their old xorbs");
                     self.moves.retain(|_, moves| moves.to != xorb);
                     self.done.failed += batch.take_out(|file| file.terms.iter().any(|term| term.xorb == xorb));
                 }
                 Err(error) => {
-                    // It may have been done all the same.
-                    noted.keep();
+                    // The transaction may have been committed.
+                    appended.retain();
                     return Err(error.into());
                 }
             }
@@ -184,7 +187,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// The new xorbs among those that these files name.
+    /// The new xorbs that these files name.
     fn new_xorbs(&self, files: &[FileInfo]) -> Vec<XorbHash> {
         let new: HashSet<XorbHash> = self.moves.values().map(|moves| moves.to).collect();
         let named = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb);
@@ -192,13 +195,15 @@ impl Running<'_> {
     }
 }
 
-/// Xorbs that terms of a file name no more: at least as many as the file loses, since other terms of it may name them still.
+/// Xorbs that switched terms of a file no longer name. The file loses at most these, since its
+/// other terms may still name some.
 fn lost_count(runs: &[RunSwitch]) -> usize {
     let pairs = runs.iter().flat_map(|run| run.before.iter().zip(&run.after));
     pairs.filter(|(before, after)| before != after).map(|(before, _)| before.xorb).collect::<HashSet<_>>().len()
 }
 
-/// The verification hashes of some terms, whose chunks are added to those before; `None` where a xorb does not have them.
+/// The verification hashes of some terms; adds their chunks to the aggregator. `None` where a xorb
+/// does not have them.
 fn take(terms: &[Term], contents: &Contents, chunks: &mut Aggregator) -> Option<Vec<RangeHash>> {
     let mut hashes = Vec::with_capacity(terms.len());
     for term in terms {

@@ -77,7 +77,7 @@ impl Collect for FaultyIndex {
         self.faults.around("last_collection", self.inner.last_collection(), index_error).boxed()
     }
 
-    fn note_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("note_collection", self.inner.note_collection(now), index_error).boxed()
+    fn record_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("record_collection", self.inner.record_collection(now), index_error).boxed()
     }
 }

@@ -4,9 +4,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
-use crate::index::{IndexError, Measure, RepoUsage, Usage};
+use crate::index::{IndexError, RepoUsage, Usage, UsageIndex};
 
-impl Measure for FaultyIndex {
+impl UsageIndex for FaultyIndex {
     fn longest_write(&self) -> std::time::Duration {
         self.inner.longest_write()
     }

@@ -1,4 +1,4 @@
-//! Registrations in steps, of which any may fail.
+//! Faults in each step of a registration.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

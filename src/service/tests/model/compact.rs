@@ -1,11 +1,13 @@
-//! Compaction: xorbs that nobody has uploaded, and files that are made of others than before.
+//! Compaction: xorbs without an uploader, and files with other xorbs than before.
 //!
-//! Which xorbs a file is made of is asked of the index anew after each compaction; what it must be is judged by its bytes.
-//! A new xorb may be there, belongs to those only who had all that it was made of, and goes when no file needs it. What
-//! lost its last file by a compaction stays for the grace, for whoever has just read what the file was made of.
+//! After each compaction the index tells the xorbs of a file; the file is judged by its bytes. A
+//! new xorb may exist. Its owners must have owned all of its sources, and it is deleted when no
+//! file needs it. A xorb that lost its last file by a compaction stays for the grace period, for
+//! readers with an older plan.
 //!
-//! The server compacts where nobody else takes a lock of its own, and the command beside it at any time: which locks a
-//! compaction takes is not known before, and a scene has to know who waits for whom.
+//! The server compacts where no other actor takes a lock, and the command beside it at any time.
+//! The locks of a compaction are not known before, and a scene has to know which actor waits for
+//! which.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -23,7 +25,7 @@ use crate::index::{Collect, Compact, Index, Reader};
 use crate::service::gc::MIN_GRACE;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 
-/// Plans that are kept to be executed later.
+/// Plans that are stored to be executed later.
 const COMPACTION_COUNT: usize = 3;
 
 /// Operations of a compaction up to the switch of its files, at most.
@@ -32,26 +34,27 @@ const BEFORE_SWITCH: usize = 100;
 /// Files that refer to a xorb, at most: all.
 const ALL: u32 = 1000;
 
-/// What compactions have made, and who has uploaded what.
+/// The results of compactions, and the uploaders of xorbs.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    /// Xorbs that are not of the palette, in the order in which they were first seen, and their raw bytes.
+    /// Xorbs that are not of the palette, in the order in which they were first seen, and their raw
+    /// bytes.
     xorbs: Vec<(XorbHash, Option<u64>)>,
-    /// Who has ever been an owner of a xorb.
+    /// All owners that a xorb has ever had.
     owners: HashMap<XorbHash, BTreeSet<String>>,
     /// Plans that were made and are still to be executed.
     pub(super) plans: Vec<CompactionPlan>,
 }
 
 impl Act {
-    /// Whether somebody compacts in it.
+    /// Whether an actor compacts in it.
     pub(super) fn is_compacting(&self) -> bool {
         self.deeds.iter().any(|deed| matches!(deed.verb, Verb::Compact(_)))
     }
 }
 
 impl World {
-    /// Which xorb this is: a place in the palette, or behind it.
+    /// The number of a xorb: a place in the palette, or after it.
     pub(super) fn xorb(&self, hash: &XorbHash) -> Option<usize> {
         let made = || self.made.xorbs.iter().position(|(made, _)| made == hash);
         PALETTE.xorb(hash).or_else(|| Some(PALETTE.xorbs.len() + made()?))
@@ -90,7 +93,7 @@ impl World {
         }
     }
 
-    /// Notes who owns which xorbs; what was not known before.
+    /// Records the owners of xorbs; returns the new ones.
     pub(super) async fn learn_owners(&mut self) -> Vec<(XorbHash, String)> {
         let all = (0..self.xorb_count()).map(|xorb| self.hash_of(xorb)).collect();
         let mut owners = self.index.owners_of(all).await.unwrap();
@@ -98,10 +101,10 @@ impl World {
         owners
     }
 
-    /// What a compaction has said, and who owns its xorbs.
+    /// Judges the result of a compaction, and the owners of its xorbs.
     pub(super) fn judge_compaction(&mut self, act: &Act, was_hit: bool, done: &Compacted) -> Result<(), Failure> {
         let what = || format!("{done:?}");
-        ensure(done.failure.is_none() || was_hit, Fault::Answer, what)?;
+        ensure(done.failure.is_none() || was_hit, Fault::Response, what)?;
         let is_ill = !act.hurt.is_empty() || !act.marked.is_empty();
         ensure(done.damaged == 0 || is_ill, Fault::Damage, what)?;
         self.count("compactions", 1);
@@ -114,7 +117,8 @@ impl World {
         Ok(())
     }
 
-    /// Files are made of what the index says then; xorbs that lost one, and until when they stay if that was the last.
+    /// Files have the xorbs that the index names then. Returns xorbs that lost a file, and until
+    /// when they stay if it was their last.
     pub(super) async fn judge_switches(
         &mut self,
         act: &Act,
@@ -137,7 +141,7 @@ impl World {
         Ok(lost)
     }
 
-    /// What a registered file is made of.
+    /// The xorbs of a registered file.
     pub(super) async fn look_up(&mut self, file: usize) -> Result<BTreeSet<usize>, Failure> {
         let hash = PALETTE.files[file].hash;
         let row = self.index.find_file(hash, Reader::All, ByteRange::new(0, u64::MAX)).await;
@@ -149,7 +153,7 @@ impl World {
         Ok(named)
     }
 
-    /// A file refers to what its terms name, and to nothing else.
+    /// A file refers to the xorbs that its terms name, and to no others.
     async fn check_references(&self) -> Result<(), Failure> {
         for xorb in 0..self.xorb_count() {
             let found = self.index.files_of(self.hash_of(xorb), 0, ALL).await.unwrap().files;
@@ -164,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody owns a new xorb who did not own all that it was made of.
+    /// An owner of a new xorb must have owned all of its sources.
     async fn check_owners(&mut self, plan: &CompactionPlan, act: &Act) -> Result<(), Failure> {
         let uploaded: HashSet<XorbHash> = act
             .deeds
@@ -182,8 +186,8 @@ impl World {
             if uploaded.contains(&xorb) {
                 continue;
             }
-            // By any of them: one that lacks a source that was damaged is another xorb than its plan says, and may be the
-            // same as that of another one.
+            // By any of them. A new xorb without a damaged source is another xorb than planned, and
+            // may equal that of another rewrite.
             let mut rewrites = plan.rewrites().iter();
             let owns = |xorb: &XorbHash| self.made.owners.get(xorb).is_some_and(|owners| owners.contains(&owner));
             let is_fair = rewrites.any(|rewrite| rewrite.sources.iter().all(|source| owns(&source.xorb)));
@@ -209,7 +213,7 @@ impl World {
         MinLive::new(share).unwrap()
     }
 
-    /// Somebody plans a compaction, or executes a plan, be it old.
+    /// A compaction is planned, or a plan is executed, however old.
     pub(super) fn compaction_verb(&mut self) -> Verb {
         let count = self.made.plans.len();
         if count == 0 || self.rng.random_bool(0.5) {
@@ -238,7 +242,7 @@ impl World {
         }
     }
 
-    /// Somebody comes for what is rewritten, or for what is made of it.
+    /// An actor uses a xorb that is rewritten, or the new one.
     fn verb_beside(&mut self, xorb: usize) -> Verb {
         let repo = self.rng.random_range(0..REPOS.len());
         match self.rng.random_range(0..10) {
@@ -249,7 +253,8 @@ impl World {
         }
     }
 
-    /// Xorbs are rewritten while others come for them; and garbage is collected right after, and when it is time.
+    /// Xorbs are rewritten while actors use them. Garbage is collected directly after, and when it
+    /// is due.
     pub(super) async fn compaction(&mut self) -> Result<usize, Failure> {
         let Some(plan) = self.new_compaction().await? else { return Ok(1) };
         let mut count = 1;
@@ -325,7 +330,8 @@ impl World {
 }
 
 impl World {
-    /// A file needs two parts of a xorb, and one of them is rewritten: it is registered when the plan is made already.
+    /// A file needs two parts of a xorb, and one of them is rewritten: the file is registered after
+    /// the plan was made.
     pub(super) async fn half_switch(&mut self) -> Result<usize, Failure> {
         let ways = half_ways();
         if ways.is_empty() {

@@ -1,7 +1,9 @@
-//! Blobs that go bad: what must hold until they are found, while they are known, and when they are healed.
+//! Damaged blobs: the invariants until they are found, while they are known, and when they are
+//! healed.
 //!
-//! A disk may do anything to a blob, between two scenes. Until that is known, whoever reads the file gets its bytes or an
-//! error, and only who fetches stored bytes by URL may get wrong ones: nothing but a hash of all of them would tell.
+//! A disk may do anything to a blob between two scenes. Until that is known, a reader of the file
+//! gets its bytes or an error. Only a download of stored bytes by URL may get wrong ones: only a
+//! hash of all of them would reveal it.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -20,7 +22,7 @@ use crate::index::{RepairIndex, XorbHealth};
 /// Xorbs that are damaged at once, at most: the others are to be busy with other things.
 const DAMAGED_COUNT: usize = 3;
 
-/// Operations of a check up to the one that notes what it has found, and of an upload that heals.
+/// Operations of a check up to the one that records its result, and of an upload that heals.
 const IN_CHECK: usize = 6;
 const IN_HEAL: usize = 5;
 
@@ -39,7 +41,7 @@ impl World {
         self.marked.clear();
         let mut visible = Vec::with_capacity(rows.len());
         for row in rows {
-            let xorb = self.xorb(&row.hash).expect("nobody else makes xorbs");
+            let xorb = self.xorb(&row.hash).expect("no other process makes xorbs");
             visible.push(xorb);
             if row.damaged_at.is_some() {
                 self.marked.insert(xorb);
@@ -102,7 +104,7 @@ impl World {
             }
             1 => bytes.truncate(at),
             2 => bytes = PALETTE.xorbs[(xorb + 1) % PALETTE.xorbs.len()].forms[0].bytes().to_vec(),
-            // Somebody has copied the same xorb from another store.
+            // An operator has copied the same xorb from another store.
             3 => bytes = PALETTE.xorbs[xorb].forms[self.rng.random_range(0..2)].bytes().to_vec(),
             _ => bytes[at] ^= 1 << self.rng.random_range(0..8),
         }
@@ -119,7 +121,7 @@ impl World {
         Ok(1)
     }
 
-    /// Somebody looks at a xorb that is damaged, or sends it again.
+    /// A damaged xorb is checked or uploaded again.
     pub(super) async fn treat(&mut self) -> Result<usize, Failure> {
         let ailing: Vec<usize> = self.ailing.iter().copied().collect();
         if ailing.is_empty() {
@@ -133,8 +135,8 @@ impl World {
         self.beat(verbs, Vec::new(), None).await
     }
 
-    /// A file is read, its blob goes bad, somebody notices, and somebody else sends it again; and at each moment there is
-    /// one who comes for it.
+    /// A file is read, its blob is damaged, the damage is noticed, and the xorb is uploaded again;
+    /// at each moment an actor uses it.
     pub(super) async fn damaged_file(&mut self) -> Result<usize, Failure> {
         let claims = self.record.all_claims();
         if claims.is_empty() {
@@ -143,7 +145,7 @@ impl World {
         let (file, who) = claims[self.rng.random_range(0..claims.len())];
         let mut count = self.beat(vec![Verb::Read { who, file, range: None }], Vec::new(), None).await?;
         let Some(made_of) = self.record.made_of.get(&file) else { return Ok(count) };
-        // Nobody could send again what a compaction has made.
+        // No client could upload a new xorb of a compaction again.
         let made_of: Vec<usize> = made_of.iter().copied().filter(|xorb| *xorb < PALETTE.xorbs.len()).collect();
         if made_of.is_empty() {
             return Ok(count);
@@ -199,10 +201,10 @@ impl World {
         Ok(())
     }
 
-    /// What was told of xorbs that were damaged when the scene began.
+    /// The outcomes about xorbs that were damaged when the scene began.
     pub(super) fn judge_health(&mut self, act: &Act, deed: &Deed, outcome: &Outcome) -> Result<(), Failure> {
         let what = || format!("{:?}: {outcome:?}", deed.verb);
-        // Known when it began, and nobody has done anything about it since.
+        // Known when it began, and untouched since.
         let is_known = |xorb: usize| act.marked.contains(&xorb) && !act.heals(xorb);
         let is_bad = |world: &Self, xorb: usize| world.hurt.contains(&xorb) || world.marked.contains(&xorb);
         match (&deed.verb, outcome) {
@@ -242,8 +244,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether the whole of a file cannot be read, because one of its blobs was known to be bad from the beginning to the
-    /// end of the scene.
+    /// Whether a file cannot be read completely, because one of its blobs was known to be damaged
+    /// during the whole scene.
     pub(super) fn must_refuse(&self, act: &Act, roles: &[Verb], file: usize) -> bool {
         let is_changed =
             roles.iter().any(|verb| verb.claims().or(verb.removes()).is_some_and(|(_, changed)| changed == file));
@@ -251,7 +253,7 @@ impl World {
         !is_changed && self.record.made_of.get(&file).is_some_and(|made_of| made_of.iter().any(is_known))
     }
 
-    /// What somebody got who used a URL in time.
+    /// The outcome of using a URL in time.
     pub(super) fn judge_fetch(
         &mut self,
         act: &Act,
@@ -269,7 +271,7 @@ impl World {
                 Err(Failure::new(Fault::Damage, what()))
             }
             Outcome::Bytes(Some(bytes), _) => {
-                // Not known yet, and then nobody can tell.
+                // Not known yet, and then no reader can detect it.
                 let is_excused = act.hurt.contains(&url.xorb) || url.is_confused;
                 ensure(url.expected == bytes[..] || is_excused, Fault::Promise, what)
             }
@@ -281,7 +283,7 @@ impl World {
 }
 
 impl Act {
-    /// Whether somebody might have healed this xorb in it.
+    /// Whether an actor may have healed this xorb in it.
     fn heals(&self, xorb: usize) -> bool {
         self.deeds.iter().any(|deed| deed.verb.may_heal(xorb))
     }

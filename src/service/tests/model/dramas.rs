@@ -1,4 +1,5 @@
-//! Scenes that chance alone brings about too rarely: what is slow, what is late, and what was decided long ago.
+//! Scenes that chance brings about too rarely: slow or late operations, and decisions from long
+//! ago.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ impl World {
         Duration::from_millis(self.rng.random_range(millis(least)..millis(most)))
     }
 
-    /// Time passes until whatever nobody needs is idle; a xorb that nobody needs.
+    /// Time passes until all unneeded xorbs are idle; returns one.
     fn idle_xorb(&mut self) -> usize {
         let idle = |xorb: &usize| {
             self.lives.get(xorb).is_some_and(|life| life.state == XorbState::Live) && !self.record.is_needed(*xorb)
@@ -83,12 +84,12 @@ impl World {
         Ok(self.plans.get(count).cloned())
     }
 
-    /// Somebody comes for a xorb between a plan and its execution.
+    /// An actor uses a xorb between a plan and its execution.
     async fn interrupted_plan(&mut self) -> Result<usize, Failure> {
         let xorb = self.idle_or_due_xorb().await?;
         let Some(plan) = self.new_plan().await? else { return Ok(2) };
         let verbs = if self.rng.random_bool(0.5) {
-            // Which xorb an answer names is not ours to choose, so everything is asked for.
+            // The scene cannot choose the xorb of a dedup response, so all chunks are queried.
             (0..PALETTE.chunks.len()).map(|chunk| Verb::Ask { who: ADMIN, chunk }).collect()
         } else {
             vec![self.verb_about(xorb)]
@@ -115,7 +116,7 @@ impl World {
         Ok(count + 2)
     }
 
-    /// An upload takes so long to publish its xorb that its row is given up.
+    /// An upload takes so long to publish its xorb that its row is abandoned.
     async fn late_upload(&mut self) -> Result<usize, Failure> {
         let missing: Vec<usize> = (0..PALETTE.xorbs.len()).filter(|xorb| !self.lives.contains_key(xorb)).collect();
         if missing.is_empty() {

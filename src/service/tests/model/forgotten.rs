@@ -1,7 +1,8 @@
-//! Records that nobody reads: what processes of the model write down goes nowhere.
+//! Records that are never read: the model's processes write to a store that discards them.
 //!
-//! The model has no rebuild, and each of its processes a store of its own, while a data directory has one for all. What a
-//! collection has to keep of records is tested by itself (`service::tests::agree`).
+//! The model has no rebuild, and each of its processes has a store of its own, while a data
+//! directory has one for all. The records that a collection must retain are tested in
+//! `service::tests::agree`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! Where every operation on the stores waits until it is its turn: what makes one order of many out of things that are
-//! under way at once, and what a crash cuts off.
+//! A gate at which every operation on the stores waits. It puts concurrent operations into one
+//! order of many, and cuts them off at a crash.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -8,7 +8,8 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 
-/// The way of one actor to the stores. Whoever waits here has done nothing of the operation yet.
+/// The way of one actor to the stores. An actor that waits here has done nothing of the operation
+/// yet.
 #[derive(Clone, Debug)]
 pub(in crate::service::tests) struct Gate {
     stage: Arc<Stage>,
@@ -24,9 +25,9 @@ pub(super) struct Stage {
 #[derive(Debug, Default)]
 struct State {
     waiting: BTreeMap<usize, Waiting>,
-    /// Actors whose process has died. What they still have under way never goes on.
+    /// Actors whose process has died. Their operations never continue.
     dead: Vec<usize>,
-    /// Whether the scene is over, and nobody directs any more.
+    /// Whether the scene is over, and operations are no longer ordered.
     is_over: bool,
     director: Option<Waker>,
 }
@@ -42,9 +43,9 @@ impl Gate {
         Self { stage: Arc::clone(stage), actor }
     }
 
-    /// Waits for its turn; for ever, where the process has died.
+    /// Waits until the gate opens; for ever, where the process has died.
     pub(in crate::service::tests) async fn pass(&self, operation: &'static str) {
-        let (go, turn) = oneshot::channel();
+        let (go, waiting) = oneshot::channel();
         {
             let mut state = self.stage.state();
             if state.dead.contains(&self.actor) {
@@ -59,7 +60,7 @@ impl Gate {
                 }
             }
         }
-        if turn.await.is_err() {
+        if waiting.await.is_err() {
             pending::<()>().await;
         }
     }
@@ -70,17 +71,17 @@ impl Stage {
         self.state.lock().unwrap()
     }
 
-    /// Whom to wake when somebody arrives at a gate.
+    /// Woken when an actor reaches a gate.
     pub(super) fn watch(&self, director: &Waker) {
         self.state().director = Some(director.clone());
     }
 
-    /// What this actor waits to do.
+    /// The operation for which this actor waits.
     pub(super) fn operation(&self, actor: usize) -> Option<&'static str> {
         self.state().waiting.get(&actor).map(|waiting| waiting.operation)
     }
 
-    /// Who waits, ascending.
+    /// The waiting actors, ascending.
     pub(super) fn actors(&self) -> Vec<usize> {
         self.state().waiting.keys().copied().collect()
     }

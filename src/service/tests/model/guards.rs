@@ -1,8 +1,9 @@
-//! The guards of the store, and what the model says when one of them is not there.
+//! The guards of the store, and the fault that the model reports without each.
 //!
-//! A guard is broken below the service, between it and its stores, so that nothing of the store itself is written for
-//! this. Some guards cannot be missed alone, because another one holds: those are broken together with the other, and
-//! what goes wrong then does not without the other one alone ([`COVERED`]).
+//! A guard is broken below the service, between it and its stores, so that the store has no code
+//! for this. Without some guards nothing goes wrong, because another one holds. Those are broken
+//! together with the other. The fault must then not occur without the other one alone
+//! ([`COVERED`]).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
-use crate::index::sqlite::weakened::Checks;
+use crate::index::sqlite::test_hooks::Checks;
 use crate::index::{
     Begun, Collect, Cursor, DedupHit, Entered, FileRow, Index, IndexError, NewXorb, Reader, RegisterIndex, Registered,
     Registration, RemovedClaims, Staging, TermPage, Ticket, XorbLife, XorbState,
@@ -20,7 +21,7 @@ use crate::runtime::clock::Timestamp;
 
 macro_rules! guards {
     ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// What keeps the store from losing or leaking something.
+        /// A rule that prevents losses and leaks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Guard { $($(#[$doc])* $name,)+ }
 
@@ -29,48 +30,49 @@ macro_rules! guards {
 }
 
 guards! {
-    /// What was touched within the grace is not condemned.
+    /// A xorb that was touched within the grace period is not condemned.
     CondemnAge,
-    /// What is promised is not condemned.
+    /// A leased xorb is not condemned.
     CondemnLease,
-    /// What a file refers to is not condemned.
+    /// A referenced xorb is not condemned.
     CondemnReferences,
-    /// What has been condemned for less than a day is not deleted.
+    /// A xorb that has been condemned for less than a day is not deleted.
     DeleteAge,
-    /// What is promised is not deleted. Covered: a promise makes live what is condemned.
+    /// A leased xorb is not deleted. Covered: a lease makes a condemned xorb live.
     DeleteLease,
-    /// What a file refers to is not deleted. Covered: a registration makes live what is condemned.
+    /// A referenced xorb is not deleted. Covered: a registration makes a condemned xorb live.
     DeleteReferences,
     /// A registration makes live what is condemned.
     RegisterRevives,
     /// A registration touches what it names.
     RegisterTouches,
-    /// An upload of what is there makes it live.
+    /// An upload of a stored xorb makes it live.
     UploadRevives,
-    /// An upload of what is there touches it.
+    /// An upload of a stored xorb touches it.
     UploadTouches,
-    /// An answer to a question for a chunk makes live what it names.
-    AnswerRevives,
-    /// An answer to a question for a chunk is noted with its end.
-    AnswerPromises,
-    /// Whoever is told that a xorb is there has touched it.
+    /// A dedup response makes the xorb live that it names.
+    DedupRevives,
+    /// A dedup response leases its xorb.
+    DedupLeases,
+    /// A client is told that a xorb is stored only after it was touched.
     RenewTouches,
-    /// Whoever is told that a xorb is there has made it live.
+    /// A client is told that a xorb is stored only after it was made live.
     RenewRevives,
-    /// A clock that goes back takes nothing from what was touched later.
+    /// A clock that goes back shortens nothing that was touched later.
     TouchKeepsLater,
     /// A xorb that loses its last reference is touched.
     LossTouches,
-    /// A row goes live only for the upload that staged it, and in no state but that.
+    /// A row goes live only for the upload that staged it, and only from that state.
     PublishOwnsRow,
     /// A row that is being deleted is not staged.
     StageSparesDeleting,
     /// A blob is deleted when its row says so, and not before.
     RowBeforeBlob,
-    /// A row is forgotten when its blob is gone, and not before.
+    /// A row is forgotten after its blob was deleted, and not before.
     BlobBeforeForgetting,
-    /// A file that is made of what would go stops a collection, although nothing refers to it.
-    Doubt,
+    /// A collection aborts when a file names a xorb that would be deleted, although no reference
+    /// exists.
+    GcAbort,
     /// A start clears up what died with the process before it.
     Recovery,
     /// A collection clears up what uploads have left.
@@ -81,53 +83,54 @@ guards! {
     Sweep,
     /// A removal takes the claim of one repository, and no other.
     OwnClaim,
-    /// Nobody is told of files that somebody else has registered.
-    Walls,
-    /// What is known to be damaged is not read.
+    /// No reader sees files that only another repository has registered.
+    DedupScope,
+    /// A xorb that is known to be damaged is not read.
     QuarantineHides,
     /// A registration that names what is known to be damaged is refused.
     RegisterRefusesDamaged,
-    /// Nobody is told that something is there which is known to be damaged.
+    /// No client is told that a damaged xorb is stored.
     RenewRefusesDamaged,
-    /// No answer to a question for a chunk names what is known to be damaged.
-    AnswerSparesDamaged,
-    /// An upload of what is known to be damaged replaces it.
+    /// No dedup response names a damaged xorb.
+    DedupSparesDamaged,
+    /// An upload of a damaged xorb replaces it.
     UploadHeals,
-    /// What a check has found is noted.
+    /// The result of a check is recorded.
     CheckMarks,
-    /// What a check has found is noted of the blob that it has read, and not of one that was put there since.
+    /// The result of a check is recorded for the blob that it has read, and not for a later one.
     MarkHitsWhatWasSeen,
     /// A row describes the blob that was put there last.
     HealDescribes,
-    /// What was healed counts as damaged no more.
+    /// A healed xorb no longer counts as damaged.
     HealUnmarks,
-    /// URLs of what stood elsewhere before a heal are refused.
+    /// URLs with the offsets from before a heal are refused.
     HealNotesReplacement,
-    /// A file is switched only if it still is made of what its new terms were made for.
+    /// A file is switched only if its terms are those that the new ones replace.
     SwitchComparesTerms,
     /// A xorb that loses its last reference by a switch is touched.
     SwitchTouches,
     /// A file refers to the new xorbs that it is made of.
     SwitchRefers,
-    /// A file still refers to old xorbs of which it needs something else.
+    /// A file still refers to an old xorb of which it needs other chunks.
     SwitchKeepsWhatIsNamed,
-    /// What a step of a registration has written is hidden until all of it is published.
+    /// The rows of a step of a registration are hidden until all of it is published.
     StepHides,
-    /// What a step has written of a file keeps its xorbs.
+    /// The rows of a step retain the xorbs of its files.
     StepRefers,
     /// A start abandons the registrations that were being written.
     StartAbandons,
-    /// What different people have uploaded does not come together in one new xorb.
+    /// Xorbs of different uploaders are not combined into one new xorb.
     CompactionGroupsOwners,
 }
 
-/// Guards that are not missed while another one holds, that other one, and what goes wrong without both but not without
-/// that other one alone.
+/// Guards whose absence has no effect while another one holds, that other one, and the fault
+/// without both. Without the other one alone, the fault must not occur.
 pub(super) const COVERED: &[(Guard, Guard, Fault)] = &[
-    // Who makes a promise makes live what is condemned, and what is live is not deleted.
-    (Guard::DeleteLease, Guard::AnswerRevives, Fault::Promise),
-    // So does who registers. The blob of what a file refers to is deleted then, and the row cannot be forgotten.
-    (Guard::DeleteReferences, Guard::RegisterRevives, Fault::Answer),
+    // A lease makes a condemned xorb live, and a live xorb is not deleted.
+    (Guard::DeleteLease, Guard::DedupRevives, Fault::Promise),
+    // So does a registration. The blob of a referenced xorb is deleted then, and the row cannot be
+    // forgotten.
+    (Guard::DeleteReferences, Guard::RegisterRevives, Fault::Response),
 ];
 
 /// A lack of guards.
@@ -146,7 +149,7 @@ impl Weakness {
         self.broken.contains(&guard)
     }
 
-    /// What there is to know of a xorb before it is changed; nothing where nothing is broken.
+    /// The row of a xorb before it is changed; `None` where no guard is broken.
     async fn life(&self, index: &SqliteIndex, hash: XorbHash) -> Result<Option<XorbLife>, IndexError> {
         if self.broken.is_empty() { Ok(None) } else { index.find_life(hash).await }
     }
@@ -162,11 +165,11 @@ impl Weakness {
         let Some(before) = before else { return Ok(()) };
         let hash = before.hash.as_bytes();
         if self.lacks(revival) && before.state == XorbState::Condemned {
-            index.spoil_at("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", hash, 0).await?;
+            index.corrupt_row("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", hash, 0).await?;
         }
         if self.lacks(touch) && matches!(before.state, XorbState::Live | XorbState::Condemned) {
             let since = before.since.as_millis().cast_signed();
-            index.spoil_at("UPDATE xorbs SET since = ?2 WHERE hash = ?1", hash, since).await?;
+            index.corrupt_row("UPDATE xorbs SET since = ?2 WHERE hash = ?1", hash, since).await?;
         }
         Ok(())
     }
@@ -178,7 +181,7 @@ impl Weakness {
         reader: Reader,
         part: Option<ByteRange>,
     ) -> Result<Option<FileRow>, IndexError> {
-        let reader = if self.lacks(Guard::Walls) { Reader::All } else { reader };
+        let reader = if self.lacks(Guard::DedupScope) { Reader::All } else { reader };
         index.find_file(hash, reader, part).await
     }
 
@@ -196,7 +199,7 @@ impl Weakness {
                 "DELETE FROM xorb_domains WHERE xorb_id = (SELECT id + 0 * ?2 FROM xorbs WHERE hash = ?1 AND state = 3)",
                 "UPDATE xorbs SET state = 0 * ?2 WHERE hash = ?1 AND state = 3",
             ] {
-                index.spoil_at(sql, hash.as_bytes(), 0).await?;
+                index.corrupt_row(sql, hash.as_bytes(), 0).await?;
             }
         }
         let staging = index.stage_xorb(hash, ticket, now).await?;
@@ -213,7 +216,7 @@ impl Weakness {
         now: Timestamp,
     ) -> Result<(), IndexError> {
         if self.lacks(Guard::PublishOwnsRow) {
-            index.steal_row(xorb.hash, ticket).await?;
+            index.force_restage(xorb.hash, ticket).await?;
         }
         index.publish_xorb(xorb, ticket, now).await
     }
@@ -232,7 +235,7 @@ impl Weakness {
         self.undo(index, before, Guard::RenewRevives, Guard::RenewTouches).await?;
         if renewed && self.lacks(Guard::TouchKeepsLater) {
             let sql = "UPDATE xorbs SET since = ?2 WHERE hash = ?1";
-            index.spoil_at(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
+            index.corrupt_row(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
         }
         Ok(renewed)
     }
@@ -271,13 +274,13 @@ impl Weakness {
                 "UPDATE files SET registration = 0 * ?2 WHERE registration > 0 AND ?1 IS NOT NULL",
                 "UPDATE file_repos SET registration = 0 * ?2 WHERE registration > 0 AND ?1 IS NOT NULL",
             ] {
-                index.spoil_at(sql, &[], 0).await?;
+                index.corrupt_row(sql, &[], 0).await?;
             }
         }
         if self.lacks(Guard::StepRefers) {
             let sql = "DELETE FROM xorb_files WHERE ?1 IS NOT NULL AND file_id IN \
                  (SELECT id FROM files WHERE registration IN (SELECT id + 0 * ?2 FROM hidden))";
-            index.spoil_at(sql, &[], 0).await?;
+            index.corrupt_row(sql, &[], 0).await?;
         }
         Ok(entered)
     }
@@ -301,17 +304,21 @@ impl Weakness {
         lease_until: Timestamp,
     ) -> Result<Option<DedupHit>, IndexError> {
         let mut condemned = Vec::new();
-        if self.lacks(Guard::AnswerRevives) {
+        if self.lacks(Guard::DedupRevives) {
             let lives = index.xorb_lives(None, u32::MAX).await?;
             condemned.extend(lives.into_iter().filter(|life| life.state == XorbState::Condemned));
         }
-        let until = if self.lacks(Guard::AnswerPromises) { Timestamp::from_millis(0) } else { lease_until };
-        let hidden = self.hide_marks(index, Guard::AnswerSparesDamaged).await?;
+        let until = if self.lacks(Guard::DedupLeases) { Timestamp::from_millis(0) } else { lease_until };
+        let hidden = self.hide_marks(index, Guard::DedupSparesDamaged).await?;
         let hit = index.find_dedup(chunk, domain, until).await?;
         self.show_marks(index, hidden).await?;
         for life in condemned {
             index
-                .spoil_at("UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1", life.hash.as_bytes(), 0)
+                .corrupt_row(
+                    "UPDATE xorbs SET state = 2 + 0 * ?2 WHERE hash = ?1 AND state = 1",
+                    life.hash.as_bytes(),
+                    0,
+                )
                 .await?;
         }
         Ok(hit)
@@ -344,7 +351,7 @@ impl Weakness {
         after: u64,
         limit: u32,
     ) -> Result<TermPage, IndexError> {
-        if self.lacks(Guard::Doubt) {
+        if self.lacks(Guard::GcAbort) {
             return Ok(TermPage { runs: Vec::new(), next: None });
         }
         index.term_runs(after, limit).await
@@ -434,7 +441,7 @@ impl Weakness {
         let swept = index.sweep_removed(now).await?;
         for life in before {
             let since = life.since.as_millis().cast_signed();
-            index.spoil_at("UPDATE xorbs SET since = ?2 WHERE hash = ?1", life.hash.as_bytes(), since).await?;
+            index.corrupt_row("UPDATE xorbs SET since = ?2 WHERE hash = ?1", life.hash.as_bytes(), since).await?;
         }
         Ok(swept)
     }

@@ -15,7 +15,7 @@ impl Weakness {
         if !self.lacks(Guard::CompactionGroupsOwners) {
             return index.owners_of(xorbs).await;
         }
-        // As if everything belonged to everybody.
+        // As if every owner had every xorb.
         let domains = ["a", "b"];
         Ok(xorbs.iter().flat_map(|xorb| domains.map(|domain| (*xorb, domain.to_owned()))).collect())
     }
@@ -52,7 +52,7 @@ impl Weakness {
         for life in before.into_iter().filter(|life| life.is_referenced) {
             if index.find_life(life.hash).await?.is_some_and(|life| !life.is_referenced) {
                 let since = life.since.as_millis().cast_signed();
-                index.spoil_at("UPDATE xorbs SET since = ?2 WHERE hash = ?1", life.hash.as_bytes(), since).await?;
+                index.corrupt_row("UPDATE xorbs SET since = ?2 WHERE hash = ?1", life.hash.as_bytes(), since).await?;
             }
         }
         for file in files {
@@ -84,6 +84,6 @@ impl SqliteIndex {
     async fn let_go(&self, xorb: XorbHash, file: &FileSwitch) -> Result<(), IndexError> {
         const LET_GO: &str = "DELETE FROM xorb_files WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?1) \
              AND file_id = (SELECT id FROM files WHERE hash = ?2)";
-        self.spoil_pair(LET_GO, xorb.as_bytes(), file.file.as_bytes()).await.map(drop)
+        self.corrupt_pair(LET_GO, xorb.as_bytes(), file.file.as_bytes()).await.map(drop)
     }
 }

@@ -10,7 +10,8 @@ use crate::runtime::clock::Timestamp;
 const ALL: u32 = 1000;
 
 impl Weakness {
-    /// Makes everything look sound for an operation that lacks this guard; returns what is to be put back.
+    /// Makes everything look sound for an operation that lacks this guard; returns the marks to
+    /// restore.
     pub(super) async fn hide_marks(&self, index: &SqliteIndex, guard: Guard) -> Result<Vec<XorbHealth>, IndexError> {
         if !self.lacks(guard) {
             return Ok(Vec::new());
@@ -18,7 +19,7 @@ impl Weakness {
         let marked = index.damaged_after(None, ALL).await?;
         for xorb in &marked {
             let sql = "UPDATE xorbs SET damaged_at = nullif(?2, ?2) WHERE hash = ?1";
-            index.spoil_at(sql, xorb.hash.as_bytes(), 0).await?;
+            index.corrupt_row(sql, xorb.hash.as_bytes(), 0).await?;
         }
         Ok(marked)
     }
@@ -26,7 +27,7 @@ impl Weakness {
     pub(super) async fn show_marks(&self, index: &SqliteIndex, marked: Vec<XorbHealth>) -> Result<(), IndexError> {
         for XorbHealth { hash, damaged_at, .. } in marked {
             let at = damaged_at.map_or(0, |at| at.as_millis().cast_signed());
-            index.spoil_at("UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1", hash.as_bytes(), at).await?;
+            index.corrupt_row("UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1", hash.as_bytes(), at).await?;
         }
         Ok(())
     }
@@ -63,16 +64,16 @@ impl Weakness {
         let hash = xorb.hash;
         if self.lacks(Guard::HealDescribes) {
             let sql = "UPDATE xorbs SET damaged_at = nullif(?2, ?2) WHERE hash = ?1";
-            return index.spoil_at(sql, hash.as_bytes(), 0).await.map(drop);
+            return index.corrupt_row(sql, hash.as_bytes(), 0).await.map(drop);
         }
         index.heal_xorb(xorb, ticket, now).await?;
         if self.lacks(Guard::HealUnmarks) {
             let sql = "UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1";
-            index.spoil_at(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
+            index.corrupt_row(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
         }
         if self.lacks(Guard::HealNotesReplacement) {
             let sql = "UPDATE xorbs SET replaced_at = nullif(?2, ?2) WHERE hash = ?1";
-            index.spoil_at(sql, hash.as_bytes(), 0).await?;
+            index.corrupt_row(sql, hash.as_bytes(), 0).await?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Whether what the outside was told in a scene is what it may be told, and what it may count on from then on.
+//! Judges the responses of a scene, and the promises that follow from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ impl World {
         let before = self.record.claims.clone();
         self.look_at_health().await;
         if act.is_compacting() && !self.marked.is_subset(&act.marked) {
-            // The command may have marked it: a server looks for that every second.
+            // The command may have marked it: a server polls for that every second.
             self.notice_hidden().await?;
         }
         self.judge_files(&act).await?;
@@ -68,7 +68,7 @@ impl World {
                 let what = || format!("file {file} for {name}, before: {before:?}");
                 let sees = self.server.file_len(&claims(repo), PALETTE.files[file].hash).await;
                 let sees =
-                    sees.map_err(|error| Failure::new(Fault::Answer, format!("{}: {error:?}", what())))?.is_some();
+                    sees.map_err(|error| Failure::new(Fault::Response, format!("{}: {error:?}", what())))?.is_some();
                 ensure(sees || !must, Fault::Lost, || format!("{} is not there", what()))?;
                 ensure(!sees || !must_not, Fault::Seen, || format!("{} is there", what()))?;
                 if sees {
@@ -84,8 +84,8 @@ impl World {
         Ok(())
     }
 
-    /// Notes who has a file, and what it is made of. Returns the xorbs of one that nobody has any more, and until when they
-    /// stay if no other file is made of them.
+    /// Records the repositories of a file, and its xorbs. If the file has no repository left,
+    /// returns its xorbs, and until when they stay if no other file needs them.
     async fn enter(
         &mut self,
         act: &Act,
@@ -108,7 +108,7 @@ impl World {
         Ok(Vec::new())
     }
 
-    /// What was told of xorbs.
+    /// The responses about xorbs.
     fn judge_xorbs(&mut self, act: &Act, deed: &Deed, begin: u64, outcome: &Outcome) -> Result<(), Failure> {
         let (now, grace) = (self.clock.now(), begin + millis(MIN_GRACE));
         let is_safe = |world: &Self, xorb: usize| act.safe.contains(&xorb) && world.record.is_safe(xorb);
@@ -146,11 +146,11 @@ impl World {
                     let xorb = self.xorb(xorb).expect("it was uploaded, or made");
                     self.record.promise(xorb, *until, now);
                 }
-                self.count("answers", 1);
+                self.count("dedup_responses", 1);
             }
             (_, Outcome::Collected(collected)) => {
                 let failure = collected.failure.as_ref();
-                ensure(failure.is_none() || deed.was_hit, Fault::Answer, || format!("{failure:?}"))?;
+                ensure(failure.is_none() || deed.was_hit, Fault::Response, || format!("{failure:?}"))?;
                 // It was alone with the store, and nothing went wrong.
                 let is_whole = failure.is_none() && !collected.is_stopped && !act.has_jumped && act.deeds.len() == 1;
                 self.collected = Some(begin).filter(|_| is_whole && matches!(deed.verb, Verb::Collect));
@@ -162,8 +162,8 @@ impl World {
             (_, Outcome::CompactionPlanned(plan)) => self.keep_compaction(plan),
             (_, Outcome::Compacted(done)) => self.judge_compaction(act, deed.was_hit, done)?,
             (_, Outcome::Behind) => {
-                ensure(act.begin.as_millis() < self.latest, Fault::Answer, || {
-                    "doubt of a clock that is right".to_owned()
+                ensure(act.begin.as_millis() < self.latest, Fault::Response, || {
+                    "GC aborted by a clock that is right".to_owned()
                 })?;
             }
             // Files and readings are judged elsewhere.
@@ -171,9 +171,9 @@ impl World {
                 if !matches!(outcome, Outcome::Failed(_)) => {}
             (Verb::Read { .. } | Verb::Fetch(_), Outcome::Failed(_)) => {}
             (_, Outcome::Failed(error)) => {
-                // Who takes a day to publish a xorb may find that its row was given up.
+                // An upload that takes a day to publish a xorb may find that its row was abandoned.
                 let is_late = act.has_jumped && error.contains("Lost");
-                ensure(deed.was_hit || is_late, Fault::Answer, what)?;
+                ensure(deed.was_hit || is_late, Fault::Response, what)?;
                 self.count("failures", 1);
             }
             _ => {}
@@ -181,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    /// What was read.
+    /// The results of reads.
     fn judge_reading(
         &mut self,
         act: &Act,
@@ -237,7 +237,7 @@ impl World {
 
     fn note_urls(&mut self, begin: u64, places: Vec<Place>) {
         for Place { xorb, bytes, checksum, has_moved } in places {
-            // Not of what compactions have made: whoever has such a URL is kept by the same rule.
+            // Not for new xorbs of compactions: their URLs follow the same rule.
             let Some(xorb) = PALETTE.xorb(&xorb) else { continue };
             let Some(form) = form_of(xorb, checksum) else { continue };
             let (start, end) = (usize::try_from(bytes.start()).unwrap(), usize::try_from(bytes.end()).unwrap());

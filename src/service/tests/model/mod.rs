@@ -1,28 +1,32 @@
-//! The store against a simple model of it: random steps, many at once, cut off anywhere, and what must hold after each.
+//! The store against a simple model of it: random steps, many at once, cut off anywhere, and the
+//! invariants after each.
 //!
-//! The model ([`record`]) knows which repository has which files, and until when the outside was told that a xorb stays;
-//! a promise is given by uploads, by answers that a xorb is there, by registrations, by answers to questions for chunks,
-//! and by the removal of the last claim to a file. After every step:
+//! The model ([`record`]) knows the files of each repository, and until when clients were promised
+//! that a xorb stays. Uploads, responses that a xorb is stored, registrations and dedup responses
+//! give such a promise. So does the removal of the last claim to a file. After every step:
 //!
 //! * a registered file reads as it was: all of them at the end, one of them after each step;
 //! * a promised xorb is live: neither deleted nor condemned, and no shard that names it is refused;
 //! * no xorb is deleted before it was condemned for a day;
-//! * whoever has no claim to a file sees none;
-//! * what is visible has a blob, what has a blob has a row, and the totals are their sums;
-//! * a blob that went bad is found by a check, gives nobody a wrong byte of a file, is refused from then on to whoever
-//!   reads, registers or asks, and is healed by an upload in whatever serialization ([`damage`]);
-//! * a compaction changes what files are made of, and none of the above ([`compact`]);
+//! * a reader without a claim to a file sees none;
+//! * every visible xorb has a blob, every blob has a row, and the totals are their sums;
+//! * a check finds a damaged blob, and no reader of a file gets a wrong byte of it. From then on
+//!   reads, registrations and queries refuse it. An upload in any serialization heals it
+//!   ([`damage`]);
+//! * a compaction changes the xorbs of files, and none of the above ([`compact`]);
 //!
-//! and at the end, when all claims were removed and the grace is over, nothing is left of anything.
+//! and at the end, when all claims were removed and the grace period is over, the stores are empty.
 //!
-//! The store is the real one over SQLite; its blobs are in memory. Verbs run at once, with their operations on the stores
-//! in an order that the seed decides ([`scene`]); a crash cuts all of them off between any two operations, and the next
-//! process recovers. Clients that register what they remember, plans that are executed long after they were made, clocks
-//! that jump and go back, and operations that fail are steps like any other ([`steps`], [`dramas`]).
+//! The store is the real one over SQLite; its blobs are in memory. Verbs run at once, with their
+//! operations on the stores in an order that the seed decides ([`scene`]). A crash cuts all of them
+//! off between any two operations, and the next process recovers. Other steps ([`steps`],
+//! [`dramas`]) are registrations from a client's memory, late executions of plans, clocks that jump
+//! or go back, and failing operations.
 //!
-//! That this notices anything is tested by breaking the guards of the store ([`guards`]), each in turn.
+//! Breaking each guard of the store ([`guards`]) shows that the model notices faults.
 //!
-//! A step that goes wrong is printed with its seed and what came before it; `ZORB_SEED=<seed>` runs that one alone.
+//! A step that goes wrong is printed with its seed and the steps before it; `ZORB_SEED=<seed>` runs
+//! that seed alone.
 
 mod compact;
 mod damage;
@@ -62,14 +66,15 @@ const SEED_COUNT: u64 = 200;
 /// Seeds of the short run: some thousand steps, which any test run has the time for.
 const QUICK_SEED_COUNT: u64 = 10;
 
-/// Seeds after which a guard counts as one that nobody misses.
+/// Seeds after which a broken guard counts as unnoticed.
 const GUARD_SEED_COUNT: u64 = 300;
 
-/// Seeds that show what does not go wrong without one of two guards, at least: those are as many as it takes to show that it does
-/// without both.
+/// Seeds that show no fault without one of two guards, at least: as many as are needed to show the
+/// fault without both.
 const COVERED_SEED_COUNT: u64 = 24;
 
-/// Seeds of which one is to show that. What comes first in a seed hides the rest, and mostly that is something else.
+/// Seeds of which one must show the fault. The first fault of a seed hides the rest, and mostly it
+/// is another one.
 const UNCOVERED_SEED_COUNT: u64 = 200;
 
 /// How a seed ended.
@@ -107,7 +112,7 @@ fn run(seed: u64, broken: &[Guard], is_lenient: bool) -> Run {
     run
 }
 
-/// Runs these seeds, on as many threads as there are processors, until one fails.
+/// Runs these seeds, on as many threads as there are CPUs, until one fails.
 fn run_all(seeds: std::ops::Range<u64>, broken: &[Guard]) -> (Vec<Run>, Option<Run>) {
     let (next, runs, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()), Mutex::new(None));
     let work = || {
@@ -158,9 +163,9 @@ fn hundred_thousand_steps_lose_nothing_and_leave_nothing() {
     println!("{steps} steps: {counts:#?}");
     if seed.is_none() {
         assert!(steps >= 100_000, "{steps} steps");
-        // What never happens is not tested.
+        // An event that never happens is not tested.
         for what in [
-            "answers",
+            "dedup_responses",
             "blobs damaged",
             "checks of what is damaged",
             "clocks set back",
@@ -169,7 +174,7 @@ fn hundred_thousand_steps_lose_nothing_and_leave_nothing() {
             "crashes",
             "crashes of the command",
             "deleted",
-            "doubts",
+            "gc_aborts",
             "failures",
             "files gone",
             "files refused",
@@ -230,10 +235,10 @@ fn every_guard_that_is_broken_is_missed() {
         }
     });
     let unnoticed = unnoticed.into_inner().unwrap();
-    assert!(unnoticed.is_empty(), "nobody misses {unnoticed:?}");
+    assert!(unnoticed.is_empty(), "no seed misses {unnoticed:?}");
 }
 
-/// Whether this is what goes wrong first without these guards, where it does not count that something is condemned too early.
+/// Whether this is the first fault without these guards, where early condemnation does not count.
 fn is_lost(seed: u64, broken: &[Guard], fault: Fault) -> bool {
     run(seed, broken, true).failure.is_some_and(|failure| failure.fault == fault)
 }
@@ -244,7 +249,7 @@ fn covered_guard_is_missed_when_its_companion_is_broken_too() {
     for (guard, companion, fault) in COVERED {
         let mut seeds = 0..UNCOVERED_SEED_COUNT;
         let without_both = seeds.find(|seed| is_lost(*seed, &[*guard, *companion], *fault));
-        let without_both = without_both.unwrap_or_else(|| panic!("nobody misses {guard:?} and {companion:?}"));
+        let without_both = without_both.unwrap_or_else(|| panic!("no seed misses {guard:?} and {companion:?}"));
         let without_one =
             (0..COVERED_SEED_COUNT.max(without_both + 1)).find(|seed| is_lost(*seed, &[*companion], *fault));
         println!("without {companion:?}: {without_one:?}; without {guard:?} as well: {without_both}");

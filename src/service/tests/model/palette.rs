@@ -1,5 +1,5 @@
-//! What there is to upload and register: a few small xorbs that share chunks, and files that are made of them in more
-//! than one way. The same for every seed, so that it is built once.
+//! The palette of uploads and registrations: a few small xorbs that share chunks, and files with
+//! more than one choice of terms. The same for every seed, so that it is built once.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ pub(super) static PALETTE: LazyLock<Palette> = LazyLock::new(Palette::build);
 pub(super) struct Palette {
     pub(super) xorbs: Vec<Xorb>,
     pub(super) files: Vec<File>,
-    /// Chunks that clients may ask for, if anybody has registered them.
+    /// Chunks that dedup may find, once registered.
     pub(super) chunks: Vec<ChunkHash>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct File {
 /// One way to make a file.
 pub(super) struct Recipe {
     pub(super) terms: Vec<Term>,
-    /// What it is made of, each once.
+    /// Its xorbs, each once.
     pub(super) xorbs: Vec<usize>,
     proofs: Vec<RangeHash>,
 }
@@ -107,7 +107,7 @@ impl Palette {
     }
 }
 
-/// Chunks that compress, of which two are such that clients ask for them wherever they stand in a file.
+/// Chunks that compress; dedup finds two of them anywhere in a file.
 fn chunks(rng: &mut StdRng) -> Vec<Vec<u8>> {
     let mut pool: Vec<Vec<u8>> = Vec::new();
     for number in 0_u32.. {
@@ -188,7 +188,7 @@ impl File {
 }
 
 impl File {
-    /// What it may be made of.
+    /// Its possible xorbs.
     pub(super) fn xorbs(&self) -> impl Iterator<Item = usize> + '_ {
         self.recipes.iter().flat_map(|recipe| &recipe.xorbs).copied()
     }

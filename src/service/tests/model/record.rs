@@ -8,30 +8,31 @@ use bytes::Bytes;
 use crate::format::ByteRange;
 use crate::runtime::clock::Timestamp;
 
-/// What has gone wrong.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
     /// A registered file does not read as it was.
     Lost,
-    /// A xorb that somebody may count on is gone, condemned, or refused.
+    /// A promised xorb was deleted, condemned, or refused.
     Promise,
     /// A xorb was deleted without the time between the two steps.
     Hasty,
-    /// Somebody sees a file without a claim to it.
+    /// A reader sees a file without a claim to it.
     Seen,
     /// Rows, blobs and totals contradict each other.
     Torn,
-    /// What nobody needs is still there.
+    /// An unneeded xorb still exists.
     Garbage,
-    /// An answer that nobody should get.
-    Answer,
-    /// Somebody waits for ever.
+    /// A wrong response.
+    Response,
+    /// An actor waits for ever.
     Stuck,
-    /// A blob that is known to be damaged is used, or one that is not counts as damaged, or is not healed.
+    /// A blob that is known to be damaged is used, or is not healed, or a sound one counts as
+    /// damaged.
     Damage,
 }
 
-/// That something has gone wrong.
+/// A failure of the store.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
@@ -49,11 +50,12 @@ pub(super) fn ensure(holds: bool, fault: Fault, what: impl FnOnce() -> String) -
     if holds { Ok(()) } else { Err(Failure::new(fault, what())) }
 }
 
-/// That a xorb stays until a moment.
+/// The promise that a xorb stays until a moment.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     until: u64,
-    /// The latest that the clock has shown since. It may go back; what was fair to do at its latest stays fair.
+    /// The latest time of the clock since. It may go back; an action that was right at its latest
+    /// stays right.
     seen: u64,
     /// Whether it was made by the loss of the last file that was made of the xorb.
     is_of_loss: bool,
@@ -69,15 +71,15 @@ pub(super) struct Url {
     pub(super) until: u64,
     /// Whether its xorb was damaged since, and may have been replaced.
     pub(super) may_be_refused: bool,
-    /// Whether the clock has gone back since: a replacement may look as if it had been there before.
+    /// Whether the clock was set back since: a replacement may look older than the URL.
     pub(super) is_confused: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// Who has registered which files; no file without anybody.
+    /// The repositories of each registered file; never empty.
     pub(super) claims: BTreeMap<usize, BTreeSet<usize>>,
-    /// What registered files are made of.
+    /// The xorbs of registered files.
     pub(super) made_of: BTreeMap<usize, Vec<usize>>,
     pub(super) urls: Vec<Url>,
     promises: BTreeMap<usize, Vec<Promise>>,
@@ -90,12 +92,12 @@ impl Record {
         Self { condemned: u64::try_from(condemned.as_millis()).unwrap(), ..Self::default() }
     }
 
-    /// Somebody was told that the xorb stays.
+    /// A client was told that the xorb stays.
     pub(super) fn promise(&mut self, xorb: usize, until: u64, now: Timestamp) {
         self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: false });
     }
 
-    /// The last file that was made of the xorb is gone.
+    /// The last file with the xorb was removed.
     pub(super) fn lose(&mut self, xorb: usize, until: u64, now: Timestamp) {
         self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: true });
     }
@@ -117,7 +119,7 @@ impl Record {
         self.urls.retain(|url| now.as_millis() < url.until);
     }
 
-    /// What keeps a xorb, for whoever looks for a mistake.
+    /// The reasons that retain a xorb, for debugging.
     pub(super) fn why(&self, xorb: usize) -> String {
         format!("{:?}, files {:?}", self.promises.get(&xorb), self.made_of)
     }
@@ -127,7 +129,7 @@ impl Record {
     }
 
     /// Whether it must be there still, since it cannot have been condemned for long enough.
-    pub(super) fn is_kept(&self, xorb: usize) -> bool {
+    pub(super) fn is_retained(&self, xorb: usize) -> bool {
         self.promises.get(&xorb).is_some_and(|promises| !promises.is_empty())
     }
 
@@ -136,7 +138,7 @@ impl Record {
         self.made_of.values().any(|xorbs| xorbs.contains(&xorb))
     }
 
-    /// Whether whoever names it in a shard can count on it.
+    /// Whether a shard that names it must be accepted.
     pub(super) fn is_safe(&self, xorb: usize) -> bool {
         self.is_promised(xorb) || self.is_needed(xorb)
     }

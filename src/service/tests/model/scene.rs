@@ -1,8 +1,9 @@
-//! A scene: some verbs at once, whose operations on the stores come one after the other in an order that a seed decides.
+//! A scene: some verbs at once, whose operations on the stores run sequentially in an order that a
+//! seed decides.
 //!
-//! At every moment all actors but one wait at a gate, so that a seed gives the same scene again, although hashing and
-//! SQLite have threads of their own. An actor that waits for the lock of a xorb or a file is at no gate; it is known by whom
-//! the lock is held.
+//! At every moment all actors but one wait at a gate. So a seed gives the same scene again,
+//! although hashing and SQLite have threads of their own. An actor that waits for the lock of a
+//! xorb or a file is at no gate; the holder of the lock is known.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -37,36 +38,36 @@ pub(super) const LOCKED: &[&str] = &[
     "remove_claims",
 ];
 
-/// The same of a check, which looks at the row once more under the lock.
+/// The same for a check, which reads the row once more under the lock.
 pub(super) const LOCKED_IN_CHECK: &[&str] = &["find_xorb", "find_chunks", "mark_sound", "heal_xorb"];
 
 /// Rounds after which an actor that should be waiting for a lock is taken to do so.
 const LOCK_ROUND_COUNT: usize = 3;
 
-/// One of those who act.
+/// An actor of a scene.
 pub(super) struct Actor<T> {
     pub(super) acting: BoxFuture<'static, T>,
     /// The lock that it takes: that of a xorb, or of a file.
     pub(super) lock: Option<usize>,
-    /// What it does under that lock.
+    /// Its operations under that lock.
     pub(super) locked: &'static [&'static str],
     /// Whether it is a process of its own, beside the server.
     pub(super) is_command: bool,
 }
 
-/// Who dies.
+/// The processes that die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
     Everybody,
     Command,
 }
 
-/// What happens to the actors, after so many operations.
+/// The events of a scene, after so many operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    /// Whose turn it is at first, as far as they wait for one; then it is anybody's.
+    /// The actors that go first, as far as they wait at a gate; then it is random.
     pub(super) lead: Vec<usize>,
-    /// Who waits, before which operation, until nobody else can go on.
+    /// An actor that waits before this operation until no other actor can continue.
     pub(super) held: Option<(usize, &'static str)>,
     pub(super) crash: Option<(usize, Crash)>,
     pub(super) jump: Option<(usize, Duration)>,
@@ -74,11 +75,11 @@ pub(super) struct Script {
 
 /// How a scene ended.
 pub(super) struct Played<T> {
-    /// What became of each actor; nothing where it died.
+    /// The outcome of each actor; `None` where it died.
     pub(super) outcomes: Vec<Option<T>>,
     pub(super) crash: Option<Crash>,
     pub(super) has_jumped: bool,
-    /// Who did what, in order.
+    /// The operations with their actors, in order.
     pub(super) order: Vec<(usize, &'static str)>,
 }
 
@@ -127,7 +128,7 @@ pub(super) async fn play<T>(
     }
 }
 
-/// Lets everybody go on until all of them wait at a gate or are done.
+/// Lets all actors run until each waits at a gate or is done.
 async fn settle<T>(stage: &Stage, cast: &mut [Option<Actor<T>>], outcomes: &mut [Option<T>]) {
     let mut round = 0;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! What happens next: a seed decides.
+//! The next step, by a seed.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::gc::{Action, CollectionPlan, MIN_GRACE, PlannedXorb};
 use crate::service::tests::faults::Moment;
 
-/// Collections after which nothing may be left: of what is live, condemned, and half gone.
+/// Collections after which nothing may be left: of live, condemned, and half deleted xorbs.
 const LAST_COUNT: usize = 4;
 
-/// Plans that are kept to be executed later.
+/// Plans that are stored to be executed later.
 const PLAN_COUNT: usize = 4;
 
 impl World {
@@ -101,8 +101,8 @@ impl World {
         self.play(verbs, script, fault).await
     }
 
-    /// A scene about one xorb that is going, or could go, or is not there, with somebody who collects garbage, and a good
-    /// chance that time jumps or that something goes wrong: what guards are for.
+    /// A scene about one xorb that is being deleted, may be deleted, or does not exist, with a
+    /// collection. Jumps of time and failures are likely, so that guards matter.
     async fn close_scene(&mut self) -> Result<usize, Failure> {
         let xorb = self.endangered_xorb();
         let mut verbs: Vec<Verb> = (0..self.rng.random_range(1..3)).map(|_| self.verb_about(xorb)).collect();
@@ -148,7 +148,7 @@ impl World {
         Ok(count)
     }
 
-    /// A xorb that is going, or that nobody needs, or that is not there.
+    /// A xorb that is being deleted, is not needed, or does not exist.
     fn endangered_xorb(&mut self) -> usize {
         let all = 0..PALETTE.xorbs.len();
         let state = |xorb: &usize| self.lives.get(xorb).map(|life| life.state);
@@ -160,7 +160,7 @@ impl World {
         if endangered.is_empty() { self.random_xorb() } else { endangered[self.rng.random_range(0..endangered.len())] }
     }
 
-    /// Somebody comes for this xorb.
+    /// A verb that uses this xorb.
     pub(super) fn verb_about(&mut self, xorb: usize) -> Verb {
         let (who, form) = (self.rng.random_range(0..=ADMIN), self.rng.random_range(0..2));
         match self.rng.random_range(0..10) {
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// Somebody asks for a chunk of this xorb, if there is one that may be asked for.
+    /// A dedup query for a chunk of this xorb, if it has one that may be queried.
     pub(super) fn question(&mut self, xorb: usize) -> Verb {
         let who = self.rng.random_range(0..=ADMIN);
         let hashes = PALETTE.xorbs[xorb].forms[0].xorb().chunk_hashes();
@@ -249,7 +249,7 @@ impl World {
         self.plans[at].clone()
     }
 
-    /// What somebody would upload who wants to register a file that has this xorb.
+    /// The upload before the registration of a file with this xorb.
     fn wanted_xorb(&mut self, xorb: usize) -> usize {
         let made = PALETTE.made_of(xorb);
         if made.is_empty() || self.rng.random_bool(0.4) {
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// Reads a registered file, and has somebody look for a file that is none of theirs.
+    /// Reads a registered file, and one without a claim.
     async fn read_sample(&mut self) -> Result<(), Failure> {
         let claimed = self.record.all_claims();
         if !claimed.is_empty() {
@@ -332,7 +332,7 @@ impl World {
             return ensure(is_refused, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
         }
         if of.iter().any(|xorb| self.hurt.contains(xorb)) {
-            // Nobody knows yet, but nobody gets anything wrong either.
+            // The damage is not known yet, but no reader gets wrong bytes either.
             let is_fair = is_same || matches!(read, Outcome::Failed(_));
             return ensure(is_fair, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
         }
@@ -346,7 +346,7 @@ impl World {
         Ok(())
     }
 
-    /// The index forgets what a file refers to, as a mistake of ours might make it; time goes by, and it is mended.
+    /// Deletes the references of a file, as a bug might; time passes, and they are repaired.
     async fn forget_references(&mut self) -> Result<usize, Failure> {
         const FORGET: &str = "DELETE FROM xorb_files WHERE file_id = (SELECT id + 0 * ?2 FROM files WHERE hash = ?1)";
         const MEND: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
@@ -358,27 +358,27 @@ impl World {
         let file = files[self.rng.random_range(0..files.len())];
         let hash = PALETTE.files[file].hash;
         self.tell(format!("file {file} loses its references"));
-        self.index.spoil_at(FORGET, hash.as_bytes(), 0).await.unwrap();
+        self.index.corrupt_row(FORGET, hash.as_bytes(), 0).await.unwrap();
         for wait in [MIN_GRACE, CONDEMNED] {
             self.advance(wait);
             let act = self.act(vec![Verb::Collect], Script::default(), None).await?;
             for deed in act.deeds {
                 let Some((_, outcome)) = deed.done else { continue };
-                let is_doubt = matches!(&outcome, Outcome::Failed(doubt) if doubt.contains("Reference"));
-                self.count("doubts", u64::from(is_doubt));
-                let is_fair = is_doubt || matches!(outcome, Outcome::Collected(_) | Outcome::Behind);
-                ensure(is_fair, Fault::Answer, || format!("{outcome:?}"))?;
+                let is_abort = matches!(&outcome, Outcome::Failed(abort) if abort.contains("Reference"));
+                self.count("gc_aborts", u64::from(is_abort));
+                let is_fair = is_abort || matches!(outcome, Outcome::Collected(_) | Outcome::Behind);
+                ensure(is_fair, Fault::Response, || format!("{outcome:?}"))?;
             }
             self.check().await?;
         }
         for xorb in self.record.made_of[&file].clone() {
             let xorb = self.hash_of(xorb);
-            self.index.spoil_pair(MEND, xorb.as_bytes(), hash.as_bytes()).await.unwrap();
+            self.index.corrupt_pair(MEND, xorb.as_bytes(), hash.as_bytes()).await.unwrap();
         }
         Ok(3)
     }
 
-    /// Everybody removes everything, and all of it goes.
+    /// All claims are removed, and all xorbs are deleted.
     pub(super) async fn end(&mut self) -> Result<(), Failure> {
         self.cure_all().await?;
         self.read_all().await?;

@@ -1,4 +1,4 @@
-//! What the outside does to a store, and what it is told.
+//! The actions of clients and commands on a store, and their outcomes.
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
@@ -13,15 +13,15 @@ use crate::runtime::clock::Clock;
 use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
-use crate::service::gc::{Collected, CollectionPlan, Doubt, Pace, Policy};
+use crate::service::gc::{Collected, CollectionPlan, GcAbort, Pace, Policy};
 use crate::service::scrub::Checked;
 use crate::service::tests::claims::writer;
 use crate::service::{
     BodyError, Cas, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Upload, UploadError,
-    examine,
+    verify,
 };
 
-/// Repositories, in two domains. Who comes after them administers all.
+/// Repositories, in two domains. The number after the last one is the operator of all.
 pub(super) const REPOS: [&str; 3] = ["a/x", "a/y", "b/x"];
 pub(super) const ADMIN: usize = REPOS.len();
 
@@ -52,11 +52,12 @@ pub(super) struct Place {
     pub(super) bytes: ByteRange,
     /// Of the whole xorb.
     pub(super) checksum: u64,
-    /// Whether a URL from this very second is refused, since the xorb was replaced in it, or will have been.
+    /// Whether a URL from this second is refused, since the xorb was replaced in it, or will have
+    /// been.
     pub(super) has_moved: bool,
 }
 
-/// What became of it.
+/// The outcome of a verb.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The xorb is there; whether by this upload.
@@ -79,18 +80,18 @@ pub(super) enum Outcome {
     Collected(Collected),
     CompactionPlanned(CompactionPlan),
     Compacted(Compacted),
-    /// The clock has gone back.
+    /// The clock was set back.
     Behind,
     Recovered,
     /// A check found that the blob is the xorb, or that it is not.
     Sound(bool),
-    /// Everything has changed, or gone, while it was checked.
+    /// The xorbs were changed or deleted during the check.
     Passed,
     Failed(String),
 }
 
 impl Verb {
-    /// The lock that it takes. Those of files are behind those of xorbs, of which there are fewer.
+    /// The lock that it takes. Those of files are numbered after those of xorbs.
     pub(super) fn lock(&self) -> Option<usize> {
         match self {
             Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => Some(*xorb),
@@ -101,7 +102,7 @@ impl Verb {
         }
     }
 
-    /// What it does under its lock.
+    /// Its operations under its lock.
     pub(super) const fn locked(&self) -> &'static [&'static str] {
         if matches!(self, Self::Check { .. }) { LOCKED_IN_CHECK } else { LOCKED }
     }
@@ -110,7 +111,7 @@ impl Verb {
     pub(super) const fn may_heal(&self, healed: usize) -> bool {
         match self {
             Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => *xorb == healed,
-            // It looks at what it cannot copy, and what it makes may be there and damaged.
+            // It checks sources that it cannot copy, and its new xorb may exist and be damaged.
             Self::Compact(_) => true,
             _ => false,
         }
@@ -121,12 +122,12 @@ impl Verb {
         matches!(self, Self::Collect | Self::Execute(_) | Self::Compact(_) | Self::Recover)
     }
 
-    /// Who removes claims to which file.
+    /// The repository and the file of a removal.
     pub(super) const fn removes(&self) -> Option<(usize, usize)> {
         if let Self::Remove { who, file } = self { Some((*who, *file)) } else { None }
     }
 
-    /// Who claims which file.
+    /// The repository and the file of a registration.
     pub(super) const fn claims(&self) -> Option<(usize, usize)> {
         if let Self::Register { who, file, .. } = self { Some((*who, *file)) } else { None }
     }
@@ -140,7 +141,7 @@ fn failed(error: impl std::fmt::Debug) -> Outcome {
     Outcome::Failed(format!("{error:?}"))
 }
 
-/// `presence` says whether another process may be at work, as far as the one that performs it knows.
+/// `presence` says whether another process may be running, as far as the actor knows.
 pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: Verb) -> Outcome {
     match verb {
         Verb::Upload { who, xorb, form } => stored(upload(&cas, who, xorb, form).await),
@@ -158,9 +159,9 @@ pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: 
         }
         Verb::Read { who, file, range } => read_file(&cas, &claims(who), PALETTE.files[file].hash, range).await,
         Verb::Fetch(url) => fetch(&cas, &url).await,
-        Verb::Ask { who, chunk } => match cas.dedup_answer(&claims(who), PALETTE.chunks[chunk]).await {
+        Verb::Ask { who, chunk } => match cas.dedup_response(&claims(who), PALETTE.chunks[chunk]).await {
             Ok(None) => Outcome::Untold,
-            Ok(Some(answer)) => parse_dedup_answer(&answer).map_or_else(failed, |shard| {
+            Ok(Some(response)) => parse_dedup_answer(&response).map_or_else(failed, |shard| {
                 let xorbs = shard.xorbs.iter().map(|xorb| xorb.hash).collect();
                 Outcome::Told(xorbs, shard.key_expires_unix_secs * 1000)
             }),
@@ -171,28 +172,28 @@ pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: 
             Err(RemoveError::NotFound) => Outcome::NotThere,
             Err(error) => failed(error),
         },
-        Verb::Check { xorb } => match cas.check_xorb(PALETTE.xorbs[xorb].hash, &mut examine::Pace::new(None)).await {
+        Verb::Check { xorb } => match cas.check_xorb(PALETTE.xorbs[xorb].hash, &mut verify::Pace::new(None)).await {
             Ok(Checked::Sound) => Outcome::Sound(true),
             Ok(Checked::Damaged(_)) => Outcome::Sound(false),
             Ok(Checked::Passed) => Outcome::Passed,
             Err(error) => failed(error),
         },
-        Verb::Plan => in_doubt(cas.plan_collection(policy).await, Outcome::Planned),
+        Verb::Plan => or_abort(cas.plan_collection(policy).await, Outcome::Planned),
         Verb::Execute(plan) => Outcome::Collected(cas.collect(plan, &Pace::default()).await),
-        Verb::Collect => in_doubt(cas.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
+        Verb::Collect => or_abort(cas.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
         Verb::PlanCompaction(min_live) => {
-            in_doubt(cas.plan_compaction(policy, min_live).await, Outcome::CompactionPlanned)
+            or_abort(cas.plan_compaction(policy, min_live).await, Outcome::CompactionPlanned)
         }
         Verb::Compact(plan) => Outcome::Compacted(cas.compact(plan, presence, &Pace::default()).await),
         Verb::Recover => cas.recover().await.map_or_else(failed, |_| Outcome::Recovered),
     }
 }
 
-fn in_doubt<T>(result: Result<T, Doubt>, done: impl FnOnce(T) -> Outcome) -> Outcome {
+fn or_abort<T>(result: Result<T, GcAbort>, done: impl FnOnce(T) -> Outcome) -> Outcome {
     match result {
         Ok(result) => done(result),
-        Err(Doubt::Clock { .. }) => Outcome::Behind,
-        Err(doubt) => failed(doubt),
+        Err(GcAbort::Clock { .. }) => Outcome::Behind,
+        Err(abort) => failed(abort),
     }
 }
 
@@ -242,7 +243,7 @@ fn grant(who: usize, xorb: &Xorb, form: usize, clock: &dyn Clock) -> Grant {
     check_grant(&ring, request.issue(&ring).id.expose(), &xorb.hash, now).unwrap()
 }
 
-/// Reads a range as a client does: asks what to fetch, and fetches it.
+/// Reads a range as a client does: requests a plan, and downloads it.
 pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range: Option<ByteRange>) -> Outcome {
     let issued = cas.clock.now().as_secs();
     let plan = match cas.reconstruct(claims, file, range, Detail::Terms).await {
@@ -276,7 +277,7 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
     bytes.map_or_else(|| failed("too few bytes"), |bytes| Outcome::Bytes(Some(bytes), places))
 }
 
-/// Fetches what a URL names, by whoever got it earlier.
+/// Downloads by a URL that a client got earlier.
 async fn fetch(cas: &Cas, url: &Url) -> Outcome {
     let xorb = match cas.find(PALETTE.xorbs[url.xorb].hash).await {
         Ok(Some(xorb)) => xorb,

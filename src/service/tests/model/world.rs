@@ -1,4 +1,4 @@
-//! The store under test with all that is around it: processes, a clock, and the model of what it was told to keep.
+//! The store under test with its environment: processes, a clock, and the model of its promises.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
 use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, Recorded, XorbLife, XorbState};
+use crate::index::{Collect, Index, RecordIndex, XorbLife, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::service::fsck::Presence;
@@ -47,7 +47,7 @@ const STAGED_LIFE: Duration = DAY;
 /// A scene takes milliseconds. After this long it is taken to be stuck.
 const STUCK: Duration = Duration::from_secs(120);
 
-/// Steps that are told of when something has gone wrong.
+/// Steps that are printed after a failure.
 const HISTORY_COUNT: usize = 60;
 
 /// An index without anything, as a file.
@@ -61,7 +61,7 @@ pub(super) struct World {
     pub(super) plans: Vec<CollectionPlan>,
     /// The latest that the clock has ever shown.
     pub(super) latest: u64,
-    /// What the index says of xorbs, as of the last check.
+    /// The rows of xorbs, as of the last check.
     pub(super) lives: HashMap<usize, XorbLife>,
     /// How often things have happened.
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -71,11 +71,13 @@ pub(super) struct World {
     /// The first of a few xorbs that are popular at the moment.
     pub(super) popular: usize,
     pub(super) is_shrinking: bool,
-    /// When garbage was collected by somebody who was alone with the store, in the last step.
+    /// When a process that was alone with the store collected garbage, in the last step.
     pub(super) collected: Option<u64>,
-    /// Whether it does not count that a promised xorb is condemned, or deleted soon after its condemnation.
+    /// Whether the condemnation of a promised xorb, or a deletion soon after it, does not count as
+    /// a failure.
     pub(super) is_lenient: bool,
-    /// Xorbs whose blobs are not what their rows say, and those of which the rows say so, as of the last look.
+    /// Xorbs whose blobs do not match their rows, and those with rows that say so, as of the last
+    /// check.
     pub(super) hurt: BTreeSet<usize>,
     pub(super) marked: BTreeSet<usize>,
     /// Xorbs that were damaged, and not seen sound and unmarked since.
@@ -86,7 +88,7 @@ pub(super) struct World {
     weakness: Weakness,
     /// Of the generation that the server knows of.
     seen: Option<u64>,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// One verb of a scene and what became of it.
@@ -98,7 +100,7 @@ pub(super) struct Deed {
     pub(super) was_hit: bool,
 }
 
-/// What has happened in a scene.
+/// The events of a scene.
 pub(super) struct Act {
     pub(super) deeds: Vec<Deed>,
     /// When it began.
@@ -121,10 +123,10 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 impl World {
     pub(super) async fn new(seed: u64, broken: &[Guard]) -> Self {
-        let folder = folder();
+        let directory = directory();
         let empty = EMPTY.get_or_init(empty_index).await;
-        File::create(path(&folder)).unwrap().write_all(empty).unwrap();
-        let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+        File::create(path(&directory)).unwrap().write_all(empty).unwrap();
+        let index = SqliteIndex::open(&path(&directory)).await.unwrap();
         index.set_store(STORE_ID, None).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let blobs = MemoryBlobStore::new();
@@ -153,7 +155,7 @@ impl World {
             index,
             blobs,
             weakness,
-            folder,
+            directory,
         }
     }
 
@@ -190,7 +192,7 @@ impl World {
         cas
     }
 
-    /// Does all of this at once. `fault` says which operation of which verb fails.
+    /// Performs all of this at once. `fault` names the failing operation of a verb.
     pub(super) async fn act(
         &mut self,
         verbs: Vec<Verb>,
@@ -224,8 +226,8 @@ impl World {
                 gate.pass("begin").await;
                 let begin = clock.now().as_millis();
                 let outcome = perform(cas, policy(), presence, verb).await;
-                // Who dies here has done everything, and nobody knows.
-                gate.pass("answer").await;
+                // A process that dies here has done everything, without a response.
+                gate.pass("response").await;
                 (begin, outcome)
             };
             actors.push(Actor { acting: acting.boxed(), lock, locked, is_command });
@@ -256,11 +258,11 @@ impl World {
         Ok(Act { deeds: deeds.collect(), begin, has_jumped, safe, hurt, marked })
     }
 
-    /// Everything in memory is gone; the next process finds what is in the stores.
+    /// Everything in memory is lost; the next process finds the stores.
     async fn reboot(&mut self) -> Result<(), Failure> {
         self.count("crashes", 1);
         if self.rng.random_bool(0.25) {
-            self.index = SqliteIndex::open(&path(&self.folder)).await.unwrap();
+            self.index = SqliteIndex::open(&path(&self.directory)).await.unwrap();
         }
         if self.rng.random_bool(0.5) {
             self.plans.clear();
@@ -278,7 +280,7 @@ impl World {
             self.restart().await?;
         }
         let recovered = self.server.recover().await;
-        recovered.map_err(|error| Failure::new(Fault::Answer, format!("recovery: {error:?}")))?;
+        recovered.map_err(|error| Failure::new(Fault::Response, format!("recovery: {error:?}")))?;
         let unfinished = self.index.unfinished_xorbs().await.unwrap();
         ensure(unfinished.is_empty(), Fault::Garbage, || format!("after a recovery there are {unfinished:?}"))
     }
@@ -289,22 +291,22 @@ impl World {
         self.notice_hidden().await
     }
 
-    /// The server stops and starts again, and nobody dies.
+    /// The server stops and starts again without a crash.
     pub(super) async fn restart_in_order(&mut self) -> Result<(), Failure> {
         self.server.finish().await;
         self.restart().await?;
         let recovered = self.server.recover().await;
-        recovered.map_err(|error| Failure::new(Fault::Answer, format!("recovery: {error:?}"))).map(drop)
+        recovered.map_err(|error| Failure::new(Fault::Response, format!("recovery: {error:?}"))).map(drop)
     }
 
     /// The server notices what the command has deleted.
     pub(super) async fn notice_hidden(&mut self) -> Result<(), Failure> {
         let seen = self.server.forget_hidden(self.seen).await;
-        self.seen = Some(seen.map_err(|error| Failure::new(Fault::Answer, format!("{error:?}")))?);
+        self.seen = Some(seen.map_err(|error| Failure::new(Fault::Response, format!("{error:?}")))?);
         Ok(())
     }
 
-    /// Compares the stores with each other and with what was promised.
+    /// Compares the stores with each other and with the promises.
     pub(super) async fn check(&mut self) -> Result<(), Failure> {
         self.check_health().await?;
         let lives = self.index.xorb_lives(None, u32::MAX).await.unwrap();
@@ -313,7 +315,7 @@ impl World {
         self.lives.clear();
         let (mut count, mut serialized_len, mut raw_len) = (0, 0, 0);
         for life in lives {
-            let xorb = self.xorb(&life.hash).expect("nobody else makes xorbs");
+            let xorb = self.xorb(&life.hash).expect("no other process makes xorbs");
             self.lives.insert(xorb, life);
             if matches!(life.state, XorbState::Live | XorbState::Condemned) {
                 count += 1;
@@ -324,7 +326,7 @@ impl World {
             }
         }
         for blob in &blobs {
-            let xorb = self.xorb(blob).expect("nobody else makes xorbs");
+            let xorb = self.xorb(blob).expect("no other process makes xorbs");
             ensure(self.lives.contains_key(&xorb), Fault::Torn, || format!("the blob of xorb {xorb} has no row"))?;
         }
         let sums = (totals.xorb_count, totals.serialized_len, totals.raw_len);
@@ -336,7 +338,7 @@ impl World {
             ensure(is_visible || !self.record.is_needed(xorb), Fault::Lost, found)?;
             let is_fine = state == Some(XorbState::Live) || (is_visible && self.is_lenient);
             ensure(is_fine || !self.record.is_safe(xorb), Fault::Promise, found)?;
-            ensure(is_visible || self.is_lenient || !self.record.is_kept(xorb), Fault::Hasty, found)?;
+            ensure(is_visible || self.is_lenient || !self.record.is_retained(xorb), Fault::Hasty, found)?;
         }
         let Some(collected) = self.collected.take() else { return Ok(()) };
         for life in self.lives.values() {
@@ -347,7 +349,7 @@ impl World {
         Ok(())
     }
 
-    /// What must be true when nobody needs anything.
+    /// The invariants when no file is left.
     pub(super) async fn check_empty(&mut self) -> Result<(), Failure> {
         self.check().await?;
         let blobs = self.blobs.list().await.unwrap();
@@ -366,25 +368,25 @@ fn process(index: &SqliteIndex, blobs: &MemoryBlobStore, weakness: &Weakness, cl
     Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
 }
 
-/// What it is, without plans and bytes that nobody can read.
+/// Its debug text, without plans and long byte strings.
 fn short(what: &impl std::fmt::Debug) -> String {
     format!("{what:?}").chars().take(250).collect()
 }
 
-fn path(folder: &TempDir) -> std::path::PathBuf {
-    folder.path().join("index.sqlite")
+fn path(directory: &TempDir) -> std::path::PathBuf {
+    directory.path().join("index.sqlite")
 }
 
 /// In memory, where there is a file system for that: the index syncs every transaction.
-fn folder() -> TempDir {
+fn directory() -> TempDir {
     // A container may have the directory and not let this user write there.
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 async fn empty_index() -> Vec<u8> {
-    let folder = folder();
-    let index = SqliteIndex::open(&path(&folder)).await.unwrap();
+    let directory = directory();
+    let index = SqliteIndex::open(&path(&directory)).await.unwrap();
     index.set_store(STORE_ID, None).await.unwrap();
     index.close().await;
-    std::fs::read(path(&folder)).unwrap()
+    std::fs::read(path(&directory)).unwrap()
 }

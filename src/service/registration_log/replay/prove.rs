@@ -1,4 +1,4 @@
-//! What a record claims, proven against the index that is being made.
+//! Proves records against the new index.
 
 use std::collections::HashSet;
 
@@ -11,15 +11,15 @@ use crate::runtime::fair::Tenant;
 use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
 use crate::service::register::RegisterError;
-use crate::service::shard_records::rebuild::RebuildError;
-use crate::service::shard_records::record::Record;
+use crate::service::registration_log::rebuild::RebuildError;
+use crate::service::registration_log::record::Record;
 
 /// A file, its first chunk with the xorb that has it, and whether its terms are those of a switch.
 type ProvenFile = (NewFile, Option<(ChunkHash, XorbHash)>, bool);
 
 impl Replay<'_> {
-    /// Proves what a shard says of xorbs, of which those that are not there are left out; returns their chunks that
-    /// clients may ask for, and which xorbs they are.
+    /// Proves the listed xorbs of a shard; missing ones are left out. Returns their chunks that
+    /// dedup may find, and the xorbs.
     pub(super) async fn prove_listed(
         &mut self,
         seq: Seq,
@@ -34,15 +34,16 @@ impl Replay<'_> {
                 }
                 Err(RegisterError::MissingXorb { .. }) => {}
                 Err(RegisterError::Store(error)) => return Err(error.into()),
-                Err(other) => self.spoilt(seq, other),
+                Err(other) => self.skip_damaged(seq, other),
             }
         }
         Ok((dedup, listed))
     }
 
-    /// Proves a file by its newest terms, or by those of its record, or by whatever terms it once had: all that prove it are
-    /// as true, and a switch that was written down may not have been done. One that is known already needs none of them.
-    /// Returns the file, its first chunk, and whether its terms are not those of its record.
+    /// Proves a file by its newest terms, or by those of its record, or by any earlier terms. All
+    /// that prove it are equally true, and a recorded switch may not have been done. A file that is
+    /// registered already needs none of them. Returns the file, its first chunk, and whether its
+    /// terms differ from those of its record.
     pub(super) async fn prove(
         &self,
         seq: Seq,
@@ -61,7 +62,8 @@ impl Replay<'_> {
             Err(RegisterError::Store(error)) => return Err(error.into()),
             Err(other) => return Ok((Err(Unproven::False(other)), Contents::default())),
         };
-        // Its own xorbs were never referred to where the file was known before, and may be gone for good.
+        // If the file was registered before, its own xorbs were never referred to, and may have
+        // been deleted.
         let row = self.cas.index.find_file(known.hash, Reader::All, None).await.map_err(StoreError::from)?;
         if row.is_some() {
             return Ok((Ok((known, None, false)), Contents::default()));
@@ -70,7 +72,7 @@ impl Replay<'_> {
         Ok((proven.ok_or(Unproven::Missing(missing)), Contents::default()))
     }
 
-    /// Proves a file by the terms of one of these records, of which the last one comes first.
+    /// Proves a file by the terms of one of these records, the last one first.
     async fn prove_switched(&self, records: &[Seq], file: &FileInfo) -> Result<Option<ProvenFile>, RebuildError> {
         for seq in records.iter().rev() {
             let Some(terms) = self.terms_of(*seq, file).await? else { continue };
@@ -91,7 +93,7 @@ impl Replay<'_> {
         Ok(switched.map(|switched| FileInfo { sha256: file.sha256, ..switched }))
     }
 
-    /// Chunks of these files' xorbs that clients may ask for by the rule of the protocol, and the xorbs.
+    /// Chunks of these files' xorbs that dedup may find by the rule of the protocol, and the xorbs.
     pub(super) async fn chunks_to_ask_for(
         &self,
         files: impl Iterator<Item = &Proven>,

@@ -1,12 +1,13 @@
-//! An index from blobs and records alone.
+//! Builds an index from blobs and records alone.
 //!
-//! Every blob is read and verified, and has its row then, through the verbs of an upload; one that is damaged is reported
-//! and has none. Then everything that was registered and removed happens again, in its order ([`replay`](super::replay)),
-//! so that the new index answers as the old one did. A file that needs a xorb which is not there is reported and left out;
-//! its record stays, and the next rebuild finds it when the xorb is back.
+//! Every blob is read and verified, and gets its row through the verbs of an upload. A damaged one
+//! is reported and gets none. Then all registrations and removals are replayed in their order
+//! ([`replay`](super::replay)), so that the new index equals the old one for readers. A file with a
+//! missing xorb is reported and left out. Its record stays, and the next rebuild applies it when
+//! the xorb is back.
 //!
-//! The index must be new, and nobody else may use the store. A rebuild that fails, or is killed, has done nothing but to
-//! that index: it is thrown away, and the next one begins anew.
+//! The index must be new, and no other process may use the store. A rebuild that fails, or is
+//! killed, has changed nothing else: that index is discarded, and the next rebuild begins anew.
 
 use std::sync::Arc;
 
@@ -25,17 +26,18 @@ use crate::service::Cas;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
 
-/// Blobs that are being read at once. Each has some MiB in memory, and the workers take turns at them.
+/// Blobs that are being read at once. Each has some MiB in memory, and the workers alternate
+/// between them.
 const IN_FLIGHT_COUNT: usize = 8;
 
-/// What an index was made of.
+/// The contents of a rebuilt index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Xorbs that are in it.
     pub xorb_count: u64,
     /// Bytes of their blobs.
     pub serialized_len: u64,
-    /// Blobs that are damaged, and not in it.
+    /// Blobs that are damaged, and therefore not in it.
     pub damaged_xorb_count: u64,
     /// Records that were read.
     pub record_count: u64,
@@ -48,17 +50,17 @@ pub struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// Whether anything is not as it was.
+    /// Whether anything was lost.
     #[must_use]
     pub const fn has_problems(&self) -> bool {
         self.damaged_xorb_count + self.damaged_record_count + self.left_out_count > 0
     }
 }
 
-/// Why there is no index.
+/// Why no index was built.
 #[derive(Debug, Error)]
 pub enum RebuildError {
-    /// A record of a newer program: what it means is not known.
+    /// A record of a newer program, whose meaning is unknown.
     #[error("record {seq} has version {found}: use the zorb that wrote it")]
     Newer {
         /// Which record.
@@ -71,7 +73,7 @@ pub enum RebuildError {
     Store(#[from] StoreError),
 }
 
-/// A blob that is not what its name says.
+/// A blob that does not match its name.
 #[derive(Debug, Error)]
 #[error("the blob of xorb {hash} is damaged; it stays on disk but is no longer in the index")]
 pub(super) struct DamagedBlob {
@@ -80,7 +82,7 @@ pub(super) struct DamagedBlob {
     source: Damage,
 }
 
-/// What is wrong with it.
+/// Its damage.
 #[derive(Debug, Error)]
 enum Damage {
     #[error(transparent)]
@@ -94,16 +96,17 @@ enum Damage {
 }
 
 impl Cas {
-    /// Fills the index of this store, which must be new and nobody else's, from blobs and records.
+    /// Fills the index of this store, which must be new and unused, from blobs and records.
     ///
     /// # Errors
     ///
-    /// See [`RebuildError`]. What is in the index then is to be thrown away.
+    /// See [`RebuildError`]. The index is to be discarded then.
     pub async fn rebuild(&self, watch: &Arc<dyn Watch>) -> Result<Rebuilt, RebuildError> {
         let mut rebuilt = Rebuilt::default();
         self.adopt_all(watch, &mut rebuilt).await?;
         let left = Replay::new(self, &**watch, &mut rebuilt).run().await?;
-        // All of them are taken, but for what was left, whose xorbs a collection must keep.
+        // All of them are applied, except those that were left, whose xorbs a collection must
+        // retain.
         let left = left.into_iter().map(Seq::number).collect();
         self.index.leave_records(left).await.map_err(StoreError::from)?;
         let id = self.records.store_id().await.map_err(StoreError::from)?.unwrap_or_else(new_store_id);
@@ -116,7 +119,7 @@ impl Cas {
     async fn adopt_all(&self, watch: &Arc<dyn Watch>, rebuilt: &mut Rebuilt) -> Result<(), StoreError> {
         let (mut blobs, mut total) = (Vec::new(), 0_u64);
         for key in self.blobs.list().await? {
-            // One that is gone by now was being deleted.
+            // A blob that is missing by now was being deleted.
             let Some(len) = self.blobs.head(key).await? else { continue };
             blobs.push((key, len));
             total = total.saturating_add(len);
@@ -143,7 +146,7 @@ impl Cas {
         Ok(())
     }
 
-    /// Gives a blob its row, if it is what its name says.
+    /// Gives a blob its row, if it matches its name.
     async fn adopt(&self, key: BlobKey, len: u64) -> Result<Result<(), DamagedBlob>, StoreError> {
         let named = key.xorb_hash();
         let (xorb, crc64) = match self.verify_blob(key, len).await? {
@@ -153,7 +156,7 @@ impl Cas {
         let ticket = Ticket::random();
         if self.index.stage_xorb(named, ticket, self.clock.now()).await? == Staging::Staged {
             let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-            let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None };
+            let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
             self.index.publish_xorb(row, ticket, self.clock.now()).await?;
         }
         Ok(Ok(()))

@@ -1,4 +1,4 @@
-//! What a replay has in hand.
+//! The parts of a replay.
 
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ use crate::index::NewFile;
 use crate::runtime::clock::Timestamp;
 use crate::service::register::RegisterError;
 
-/// Something that could not be repeated.
+/// A record or file that could not be replayed.
 #[derive(Debug, Error)]
 pub(super) enum Problem {
     #[error("record {seq} cannot be used")]
@@ -26,7 +26,7 @@ pub(super) enum Problem {
     },
 }
 
-/// A registration of one file that waits for a proof.
+/// A registration of one file that waits for a missing xorb.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The record of it.
@@ -43,14 +43,14 @@ pub(super) struct Proven {
     /// Its first chunk, and the xorb that has it.
     pub(super) first: Option<(ChunkHash, XorbHash)>,
     pub(super) at: Timestamp,
-    /// Whether its terms are not those of its registration.
+    /// Whether its terms differ from those of its registration.
     pub(super) is_switched: bool,
 }
 
-/// Why one may not.
+/// Why a file may not be registered.
 pub(super) enum Unproven {
-    /// A xorb is not there.
+    /// A xorb is missing.
     Missing(XorbHash),
-    /// What it says is false.
+    /// Its record is false.
     False(RegisterError),
 }

@@ -1,9 +1,11 @@
-//! Xorbs whose deletion was interrupted, and that a record needs which the index has not taken.
+//! Xorbs with an interrupted deletion that an unapplied record needs.
 //!
-//! A collection may overtake a registration: the record is durable, the row is `Deleting`, and the process ends before the
-//! blob is deleted and the record withdrawn. An index that was put back from a copy can look the same: the deletion has
-//! ended since, the xorb was uploaded again, and the record is one of a file that was acknowledged. So the deletion is
-//! not finished. The blob is verified and gets a new row instead, and the record is taken like every other one.
+//! A collection may overtake a registration: the record is durable, the row is `Deleting`, and the
+//! process ends too early. Neither is the blob deleted then, nor the record rolled back. An index
+//! that was restored from a copy can look the same. There the deletion has completed since, the
+//! xorb was uploaded again, and the record is one of an acknowledged file. So the deletion is not
+//! completed. The blob is verified and gets a new row instead, and the record is applied like every
+//! other one.
 
 use std::collections::HashSet;
 
@@ -13,13 +15,15 @@ use crate::format::XorbHash;
 use crate::index::{Ticket, XorbState};
 use crate::service::Cas;
 use crate::service::error::StoreError;
-use crate::service::examine::{Examiner, Pace, Verdict};
+use crate::service::verify::{BlobVerifier, Pace, Verdict};
 
 impl Cas {
-    /// Restores xorbs whose deletion was interrupted where an untaken record needs them. To be called before
-    /// [`agree`](Self::agree), and only while no other process deletes blobs or uses the store. Returns their number.
+    /// Restores xorbs with an interrupted deletion where an unapplied record needs them. To be
+    /// called before [`agree`](Self::agree), and only while no other process deletes blobs or uses
+    /// the store. Returns their number.
     ///
-    /// A crash in the middle leaves a blob without a row, which `agree` refuses and a rebuild of the index restores.
+    /// A crash in the middle leaves a blob without a row, which `agree` refuses and a rebuild of
+    /// the index restores.
     ///
     /// # Errors
     ///
@@ -29,7 +33,7 @@ impl Cas {
         let deleting = unfinished.into_iter().filter(|(_, state)| *state == XorbState::Deleting);
         let deleting: HashSet<XorbHash> = deleting.map(|(hash, _)| hash).collect();
         let mark = self.index.store_mark().await?;
-        // `agree` says what is wrong where these are not of one store.
+        // `agree` reports it if these are not of one store.
         if deleting.is_empty() || mark.id.is_none() || mark.id != self.records.store_id().await? {
             return Ok(0);
         }
@@ -42,13 +46,14 @@ impl Cas {
         Ok(count)
     }
 
-    /// Gives a blob a new row in place of one in `Deleting`. Returns whether it is there and sound.
+    /// Gives a blob a new row in place of one in `Deleting`. Returns whether the blob exists and is
+    /// sound.
     async fn restore(&self, xorb: XorbHash) -> Result<bool, StoreError> {
         if self.blobs.head(BlobKey::xorb(xorb)).await?.is_none() {
             return Ok(false);
         }
-        let examiner = Examiner { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
-        let Verdict::Sound(proven) = examiner.examine(xorb, None, &mut Pace::new(None)).await? else {
+        let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
+        let Verdict::Sound(proven) = verifier.verify(xorb, None, &mut Pace::new(None)).await? else {
             return Ok(false);
         };
         self.index.forget_xorb(xorb).await?;

@@ -1,14 +1,14 @@
-//! Records, from the oldest to the newest: what they tell of happens again, in an index that has all xorbs.
+//! Replays records, from the oldest to the newest, in an index that has all xorbs.
 //!
-//! From the oldest on, since what a file is made of is what its *first* registration said, and stays so when that one is
-//! given up while others have the file; its time is that of the first one, too. Only a record of new terms changes that,
-//! and it may be all there is to prove a file by: the xorbs of the old terms may have been deleted since. So those are
-//! looked for first.
+//! The terms and the time of a file are those of its *first* registration. They stay when that one
+//! is removed while other repositories have the file. Only a record of new terms changes the terms.
+//! It may be the only proof of a file: the xorbs of the old terms may have been deleted since. So
+//! records of new terms are read first.
 //!
-//! Nothing that a record says of files is believed: each is proven as that of a client is. That its xorbs belong to a
-//! domain, and when it was registered, is believed; the record's own hash says that it is what was written. A file that
-//! cannot be proven because of a missing xorb waits: a later registration may name others, and then everybody who had
-//! registered it has it; or a later removal may make it nobody's business.
+//! Nothing that a record states of files is trusted: each file is proven as that of a client is.
+//! The owners of its xorbs and its time are trusted; the record's own hash proves that they are
+//! what was written. A file with a missing xorb waits. A later registration may name other xorbs,
+//! and then every repository that had registered the file has it. Or a later removal may drop it.
 
 mod parts;
 mod prove;
@@ -38,10 +38,10 @@ use crate::service::error::StoreError;
 use crate::service::possession::single_chunks;
 use crate::service::register::{RegisterError, distinct, domain};
 
-/// How long reading a file may take that decides between two claims: there is no request that waits for it.
+/// How long it may take to read a file that decides between two claims: no request waits for it.
 const CONFLICT_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// One pass over all records, or those behind one.
+/// One pass over all records, or those after one.
 pub(super) struct Replay<'a> {
     cas: &'a Cas,
     watch: &'a dyn Watch,
@@ -49,11 +49,11 @@ pub(super) struct Replay<'a> {
     /// The records of new terms for each file that has any, from the oldest on.
     switched: HashMap<FileHash, Vec<Seq>>,
     waiting: HashMap<FileHash, Vec<Waiting>>,
-    /// Replayed are the records behind this one.
+    /// The records after this one are replayed.
     begin: Option<Seq>,
-    /// The record that is being repeated.
+    /// The record that is being replayed.
     current: Seq,
-    /// Records of which something could not be repeated.
+    /// Records that were not replayed completely.
     left: BTreeSet<Seq>,
 }
 
@@ -63,13 +63,13 @@ impl<'a> Replay<'a> {
         Self { cas, watch, rebuilt, switched, waiting, begin: None, current: Seq::new(0), left }
     }
 
-    /// The same over the records behind this one.
+    /// The same over the records after this one.
     pub(super) const fn behind(mut self, begin: Option<Seq>) -> Self {
         self.begin = begin;
         self
     }
 
-    /// Returns the records of which something could not be repeated.
+    /// Returns the records that were not replayed completely.
     pub(super) async fn run(mut self) -> Result<BTreeSet<Seq>, RebuildError> {
         let mut after = self.begin;
         while let Some(seqs) = self.page(&mut after).await? {
@@ -77,7 +77,7 @@ impl<'a> Replay<'a> {
                 if let Some(Ok(Record::Terms { shard, owners, .. })) = self.read(seq).await?
                     && let Ok(shard) = parse_shard(&shard)
                 {
-                    self.note_switch(seq, &shard, &owners).await?;
+                    self.collect_switch(seq, &shard, &owners).await?;
                 }
             }
         }
@@ -91,7 +91,7 @@ impl<'a> Replay<'a> {
                         self.rebuilt.record_count += 1;
                         self.repeat(seq, record).await?;
                     }
-                    Some(Err(source)) => self.spoilt(seq, source),
+                    Some(Err(source)) => self.skip_damaged(seq, source),
                 }
             }
         }
@@ -104,9 +104,9 @@ impl<'a> Replay<'a> {
         Ok(self.left)
     }
 
-    /// Keeps in mind where files have new terms, and says whose the new xorbs are: whoever is told of them must be known
-    /// before the registrations that came before.
-    async fn note_switch(
+    /// Collects files with new terms, and enters the owners of the new xorbs: they must be known
+    /// before earlier registrations are replayed.
+    async fn collect_switch(
         &mut self,
         seq: Seq,
         shard: &Shard,
@@ -128,7 +128,7 @@ impl<'a> Replay<'a> {
         Ok(Some(page).filter(|page| !page.is_empty()))
     }
 
-    /// A record, or what is wrong with it; `None` where there is none any more.
+    /// A record, or its fault; `None` where it does not exist any more.
     async fn read(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, RebuildError> {
         let bytes = match self.cas.records.read(seq).await {
             Ok(Some(bytes)) => bytes,
@@ -137,13 +137,13 @@ impl<'a> Replay<'a> {
             Err(error) => return Err(StoreError::from(error).into()),
         };
         match self.cas.verify_pool.run(move || parse(&bytes)).await {
-            // Not one to be passed over: what it says may be that a file was removed.
+            // Never skipped: it may be the removal of a file.
             Err(RecordError::Version { found }) => Err(RebuildError::Newer { seq, found }),
             parsed => Ok(Some(parsed)),
         }
     }
 
-    fn spoilt(&mut self, seq: Seq, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) {
+    fn skip_damaged(&mut self, seq: Seq, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) {
         self.rebuilt.damaged_record_count += 1;
         self.left.insert(seq);
         self.watch.problem(&Problem::Record { seq, source: source.into() });
@@ -168,13 +168,14 @@ impl<'a> Replay<'a> {
                 self.cas.index.remove_claims(file, repo, at).await.map_err(StoreError::from)?;
                 Ok(())
             }
-            // Those that count were found beforehand.
+            // Those that matter were collected before.
             Record::Terms { .. } => Ok(()),
         }
     }
 
-    /// Reads a file that others keep, where a repository that gives it up is the only one that has claimed its sha256: by
-    /// then it was verified, most likely, and everybody's. A claim that nobody has verified would go with the repository.
+    /// Reads a file that other repositories have, before its only claimant of a sha256 is removed.
+    /// By the time of the removal the claim was most likely verified, and so visible to all of
+    /// them. An unverified claim would be removed with the repository.
     async fn settle_before_removal(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
         let readers = self.cas.index.readers_of(file).await?;
         let is_only_claimant = readers.iter().all(|(reader, has_claimed)| *has_claimed == (reader == repo));
@@ -192,7 +193,7 @@ impl<'a> Replay<'a> {
         let shard = match self.cas.verify_pool.run(move || parse_shard(&shard)).await {
             Ok(shard) => shard,
             Err(error) => {
-                self.spoilt(seq, error);
+                self.skip_damaged(seq, error);
                 return Ok(());
             }
         };
@@ -200,7 +201,7 @@ impl<'a> Replay<'a> {
         let scopes = match scopes {
             Ok(scopes) => scopes,
             Err(error) => {
-                self.spoilt(seq, error);
+                self.skip_damaged(seq, error);
                 return Ok(());
             }
         };
@@ -270,11 +271,12 @@ impl<'a> Replay<'a> {
         (dedup, listed): (&[(ChunkHash, XorbHash)], &[XorbHash]),
     ) -> Result<(), RebuildError> {
         let mut by_time: BTreeMap<u64, Vec<NewFile>> = BTreeMap::new();
-        // Also where there are no files: what is listed counts, too.
+        // Also without files: listed xorbs matter, too.
         by_time.entry(at.as_millis()).or_default();
         let mut asked_for = dedup.to_vec();
         for Proven { file, first, at, is_switched } in proven {
-            // What it was registered with was proven then. Nobody has claimed to have a new xorb.
+            // The owner's possession was proven for the original terms. Of a new xorb no owner
+            // claims possession.
             if *scope != RepoScope::All && !is_switched {
                 let single = single_chunks(file.terms.iter(), &[]);
                 match self.cas.prove_possession(single, &domain(scope)).await {
@@ -314,7 +316,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Registers what was proven; before that, who has waited for one of these files.
+    /// Registers proven files, after the registrations that have waited for one of them.
     fn enter(&mut self, mut registration: Registration) -> BoxFuture<'_, Result<(), RebuildError>> {
         async move {
             for file in &registration.files {
@@ -357,7 +359,7 @@ impl<'a> Replay<'a> {
         .boxed()
     }
 
-    /// Takes what needs this xorb out of a registration.
+    /// Removes the files that need this xorb from a registration.
     fn take_out(&mut self, registration: &mut Registration, xorb: XorbHash) {
         registration.xorbs.retain(|other| *other != xorb);
         registration.dedup.retain(|(_, other)| *other != xorb);

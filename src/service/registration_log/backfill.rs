@@ -1,8 +1,9 @@
-//! Records for files that were registered before there were records, or restored from a backup: made from the index.
+//! Records for files without one, made from the index: they are from an older version, or restored
+//! from a backup.
 //!
-//! After [`Cas::complete_records`] there is a record of every file that the index has. It can be stopped at any moment
-//! and goes on from the page of files that it was at; what is written twice by that is registered twice by a rebuild,
-//! which changes nothing. Nobody else may write records meanwhile.
+//! After [`Cas::complete_records`] there is a record of every file that the index has. It can be
+//! stopped at any moment and continues at its last page of files. A rebuild then registers some
+//! files twice, which changes nothing. No other process may write records meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
 use crate::service::register::distinct;
 
-/// Files of one record, and what a record says of each beside the shard.
+/// Files of one record, and the index rows of each.
 #[derive(Default)]
 struct Group {
     files: Vec<FileInfo>,
@@ -23,12 +24,13 @@ struct Group {
 }
 
 impl Cas {
-    /// Makes sure that there is a record of every file that the index has; returns how many files were written down.
-    /// Costs nothing where that was done before. Only while nobody else uses the store.
+    /// Ensures that there is a record of every file that the index has; returns how many files were
+    /// written. Costs nothing where that was done before. Only while no other process uses the
+    /// store.
     ///
     /// # Errors
     ///
-    /// The store failed; what is missing is written next time.
+    /// The store failed; the missing records are written next time.
     pub async fn complete_records(&self) -> Result<u64, StoreError> {
         if self.records.is_complete().await? {
             return Ok(0);
@@ -38,11 +40,11 @@ impl Cas {
             let page = self.index.file_records(after).await?;
             after = page.last().map(|file| file.hash);
             let Some(last) = after else { break };
-            // What was removed is cleared up in steps, and nobody's until it is gone.
+            // Removed files are cleared up in steps, and have no repository until then.
             count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
-        // They tell of what the index has.
+        // The index has all that they register.
         if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
             self.index.set_store(id, Some(last.number())).await?;
         }
@@ -105,7 +107,7 @@ impl Cas {
         Ok(())
     }
 
-    /// Who may read a file, by what they have claimed of its sha256.
+    /// The repositories with a file, grouped by the sha256 that they have claimed.
     async fn readers_of(&self, file: &FileRecord) -> Result<Vec<(Vec<String>, Option<Sha256>)>, StoreError> {
         let readers = match file.sha256 {
             Some((sha256, Sha256State::Verified)) => vec![(file.repos.clone(), Some(sha256))],
@@ -121,7 +123,8 @@ impl Cas {
         Ok(readers.into_iter().filter(|(repos, _)| !repos.is_empty()).collect())
     }
 
-    /// The verification hashes of a file's terms; `None` where the index does not have what they name.
+    /// The verification hashes of a file's terms; `None` where the index lacks a xorb or chunk of
+    /// them.
     async fn range_hashes(&self, file: &FileRecord) -> Result<Option<Vec<RangeHash>>, StoreError> {
         let (mut hashes, mut contents) = (Vec::with_capacity(file.terms.len()), Contents::default());
         for terms in runs(&file.terms) {

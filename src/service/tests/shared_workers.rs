@@ -31,7 +31,7 @@ async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
     let bytes = Bytes::copy_from_slice(xorb.bytes());
     let piece_count = bytes.len().div_ceil(PIECE_LEN);
 
-    // There are two workers, of which the upload has one.
+    // There are two workers, and the upload has one.
     let (release, released) = mpsc::channel::<()>();
     let occupied = cas.verify_pool.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
     let (sent_count, has_begun) = (Arc::new(AtomicUsize::new(0)), Notify::new());

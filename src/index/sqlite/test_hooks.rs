@@ -1,4 +1,5 @@
-//! What no store does to its index: for tests that break its guards one by one, to see whether anybody notices.
+//! Changes that no store makes to its index. Tests break its guards one by one with them, and
+//! expect to notice it.
 
 use sqlx::{QueryBuilder, Sqlite};
 
@@ -12,7 +13,7 @@ use crate::index::rows;
 use crate::index::{Cursor, RegisterIndex, Registered, Registration, Ticket, XorbState};
 use crate::runtime::clock::Timestamp;
 
-/// Which checks of a step in the life of a xorb are made.
+/// The checks that a step in the life of a xorb makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checks {
     pub(crate) age: bool,
@@ -21,7 +22,7 @@ pub(crate) struct Checks {
 }
 
 impl SqliteIndex {
-    /// The same index, which writes every registration in steps.
+    /// The same index, but every registration is written in steps.
     pub(crate) fn in_steps(mut self) -> Self {
         self.registers_in_steps = true;
         self
@@ -54,29 +55,29 @@ impl SqliteIndex {
         Ok(outcome)
     }
 
-    /// Runs a statement, whatever it is: `?1` is a hash, `?2` a number.
-    pub(crate) async fn spoil_at(&self, sql: &'static str, hash: &[u8], number: i64) -> Result<u64, IndexError> {
+    /// Runs any statement: `?1` is a hash, `?2` a number.
+    pub(crate) async fn corrupt_row(&self, sql: &'static str, hash: &[u8], number: i64) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(hash.to_vec()).bind(number).execute(&self.writer).await;
         result.map(|result| result.rows_affected()).map_err(|error| map("corrupt the index", error))
     }
 
-    /// The same with a second hash.
-    pub(crate) async fn spoil_pair(&self, sql: &'static str, one: &[u8], other: &[u8]) -> Result<u64, IndexError> {
+    /// Runs any statement with two hashes.
+    pub(crate) async fn corrupt_pair(&self, sql: &'static str, one: &[u8], other: &[u8]) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(one.to_vec()).bind(other.to_vec()).execute(&self.writer).await;
         result.map(|result| result.rows_affected()).map_err(|error| map("corrupt the index", error))
     }
 
-    /// Makes a run of terms what it was, whatever it is now.
+    /// Overwrites a run of terms without a check.
     pub(crate) async fn force_terms(&self, row: u64, terms: &[Term]) -> Result<(), IndexError> {
         let query = sqlx::query("UPDATE file_terms SET terms = ? WHERE rowid = ?");
         let result = query.bind(pack_terms(terms)).bind(row.cast_signed()).execute(&self.writer).await;
         result.map(drop).map_err(|error| map("corrupt the index", error))
     }
 
-    /// Takes a row away from whoever has it, in whatever state, as if this upload had just staged it.
-    pub(crate) async fn steal_row(&self, hash: XorbHash, ticket: Ticket) -> Result<(), IndexError> {
+    /// Makes a row staged by this upload, in any state and under any ticket.
+    pub(crate) async fn force_restage(&self, hash: XorbHash, ticket: Ticket) -> Result<(), IndexError> {
         let sql = "UPDATE xorbs SET state = 0, ticket = ?2 WHERE hash = ?1";
-        self.spoil_at(sql, hash.as_bytes(), ticket.0).await.map(drop)
+        self.corrupt_row(sql, hash.as_bytes(), ticket.0).await.map(drop)
     }
 
     /// `Live` → `Condemned`, or `Condemned` → `Deleting`, with these checks and no others.

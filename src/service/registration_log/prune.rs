@@ -1,18 +1,18 @@
-//! Removing records that say nothing any more.
+//! Removes records that are obsolete: a rebuild gives the same without them, also after a crash in
+//! between.
 //!
-//! A registration says nothing any more when none of its files is in the index and there is no blob of any xorb that it
-//! names: whatever a rebuild made of it, it would make nothing. Neither does it when none of its files is in the index and
-//! later removals have taken all of them from all of its repositories, whatever blobs there are: a repository that gets
-//! back what it was charged for records must not leave them for good. Else blobs decide, and not the index alone: an index that was
-//! lost, or put back from somewhere, must not cost the records which it could be made of again. A removal says nothing any
-//! more when no registration that is older has its file. So a rebuild gives the same before and after, and after a crash
-//! in between.
+//! A registration is obsolete when none of its files is in the index, and no xorb that it names has
+//! a blob. A rebuild could make nothing of it. Without a file in the index, it is also obsolete
+//! when later removals have taken all files from all of its repositories. Blobs do not matter then:
+//! a repository that is no longer charged for its records must not leave them for good. Otherwise
+//! blobs decide, and not the index alone: a lost or restored index must not cost the records that
+//! it could be rebuilt from. A removal is obsolete when no older registration has its file.
 //!
-//! A record that the index has not taken says something in any case, and the last one that it has taken stays, since the
-//! index is compared with it.
+//! A record that the index has not applied is never obsolete. The last applied one stays, too,
+//! since the index is compared with it.
 //!
-//! Only the deletion of blobs makes a record of files that were given up one to be removed, so this is worth its reads
-//! after a collection that deleted some.
+//! Only the deletion of blobs makes records of removed files obsolete. So pruning is worth its
+//! reads after a collection that deleted some.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,10 +28,10 @@ use crate::service::Cas;
 use crate::service::error::StoreError;
 use crate::service::register::distinct;
 
-/// Records that are younger stay: what they tell of may be under way, also in another process.
+/// Younger records stay: their change may be under way, also in another process.
 const MIN_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// What was removed.
+/// The removed records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Records of registrations, and of new terms.
@@ -40,48 +40,48 @@ pub struct Pruned {
     pub removal_count: u64,
 }
 
-/// How far one has come with all records. To be dropped at any moment; nothing is lost by that.
+/// Progress through all records. Dropping it at any moment loses nothing.
 #[derive(Debug, Default)]
 pub struct Pruning {
     pruned: Pruned,
     after: Option<Seq>,
-    /// Whether all removals are known.
+    /// Whether all removals were read.
     is_second_pass: bool,
-    /// What the index had taken when this began.
+    /// The mark of the index when this began.
     mark: Option<StoreMark>,
     /// Files that were removed.
     removed: HashMap<FileHash, Removed>,
-    /// A record was met that cannot be read: whatever it registers, it may be readable one day.
+    /// A record was found that cannot be read: its registration may become readable one day.
     has_met_damage: bool,
 }
 
 impl Pruning {
-    /// Whether the index has taken this record, and does not need it to be compared with.
+    /// Whether the index has applied this record, and does not need it for the comparison.
     fn may_remove(&self, seq: Seq) -> bool {
         let Some(StoreMark { last_record: Some(last), left, .. }) = &self.mark else { return false };
         seq.number() < *last && !left.contains(&seq.number())
     }
 }
 
-/// What is known of the removals of a file.
+/// The removals of a file.
 #[derive(Debug, Default)]
 struct Removed {
-    /// Whether a registration of it was met that stays.
+    /// Whether a registration of it was found that stays.
     is_registered: bool,
     /// The last removal from each repository; `None` is from all of them.
     last: HashMap<Option<String>, Seq>,
 }
 
 impl Removed {
-    /// Whether a removal that came later has taken the file from this repository.
+    /// Whether a later removal has taken the file from this repository.
     fn is_taken_back(&self, seq: Seq, repo: &str) -> bool {
         [None, Some(repo.to_owned())].iter().any(|key| self.last.get(key).is_some_and(|last| *last > seq))
     }
 }
 
 impl Cas {
-    /// Looks at so many records, and removes those that say nothing any more. To be called again until it returns what
-    /// was removed in all.
+    /// Checks so many records, and removes obsolete ones. To be called again until it returns the
+    /// totals.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Cas {
         (file, repo): (FileHash, Option<String>),
     ) -> Result<(), StoreError> {
         if !pruning.is_second_pass {
-            // From the oldest on.
+            // Records are read from the oldest on.
             pruning.removed.entry(file).or_default().last.insert(repo, seq);
         } else if pruning.may_remove(seq)
             && pruning.removed.get(&file).is_some_and(|removed| !removed.is_registered)
@@ -175,8 +175,8 @@ impl Cas {
         u128::from(age) >= MIN_AGE.as_millis()
     }
 
-    /// Whether a rebuild could make anything of what this shard registers, now or when a missing xorb is back; blobs tell
-    /// nothing of what later records take back.
+    /// Whether a rebuild could make anything of this shard's registration, now or when a missing
+    /// xorb is back. Blobs do not matter where later records have removed all files.
     async fn says_something(&self, shard: &Shard, is_taken_back: bool) -> Result<bool, StoreError> {
         for file in &shard.files {
             if self.index.find_file(file.hash, Reader::All, None).await?.is_some() {

@@ -1,8 +1,10 @@
-//! Records that the index has not taken: what they tell of, and whether the index has what that needs.
+//! Records that the index has not applied: their contents, and whether the index has what they
+//! need.
 //!
-//! Beside a server these are the registrations that are under way: the record is durable, and the transaction is not over.
-//! A crash leaves some of them. What they name is in the index in both cases, since a registration is proven before its
-//! record is written. Where it is not, the index is older than the records.
+//! Beside a server these are registrations under way: the record is durable, and the transaction is
+//! not over. A crash leaves some of them. In both cases the index has the xorbs that they name,
+//! since a registration is proven before its record is written. If it lacks them, the index is
+//! older than the records.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,25 +17,25 @@ use crate::index::{Reader, StoreMark};
 use crate::service::Cas;
 use crate::service::error::StoreError;
 
-/// The records behind the last one that the index has taken.
+/// The records after the last one that the index has applied.
 #[derive(Debug, Default)]
 pub struct Tail {
     /// The numbers of registrations and removals among them, ascending.
     pub(super) seqs: Vec<Seq>,
-    /// What files of theirs need, and those of records that a rebuild had to leave.
+    /// Xorbs that their files need, and those of records that a rebuild had to leave.
     needed: HashSet<XorbHash>,
 }
 
-/// Why the index cannot take the tail.
+/// Why the index cannot apply the tail.
 #[derive(Debug)]
 pub(super) enum Untakable {
-    /// This record cannot be read, or needs what the index does not have.
+    /// This record cannot be read, or needs data that the index lacks.
     Record(Seq),
     /// A record of a newer program.
     Newer { seq: Seq, found: u32 },
 }
 
-/// What registrations of one file in the tail need.
+/// The needs of registrations of one file in the tail.
 #[derive(Debug)]
 pub(super) struct Need {
     seq: Seq,
@@ -61,12 +63,13 @@ impl Tail {
         self.seqs.len()
     }
 
-    /// Forgets the records that are not in a later look at the tail: they were taken or withdrawn since.
+    /// Removes the records that a later reading of the tail does not have: they were applied or
+    /// rolled back since.
     pub fn retain_of(&mut self, later: &Self) {
         self.seqs.retain(|seq| later.seqs.contains(seq));
     }
 
-    /// Whether a file of a record that the index has not taken is made of this xorb.
+    /// Whether a file of an unapplied record has this xorb.
     #[must_use]
     pub fn needs(&self, xorb: &XorbHash) -> bool {
         self.needed.contains(xorb)
@@ -74,7 +77,7 @@ impl Tail {
 }
 
 impl Cas {
-    /// Reads the tail, and what was left; says why where the index cannot take it.
+    /// Reads the tail and the left records, or the reason why the index cannot apply them.
     pub(super) async fn read_tail(&self, mark: &StoreMark) -> Result<Result<Tail, Untakable>, StoreError> {
         let (mut tail, needs) = match self.read_tail_needs(mark).await? {
             Ok(read) => read,
@@ -92,7 +95,8 @@ impl Cas {
         Ok(Ok(tail))
     }
 
-    /// Reads the records of the tail, and what each file of theirs needs that the index does not have.
+    /// Reads the records of the tail, and for each file of theirs the needs that the index does not
+    /// have.
     pub(super) async fn read_tail_needs(
         &self,
         mark: &StoreMark,
@@ -112,7 +116,7 @@ impl Cas {
         Ok(Ok((tail, needs)))
     }
 
-    /// Adds what a record of the tail needs to what those before it do.
+    /// Adds the needs of a record of the tail to those of earlier ones.
     async fn read_untaken(
         &self,
         seq: Seq,
@@ -120,14 +124,14 @@ impl Cas {
         needs: &mut HashMap<FileHash, Need>,
     ) -> Result<Result<(), Untakable>, StoreError> {
         let record = match self.read_record(seq).await? {
-            // Withdrawn since it was listed.
+            // Rolled back since it was listed.
             None => return Ok(Ok(())),
             Some(Ok(record)) => record,
             Some(Err(RecordError::Version { found })) => return Ok(Err(Untakable::Newer { seq, found })),
             Some(Err(_)) => return Ok(Err(Untakable::Record(seq))),
         };
-        // New terms change nothing that was registered. Nor may they be taken by anybody but those who switch them: a command
-        // that compacts beside the start of a server may still withdraw its record.
+        // New terms change no registration, and only the process that switches them may apply them.
+        // A command that compacts beside a starting server may still roll back its record.
         if !matches!(record, Record::Terms { .. }) {
             tail.seqs.push(seq);
         }
@@ -159,8 +163,8 @@ impl Cas {
                     needs.insert(file.hash, Need { seq, repos: repos.iter().cloned().collect(), xorbs });
                 }
                 (None, Some(need)) => need.xorbs = xorbs,
-                // The new xorbs were there before the record was, and a collection may still have to keep them. What the
-                // file is made of until it is switched must be there.
+                // The new xorbs were stored before the record, and a collection may still have to
+                // retain them. The xorbs of the file before its switch must exist.
                 (None, None) if is_known => {
                     tail.needed.extend(xorbs);
                     let xorbs = self.terms_in_use(file.hash).await?;
@@ -175,7 +179,8 @@ impl Cas {
         Ok(Ok(()))
     }
 
-    /// Adds the xorbs of what a rebuild could not take, as far as that can be read and the files have not come back since.
+    /// Adds the xorbs of a record that a rebuild could not apply, as far as it can be read and its
+    /// files are still missing.
     async fn read_left(&self, seq: Seq, needed: &mut HashSet<XorbHash>) -> Result<(), StoreError> {
         let shard = match self.read_record(seq).await? {
             Some(Ok(Record::Register(registered))) => registered.shard,
@@ -191,24 +196,26 @@ impl Cas {
         Ok(())
     }
 
-    /// The xorbs that a file is made of now; none where the index does not have it.
+    /// The current xorbs of a file; none where the index does not have it.
     async fn terms_in_use(&self, file: FileHash) -> Result<HashSet<XorbHash>, StoreError> {
         let rows = self.index.terms_of(file).await?;
         Ok(rows.iter().flat_map(|row| &row.terms).map(|term| term.xorb).collect())
     }
 
-    /// Whether readers see all of these that have a blob, and the blob of each has the length that its row says.
+    /// Whether every one of these xorbs that has a blob also has a live row of the blob's length.
     async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
         for xorb in xorbs {
             let Some(row) = self.index.find_xorb(*xorb).await? else {
                 if self.blobs.head(BlobKey::xorb(*xorb)).await?.is_some() {
                     return Ok(false);
                 }
-                // Deleted while its registration was under way: no index has it, and a rebuild could not take the record.
-                // With a blob, the deletion was interrupted: a start restores the xorb before it comes here.
+                // Deleted while its registration was under way: no index has it, and a rebuild
+                // could not apply the record. If its blob exists, the deletion was interrupted: a
+                // start restores the xorb before this runs.
                 continue;
             };
-            // What is known to be damaged is lacking wherever it is, and says nothing of the index.
+            // A xorb that is known to be damaged is lacking anywhere, and says nothing of the
+            // index.
             if !row.is_damaged && self.blobs.head(BlobKey::xorb(*xorb)).await? != Some(row.layout.serialized_len()) {
                 return Ok(false);
             }
@@ -216,7 +223,7 @@ impl Cas {
         Ok(true)
     }
 
-    /// A record, or what is wrong with it; `None` where there is none any more.
+    /// A record, or its fault; `None` where it does not exist any more.
     pub(super) async fn read_record(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, StoreError> {
         match self.records.read(seq).await {
             Ok(Some(bytes)) => Ok(Some(self.verify_pool.run(move || parse(&bytes)).await)),

@@ -1,23 +1,25 @@
-//! What was registered and removed, kept beside the index, so that the index can be made again from blobs and these
-//! records alone.
+//! The registration log: a durable record of every registration and removal beside the index. The
+//! index can be rebuilt from blobs and these records alone.
 //!
-//! Every registration that told something new is a record, with its files that were new to their repository, which is
-//! charged for them; every removal is one, too. They are in [`RecordStore`], and nobody reads them but [`rebuild`] and the
-//! pruning of those that say nothing any more. What a shard lists of xorbs is not in its record: blobs say as much, and
-//! deduplication by xorbs that no file needs is not worth a record that nobody is charged for.
+//! A registration with new content is a record, with the files that are new to their repository,
+//! which is charged for them. Every removal is one, too. They are in [`RecordStore`], and only
+//! [`rebuild`] and the pruning of obsolete ones read them. The xorb list of a shard is not in its
+//! record: blobs have the same data. Dedup by xorbs that no file needs is not worth a record that
+//! no repository is charged for.
 //!
-//! Order of effects: record durable → transaction of the index → answer. So whatever was acknowledged has its record. What
-//! a crash between the two leaves is the record of something that was not acknowledged, and a rebuilt index may have it:
-//! absent or whole, as for uploads. The same goes for a transaction that failed without telling whether it was done. A
-//! registration that turned out to be known, or was refused, leaves no record; should removing it fail, that is logged,
-//! and a rebuild tries that registration again and finds what the first one found, or that nothing is against it any more.
+//! Order of effects: record durable → transaction of the index → response. So everything
+//! acknowledged has its record. A crash between the first two leaves a record that was not
+//! acknowledged. A rebuilt index may have it: absent or whole, as for uploads. The same holds for a
+//! failed transaction with an unknown outcome. A registration that turned out to be known, or was
+//! refused, leaves no record. If its removal fails, that is logged, and a rebuild tries the
+//! registration again. It is refused again, or succeeds because no reason to refuse it is left.
 //!
-//! Records of one file are in the order in which the index saw them: whoever writes one holds the file's lock until
-//! the transaction is over, or the last one of a registration in steps.
+//! Records of one file are in the order in which the index applied them. The writer of a record
+//! holds the file's lock until the transaction is over, or the last one of a registration in steps.
 //!
-//! What is not kept: uploads of xorbs that no registration has named since (nobody could reach them), when a xorb was
-//! uploaded, spent grants, leases, and whether a claimed sha256 was verified. Blobs and the hashes in records say what is
-//! damaged; a record that says "removed" and is itself damaged cannot be honoured, which is reported.
+//! Not recorded are: uploads of xorbs without a registration (they are unreachable), upload times,
+//! spent grants, leases, and the verification of sha256 claims. Blobs, and the hashes in records,
+//! reveal their own damage. A damaged record of a removal cannot be applied, which is reported.
 
 mod agree;
 mod backfill;
@@ -49,27 +51,28 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::Registration;
 use crate::runtime::telemetry::chain;
 
-/// A record that was written before what it tells of has been done. To be held until that is done, or not.
+/// A record that was appended before its change is made. To be held until the change is made, or
+/// not.
 #[derive(Debug)]
 #[must_use = "the lock excludes other changes to these files"]
-pub struct Noted {
+pub struct AppendedRecord {
     records: Arc<dyn RecordStore>,
     seq: Seq,
     _lock: FileLock,
 }
 
-impl Noted {
-    /// The number of the record, for the transaction that takes it.
+impl AppendedRecord {
+    /// The number of the record, for the transaction that applies it.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.seq.number()
     }
 
-    /// It was done, or nobody knows.
-    pub fn keep(self) {}
+    /// The change was made, or its outcome is unknown.
+    pub fn retain(self) {}
 
-    /// It was not done, or it changed nothing.
-    pub async fn withdraw(self) {
+    /// The change was not made, or changed nothing.
+    pub async fn roll_back(self) {
         if let Err(error) = self.records.remove(self.seq).await {
             // Harmless: see the module.
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed \
@@ -79,13 +82,13 @@ impl Noted {
 }
 
 impl Cas {
-    /// Writes down that all of this is about to be registered. The index says afterwards whether it was.
-    pub(super) async fn note_registration(
+    /// Appends the record of a registration. Whether it is made is then up to the index.
+    pub(super) async fn append_registration(
         &self,
         registration: &Registration,
         domain: String,
         shard: Bytes,
-    ) -> Result<Noted, StoreError> {
+    ) -> Result<AppendedRecord, StoreError> {
         let lock = self.file_locks.lock(registration.files.iter().map(|file| file.hash)).await;
         let (named, shard) = self.what_is_new(registration, shard).await?;
         let owned = self.index.owned_xorbs(named.clone(), domain.clone()).await?;
@@ -94,11 +97,11 @@ impl Cas {
         let places: Vec<u32> = places.map(|(_, place)| place).collect();
         let owners = if places.is_empty() { BTreeMap::new() } else { BTreeMap::from([(domain, places)]) };
         let (at, repos) = (registration.now, vec![registration.repo.clone()]);
-        self.note(lock, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
+        self.append(lock, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
     }
 
-    /// The shard of a registration without the files that tell its repository nothing new, and the xorbs of what is left.
-    /// While the locks of its files are held.
+    /// The shard of a registration without the files that its repository has already, and the xorbs
+    /// of the remaining files. To be called while the locks of its files are held.
     async fn what_is_new(
         &self,
         registration: &Registration,
@@ -124,41 +127,43 @@ impl Cas {
         Ok((named, self.verify_pool.run(write).await))
     }
 
-    /// Writes down that a repository is about to give up a file, or that all of them are. To be called before the
-    /// transaction of the index that does it; when that has removed nothing, the record is to be withdrawn.
+    /// Appends the record of a removal of a file from one repository, or from all. To be called
+    /// before the transaction of the index; when that has removed nothing, the record must be
+    /// rolled back.
     ///
     /// # Errors
     ///
-    /// The record could not be written: the removal must not be done, since a rebuilt index would not know of it.
-    pub async fn note_removal(&self, file: FileHash, repo: Option<String>) -> Result<Noted, StoreError> {
+    /// The record could not be written. The removal must not be done then, since a rebuilt index
+    /// would not have it.
+    pub async fn append_removal(&self, file: FileHash, repo: Option<String>) -> Result<AppendedRecord, StoreError> {
         let lock = self.file_locks.lock([file]).await;
-        self.note(lock, Record::Remove { at: self.clock.now(), file, repo }).await
+        self.append(lock, Record::Remove { at: self.clock.now(), file, repo }).await
     }
 
-    /// Writes down that files which are known are about to be made of other xorbs, that is, have the terms of this shard,
-    /// with their verification hashes. `new` are those of their xorbs whose owners no registration has written down. To be
-    /// called before the transaction of the index that switches them, and when the xorbs are there.
+    /// Appends the record of new terms for registered files: those of this shard, with their
+    /// verification hashes. `new` are those of their xorbs whose owners no record has. To be called
+    /// before the transaction of the index that switches them, and when the xorbs are stored.
     ///
     /// # Errors
     ///
-    /// The record could not be written: the terms must not be switched, since the old xorbs may be deleted then, and a
-    /// rebuilt index would look for them.
-    pub async fn note_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<Noted, StoreError> {
+    /// The record could not be written. The terms must not be switched then: the old xorbs may be
+    /// deleted afterwards, and a rebuilt index would need them.
+    pub async fn append_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<AppendedRecord, StoreError> {
         let lock = self.file_locks.lock(shard.files.iter().map(|file| file.hash)).await;
         let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
         let owners = places_of(self.index.owners_of(new).await?, &named);
         let shard = write_upload(shard).expect("terms that the index has are those of a shard").into();
-        self.note(lock, Record::Terms { at: self.clock.now(), owners, shard }).await
+        self.append(lock, Record::Terms { at: self.clock.now(), owners, shard }).await
     }
 
-    async fn note(&self, lock: FileLock, record: Record) -> Result<Noted, StoreError> {
+    async fn append(&self, lock: FileLock, record: Record) -> Result<AppendedRecord, StoreError> {
         let record = self.verify_pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
-        Ok(Noted { records: Arc::clone(&self.records), seq, _lock: lock })
+        Ok(AppendedRecord { records: Arc::clone(&self.records), seq, _lock: lock })
     }
 }
 
-/// The owners of a record with their xorbs; what has no place in the list is left out.
+/// The owners of a record with their xorbs; places outside the list are left out.
 fn owners_of<'a>(
     owners: &'a BTreeMap<String, Vec<u32>>,
     xorbs: &'a [XorbHash],
@@ -167,7 +172,7 @@ fn owners_of<'a>(
     owners.iter().flat_map(move |(domain, places)| places.iter().filter_map(xorb).map(move |xorb| (domain, xorb)))
 }
 
-/// The other way round: for each owner the places of its xorbs in the list.
+/// The inverse: for each owner the places of its xorbs in the list.
 fn places_of(owners: impl IntoIterator<Item = (XorbHash, String)>, xorbs: &[XorbHash]) -> BTreeMap<String, Vec<u32>> {
     let places: HashMap<XorbHash, u32> = xorbs.iter().copied().zip(0..).collect();
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();

@@ -1,17 +1,19 @@
-//! Whether the index is the one of this store, and not behind what was recorded: compared before anything relies on it.
+//! Compares the index with the data directory before either is used: they must be of one store, and
+//! the index not older than the records.
 //!
-//! The data directory and the index have the same store id, and the index has the number of the last record that it has
-//! taken. An index that was truncated, put back from a copy or taken from another store is found by that. A rebuild makes
-//! the right one of blobs and records, so that nothing else may be done before: what the old index does not know would be
-//! taken for garbage.
+//! The data directory and the index have the same store id, and the index has the number of the
+//! last record that it has applied. The comparison finds an index that was truncated, restored from
+//! a copy or taken from another store. A rebuild makes the right one of blobs and records. Nothing
+//! else may run before that: blobs that the old index does not know would look like garbage.
 //!
-//! A crash leaves records that were not taken, too. They are told apart by what they need ([`tail`](super::tail)): all of
-//! it is in the index, so that a start takes them like a rebuild does. Nothing of them was acknowledged, which is why they
-//! may be taken or not. A xorb of theirs whose deletion was interrupted is restored before ([`half_deleted`](super::half_deleted)).
+//! A crash leaves unapplied records, too. They differ in what they need ([`tail`](super::tail)):
+//! all of it is in the index, so a start applies them like a rebuild does. None of them was
+//! acknowledged, so they may be applied or not. Xorbs of theirs with an interrupted deletion are
+//! restored first ([`half_deleted`](super::half_deleted)).
 //!
-//! Order at the first start: the id is written into the index, then beside it. What a crash between the two leaves is
-//! completed by the next start. So a data directory with an id has an index with one, and where it has not, that index is
-//! not the one that was there.
+//! Order at the first start: the id is written into the index, then beside it. The next start
+//! completes that after a crash. So a data directory with an id has an index with one. An index
+//! without an id is then not the original.
 
 use thiserror::Error;
 
@@ -28,13 +30,14 @@ use crate::service::archive::Watch;
 use crate::service::error::StoreError;
 use crate::service::{Cas, RebuildError, Rebuilt};
 
-/// Why the index is not relied upon. Nothing was changed then, but for records that a start has taken before it found this.
+/// Why the index is not used. Nothing was changed then, except that a start may have applied
+/// records before.
 #[derive(Debug, Error)]
 pub enum Gap {
-    /// There is no store, and none is to be made.
+    /// There is no store, and none may be created.
     #[error("no store")]
     NoStore,
-    /// The index is empty, or one from before the store had an id.
+    /// The index is empty, or from before the store had an id.
     #[error("the index is empty or an older copy, but the store has blobs or records")]
     EmptyIndex,
     /// The index has another id than the data directory.
@@ -48,13 +51,13 @@ pub enum Gap {
     /// The data directory has no id yet, or has lost it.
     #[error("the data directory has no id")]
     Unidentified,
-    /// The index has not taken records that need what it does not have.
+    /// The index has not applied records, and lacks data that these need.
     #[error("the index is older than the records: it has not applied record {seq} and lacks what that needs")]
     Behind {
         /// Such a record.
         seq: Seq,
     },
-    /// The last record that the index has taken is not there.
+    /// The last record that the index has applied is missing.
     #[error("record {seq}, which the index has applied, is missing from the directory shards")]
     RecordsMissing {
         /// Which record.
@@ -73,16 +76,16 @@ pub enum Gap {
     Store(#[from] StoreError),
 }
 
-/// What a start has found.
+/// The result of the comparison at a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Whether there was no store before.
+    /// Whether the store was created now.
     pub is_new: bool,
-    /// Records that a crash had left, and that are taken now.
+    /// Records that a crash had left, applied now.
     pub taken_count: usize,
 }
 
-/// Whether there are records or blobs, so that an index must be there, too.
+/// Whether there are records or blobs, so that there must be an index, too.
 ///
 /// # Errors
 ///
@@ -99,14 +102,15 @@ pub async fn has_anything(blobs: &dyn BlobStore, records: &dyn RecordStore) -> R
     Ok(false)
 }
 
-/// An id that no other store has.
+/// A new id, unique by chance.
 pub(super) fn new_store_id() -> StoreId {
     StoreId::from_bytes(rand::random())
 }
 
 impl Cas {
-    /// Compares the index with the data directory, and changes nothing. Returns the records that the index has not taken
-    /// and can take: beside a server those of registrations that are under way, else what a crash has left.
+    /// Compares the index with the data directory, and changes nothing. Returns the records that
+    /// the index has not applied and can apply. Beside a server those are registrations under way,
+    /// else they were left by a crash.
     ///
     /// # Errors
     ///
@@ -122,8 +126,9 @@ impl Cas {
         self.compare_records(&mark).await
     }
 
-    /// Compares the index with the data directory before anybody uses them, takes what a crash has left, and gives both an
-    /// id where they have none. To be called first, and while nobody else uses the store.
+    /// Compares the index with the data directory, applies records that a crash has left, and gives
+    /// both an id where they have none. To be called first, and only while no other process uses
+    /// the store.
     ///
     /// # Errors
     ///
@@ -145,7 +150,7 @@ impl Cas {
             if directory.is_some() || !self.has_rows().await? {
                 return Err(Gap::EmptyIndex);
             }
-            // From before there were ids.
+            // From a version without ids.
             mark.last_record = self.newest_taken().await?.map(Seq::number);
         }
         let tail = self.compare_records(&mark).await?;
@@ -163,13 +168,13 @@ impl Cas {
         Ok(Agreed { is_new, taken_count: tail.len() })
     }
 
-    /// Compares what the index has taken with the records that are there.
+    /// Compares what the index has applied with the stored records.
     async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
-        // Where not everything has its record yet, the index knows more than the records, and is about to write them.
+        // While records are incomplete, the index has more than the records, and writes them next.
         let is_complete = self.records.is_complete().await.map_err(StoreError::from)?;
         let last = mark.last_record.map(Seq::new);
         if let Some(last) = last {
-            // Nor is its number given to another one, which would look as if it had been taken.
+            // Its number must not be used again: the new record would look applied.
             self.records.start_behind(last);
             if is_complete && !self.has_record(last).await? {
                 return Err(Gap::RecordsMissing { seq: last });
@@ -190,12 +195,13 @@ impl Cas {
         Ok(self.records.list(before).await?.first() == Some(&seq))
     }
 
-    /// Whether the index knows of any xorb, or of an upload or a deletion that was under way.
+    /// Whether the index has any xorb, or an upload or a deletion that was under way.
     async fn has_rows(&self) -> Result<bool, StoreError> {
         Ok(self.index.totals().await?.xorb_count > 0 || !self.index.unfinished_xorbs().await?.is_empty())
     }
 
-    /// The newest record whose files the index has, where it does not say itself which one it has taken last.
+    /// The newest record whose files the index has, for an index that does not store the last
+    /// applied one.
     async fn newest_taken(&self) -> Result<Option<Seq>, StoreError> {
         let mut seqs = Vec::new();
         loop {
@@ -220,7 +226,8 @@ impl Cas {
         Ok(None)
     }
 
-    /// Takes what a crash has left. What cannot be proven, such as a file of a damaged xorb, is left, and its xorbs are kept.
+    /// Applies the records that a crash has left. A file that cannot be proven, as with a damaged
+    /// xorb, is left out, and its xorbs are retained.
     async fn take_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
@@ -235,7 +242,7 @@ impl Cas {
     }
 }
 
-/// Says in the log what cannot be taken.
+/// Logs what cannot be applied.
 #[derive(Debug)]
 struct Logged;
 

@@ -1,4 +1,4 @@
-//! Whether the usage that is kept is what there is, whatever was done before.
+//! Whether the stored usage equals a recount, after any operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use super::super::{Db, NOW, SqliteIndex};
 use super::{own, stocked, usage, used};
 use crate::format::FileHash;
 use crate::index::migrate::{SQLITE, migrator};
-use crate::index::{FileRecord, Limits, Measure, Registered, RestoredFile, Usage};
+use crate::index::{FileRecord, Limits, Registered, RestoredFile, Usage, UsageIndex};
 
 suite_in_steps! {
-    what_is_kept_is_what_there_is_after_anything
+    stored_usage_equals_a_recount_after_any_change
 }
 
-/// What repositories claim, as a model that knows no database.
+/// The claims of repositories, as a model without a database.
 #[derive(Default)]
 struct Model {
-    /// Of each file its xorbs, its bytes, and who has it.
+    /// The xorbs, bytes and repositories of each file.
     files: BTreeMap<u8, (Vec<u8>, u64, BTreeSet<&'static str>)>,
-    /// Xorbs of removed files that may not be swept yet, and who had them.
+    /// Xorbs of removed files that may not be swept yet, with their repositories.
     leaving: Vec<(Vec<u8>, BTreeSet<&'static str>)>,
 }
 
@@ -45,10 +45,10 @@ impl Model {
         }
     }
 
-    /// Bytes of xorbs with those of removed files that may not be swept yet.
+    /// Bytes of xorbs, including those of removed files that may not be swept yet.
     fn charged(&self, repo: &str) -> u64 {
-        let kept = self.files.values().map(|(xorbs, _, repos)| (xorbs, repos));
-        let all = kept.chain(self.leaving.iter().map(|(xorbs, repos)| (xorbs, repos)));
+        let claimed = self.files.values().map(|(xorbs, _, repos)| (xorbs, repos));
+        let all = claimed.chain(self.leaving.iter().map(|(xorbs, repos)| (xorbs, repos)));
         let of_repo = all.filter(|(_, repos)| repos.contains(repo));
         let xorbs: BTreeSet<u8> = of_repo.flat_map(|(xorbs, _)| xorbs.iter().copied()).collect();
         used(0, 0, &xorbs.into_iter().collect::<Vec<_>>()).physical_len
@@ -57,7 +57,7 @@ impl Model {
 
 const REPOS: [&str; 4] = ["acme/a", "acme/b", "other/c", "*"];
 
-async fn what_is_kept_is_what_there_is_after_anything(db: Db) {
+async fn stored_usage_equals_a_recount_after_any_change(db: Db) {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -65,7 +65,7 @@ async fn what_is_kept_is_what_there_is_after_anything(db: Db) {
     let mut model = Model::default();
     for step in 0..400 {
         let (number, repo) = (rng.random_range(100..120), REPOS[rng.random_range(0..REPOS.len())]);
-        // Different files of the same number, so that the second one finds the terms of the first.
+        // Different files of one number, so that the second one finds the terms of the first.
         let xorbs: Vec<u8> = (0..rng.random_range(0..4)).map(|_| rng.random_range(1..9)).collect();
         let terms: Vec<_> = xorbs.iter().map(|xorb| term(*xorb, 0, rng.random_range(1..3))).collect();
         let new = file(number, &terms);
@@ -127,7 +127,7 @@ async fn what_is_kept_is_what_there_is_after_anything(db: Db) {
     }
 }
 
-/// An index of the schema before usage was kept, with some files, that is brought up to date.
+/// An index of the last schema without usage, with some files, after its migration.
 async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
     use sqlx::{Connection, SqliteConnection, raw_sql};
     let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 8).copied().collect();
@@ -163,7 +163,7 @@ async fn index_of_an_older_schema_is_counted_when_migrated() {
 #[tokio::test]
 async fn usage_follows_every_change_and_moving_rows_is_refused() {
     let (_folder, index) = upgraded().await;
-    // What a compaction, a heal, a repair and a rebuild do, in orders that none of them takes.
+    // The statements of a compaction, a heal, a repair and a rebuild, in unusual orders.
     for sql in [
         "INSERT INTO xorb_files VALUES (2, 1)",
         "DELETE FROM xorb_files WHERE xorb_id = 1 AND file_id = 1",

@@ -1,8 +1,8 @@
-//! Reading a blob to its end: whether it is the xorb that it should be.
+//! Verifies a stored xorb: reads its blob to the end and checks that it is the xorb.
 //!
-//! What is damage and what is not: bytes that are not the xorb's, a blob that is not there, and one that the disk cannot
-//! read are damage of this blob. Anything else that fails (no descriptors, no permission, a folder that is gone) says
-//! nothing about it, and is an error.
+//! Damage of a blob: its bytes are not the xorb's, it is missing, or the disk cannot read it. Other
+//! failures (no descriptors, no permission, no directory) say nothing about the blob, and are
+//! errors.
 
 use std::error::Error as StdError;
 use std::io;
@@ -22,13 +22,13 @@ use crate::format::{ByteRange, ChunkHash, Crc64, XorbHash};
 use crate::index::{Index, IndexError, IndexErrorKind, NewXorb, XorbHealth};
 use crate::runtime::blocking::Pool;
 
-/// What is wrong with a blob.
+/// The damage of a blob.
 #[derive(Debug, Error)]
 pub enum Damage {
     /// It is not there.
     #[error("its blob is missing")]
     Missing,
-    /// It is shorter or longer than it was, and no xorb either.
+    /// It is shorter or longer than the row says, and no xorb either.
     #[error("its blob has {actual} bytes, not {expected}")]
     Length {
         /// Bytes that it should have.
@@ -36,7 +36,7 @@ pub enum Damage {
         /// Bytes that it has.
         actual: u64,
     },
-    /// Its bytes are not what they were, and no xorb either.
+    /// Its bytes are not the stored ones, and no xorb either.
     #[error("its blob is not a valid xorb")]
     Invalid(#[source] XorbError),
     /// Its bytes are another xorb.
@@ -50,7 +50,7 @@ pub enum Damage {
     Unreadable(#[source] BlobError),
 }
 
-/// What a blob is.
+/// The result of a verification.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// The xorb, in whatever serialization.
@@ -68,7 +68,7 @@ pub(super) struct Proven {
 }
 
 impl Proven {
-    /// Whether the index describes this blob. A row that says anything else makes readers get other bytes.
+    /// Whether the index describes this blob. With any other row, readers would get wrong bytes.
     pub(super) async fn is_described(&self, index: &dyn Index, seen: &XorbHealth) -> Result<bool, IndexError> {
         if self.crc64 != seen.crc64 || self.xorb.layout().serialized_len() != seen.serialized_len {
             return Ok(false);
@@ -89,7 +89,7 @@ impl Proven {
     pub(super) fn into_row(self) -> NewXorb {
         let crc64 = self.crc64;
         let (hash, layout, chunk_hashes, schemes) = self.xorb.into_parts();
-        NewXorb { hash, crc64, layout, chunk_hashes, schemes, domain: None, grant: None }
+        NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None }
     }
 }
 
@@ -101,7 +101,7 @@ fn tolerate<T>(found: Result<Option<T>, IndexError>) -> Result<Option<T>, IndexE
     }
 }
 
-/// Holds reading back to so many bytes per second.
+/// Limits reading to so many bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     bytes_per_sec: Option<u64>,
@@ -112,7 +112,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `None` for as fast as it goes.
+    /// `None` for no limit.
     pub(super) fn new(bytes_per_sec: Option<u64>) -> Self {
         Self { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), next: Instant::now(), read_len: 0 }
     }
@@ -122,7 +122,7 @@ impl Pace {
         self.read_len
     }
 
-    /// Counts bytes, and waits until as many may have been read. What was not used is not saved up.
+    /// Counts bytes, and waits until as many may have been read. Unused time is not credited.
     async fn spend(&mut self, len: u64) {
         self.read_len = self.read_len.saturating_add(len);
         let Some(rate) = self.bytes_per_sec else { return };
@@ -132,27 +132,28 @@ impl Pace {
     }
 }
 
-/// Who reads blobs to check them.
+/// Reads blobs and verifies them.
 #[derive(Clone, Debug)]
-pub(super) struct Examiner {
+pub(super) struct BlobVerifier {
     pub(super) blobs: Arc<dyn BlobStore>,
     /// Where they are verified.
     pub(super) pool: Pool,
 }
 
-impl Examiner {
-    /// Bytes of a blob; the damage where there is none.
+impl BlobVerifier {
+    /// Bytes of a blob, or its damage.
     pub(super) async fn len(&self, hash: XorbHash) -> Result<Result<u64, Damage>, StoreError> {
         let len = self.blobs.head(BlobKey::xorb(hash)).await;
         Ok(self.blame(len).await?.and_then(|len| len.ok_or(Damage::Missing)))
     }
 
-    /// Tells what is the fault of the blob from what says nothing about it.
+    /// Separates damage of the blob from failures that say nothing about it.
     async fn blame<T>(&self, result: Result<T, BlobError>) -> Result<Result<T, Damage>, StoreError> {
         match result {
             Ok(value) => Ok(Ok(value)),
             Err(error) if is_of_blob(&error) => {
-                // A disk that fails altogether says nothing about this blob, and takes no data either.
+                // A disk that fails altogether says nothing about this blob, and takes no data
+                // either.
                 self.blobs.probe().await?;
                 Ok(Err(Damage::Unreadable(error)))
             }
@@ -160,20 +161,20 @@ impl Examiner {
         }
     }
 
-    /// Reads a blob, at most twice: a bad cable or a bit of memory is not to condemn it.
-    pub(super) async fn examine(
+    /// Reads a blob, at most twice: one bad transfer or bit of memory must not condemn it.
+    pub(super) async fn verify(
         &self,
         hash: XorbHash,
         expected_len: Option<u64>,
         pace: &mut Pace,
     ) -> Result<Verdict, StoreError> {
-        match self.examine_once(hash, expected_len, pace).await? {
-            Verdict::Damaged(_) => self.examine_once(hash, expected_len, pace).await,
+        match self.verify_once(hash, expected_len, pace).await? {
+            Verdict::Damaged(_) => self.verify_once(hash, expected_len, pace).await,
             sound @ Verdict::Sound(_) => Ok(sound),
         }
     }
 
-    async fn examine_once(
+    async fn verify_once(
         &self,
         hash: XorbHash,
         expected_len: Option<u64>,
@@ -190,9 +191,9 @@ impl Examiner {
             let expected = expected_len.unwrap_or(MAX_XORB_BODY_LEN);
             return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
         };
-        match self.verify(hash, bytes, pace).await? {
+        match self.verify_bytes(hash, bytes, pace).await? {
             Ok((xorb, crc64)) => {
-                // A footer that nobody has stored verifies, too.
+                // A footer that was never stored verifies, too.
                 if xorb.layout().serialized_len() != len {
                     let expected = xorb.layout().serialized_len();
                     return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
@@ -207,7 +208,7 @@ impl Examiner {
         }
     }
 
-    async fn verify(
+    async fn verify_bytes(
         &self,
         hash: XorbHash,
         bytes: ByteRange,

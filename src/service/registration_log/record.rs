@@ -1,12 +1,13 @@
-//! One record: a line that says what it is, and the shard. [`encode`](Record::encode) and [`parse`] are inverse.
+//! One record: a JSON line, and the shard. [`encode`](Record::encode) and [`parse`] are inverse.
 //!
 //! ```text
 //! {"blake3":"<64 hex>","version":1,"kind":"register","at_ms":…,"repos":["org/a"],"owners":{"org":[0,1]}}⏎
 //! <a shard as it is uploaded, without footer>
 //! ```
 //!
-//! The hash is that of every byte behind its own digits, so that whatever is altered or cut off is noticed, the names of
-//! repositories and the hash itself included. It is no signature: who may write into the data folder may write records.
+//! The hash covers every byte after its own digits, so that any change or truncation is detected.
+//! That includes the names of repositories and the hash itself. It is not a signature: write access
+//! to the data directory allows writing records.
 
 use std::collections::BTreeMap;
 
@@ -17,40 +18,40 @@ use thiserror::Error;
 use crate::format::FileHash;
 use crate::runtime::clock::Timestamp;
 
-/// The one version there is.
+/// The only version.
 const VERSION: u32 = 1;
 
-/// What every record begins with.
+/// The beginning of every record.
 const PREFIX: &[u8] = b"{\"blake3\":\"";
 
-/// What follows the digits of the hash.
+/// The bytes after the digits of the hash.
 const SEPARATOR: &[u8] = b"\",";
 
 /// Digits of the hash.
 const DIGIT_COUNT: usize = 64;
 
-/// Bytes of the first line, at most: what is left of a record beside the largest shard, and some.
+/// Bytes of the first line, at most: the rest of a record beside the largest shard, with a margin.
 const MAX_HEAD_LEN: usize = 40 << 20;
 
-/// What happened once.
+/// A change to the registered files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// Files were registered.
     Register(Registered),
-    /// A repository has given up a file, or all of them have.
+    /// A file was removed from one repository, or from all.
     Remove {
         /// When.
         at: Timestamp,
         /// Which file.
         file: FileHash,
-        /// Whose claim; `None` for everybody's.
+        /// Whose claim; `None` for all claims.
         repo: Option<String>,
     },
-    /// Files that are known are made of something else from now on.
+    /// Registered files have other terms from now on.
     Terms {
         /// When.
         at: Timestamp,
-        /// Who had uploaded what the new xorbs were made of, and owns them since: as in a registration.
+        /// The owners of the new xorbs, which had uploaded the old ones: as in a registration.
         owners: BTreeMap<String, Vec<u32>>,
         /// The files, with their new terms.
         shard: Bytes,
@@ -60,42 +61,44 @@ pub(super) enum Record {
 /// Files that were registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registered {
-    /// When, unless `since` says so for each.
+    /// When, unless `since` has a time for each.
     pub(super) at: Timestamp,
-    /// Who may read the files since.
+    /// Repositories that may read the files since.
     pub(super) repos: Vec<String>,
-    /// Who had uploaded its xorbs by then: for each domain, places in the list of the different xorbs of the shard,
-    /// first those of terms.
+    /// The owners that had uploaded its xorbs by then. For each domain: places in the list of the
+    /// distinct xorbs of the shard, first those of terms.
     pub(super) owners: BTreeMap<String, Vec<u32>>,
-    /// Of records that were made from an index.
+    /// Set where the record was made from an index.
     pub(super) origin: Option<FromIndex>,
     /// The shard.
     pub(super) shard: Bytes,
 }
 
-/// That a record was made from an index which had no records, and not from a shard that somebody has sent. It lists no
-/// xorbs: clients may ask for those chunks of the xorbs of its terms that the protocol says.
+/// Marks a record that was made from an index without records, and not from a client's shard. It
+/// lists no xorbs: for the xorbs of its terms, clients may query the chunks that the protocol
+/// names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FromIndex {
     /// When each file was registered first, in milliseconds since 1970.
     pub(super) since_ms: Vec<u64>,
-    /// The last record of a page of the index has the last file on it: there one that was interrupted goes on.
+    /// The last file of a page of the index, in the last record of that page. An interrupted run
+    /// continues there.
     pub(super) up_to: Option<String>,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Debug, Error)]
 pub(super) enum RecordError {
     /// They are not what was written.
     #[error("damaged or truncated")]
     Damaged,
-    /// They are, but this program does not know what they mean.
+    /// They are intact, but of an unknown version.
     #[error("it has version {found}, this program supports {VERSION}")]
     Version {
-        /// What they say.
+        /// Their version.
         found: u32,
     },
-    /// They say nothing that makes sense.
+    /// They are intact, but make no sense.
     #[error("malformed: {0}")]
     Malformed(String),
 }
@@ -114,7 +117,7 @@ enum Head {
     Remove {
         at_ms: u64,
         file: String,
-        /// Left out for everybody's.
+        /// Left out for all claims.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         repo: Option<String>,
     },
@@ -145,11 +148,11 @@ impl Record {
         if let Head::Register { owners, .. } | Head::Terms { owners, .. } = &mut head
             && line.len() > MAX_HEAD_LEN
         {
-            // Who may be told of a xorb when it is asked for is not worth a record that nobody can read.
+            // Dedup by these owners is worth less than a readable record.
             owners.clear();
             line = encode_head(&head);
         }
-        // In place of the brace that it begins with.
+        // In place of the opening brace.
         let rest = line.get(1..).unwrap_or_default();
         let mut bytes = Vec::with_capacity(PREFIX.len() + DIGIT_COUNT + 2 + rest.len() + 1 + shard.len());
         bytes.extend_from_slice(PREFIX);
@@ -263,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A record with this line behind its hash, which is right.
+    /// A record with this line after its hash, which is right.
     fn sealed(rest: &str) -> Bytes {
         let hash = blake3::hash(rest.as_bytes()).to_hex();
         format!("{{\"blake3\":\"{hash}{rest}").into()

@@ -1,16 +1,18 @@
-//! The write-ahead log, which is folded into the file between those who write.
+//! Checkpoints of the write-ahead log, between transactions.
 //!
-//! SQLite folds it within the commit that makes it long, so that one in some dozens of uploads, and every large
-//! registration, waits for thousands of pages to be written and synced once more. Here that is done when the commit has been
-//! answered. What is committed is in the log, durable, before and after. A commit folds only a log that has grown to
-//! [`MAX_PAGE_COUNT`] pages meanwhile, as it does in a process that never calls this.
+//! SQLite checkpoints the WAL within the commit that makes it long. So some uploads, and every
+//! large registration, would wait until thousands of pages are written and synced. Here a
+//! checkpoint runs outside of commits. A committed transaction is durable in the WAL before and
+//! after it. Only at [`MAX_PAGE_COUNT`] pages a commit does it, as in a process that never calls
+//! this.
 //!
-//! By the connection that writes, and not beside it: SQLite syncs the file when it has folded the log to its end, and what it
-//! has folded before that it does not fold again. With commits in between, pages would be left to a later sync.
+//! The checkpoint runs on the writing connection. SQLite syncs the file when a checkpoint reaches
+//! the end of the WAL, and does not write earlier pages again. With commits in between, pages would
+//! be left to a later sync.
 //!
-//! What this does not do: a reader that looks at an older state leaves pages to a later sync as well, here and within commits.
-//! If the disk fails to write these, and that sync says so, the one after it is told nothing and lets go of the log. After
-//! such an error a restart folds all of the log again.
+//! Limitation: a reader of an older snapshot leaves pages to a later sync as well. If the disk
+//! fails to write them, that sync reports it, but the next one succeeds and resets the WAL. After
+//! such an error a restart checkpoints the whole WAL again.
 
 use std::time::Duration;
 
@@ -18,27 +20,25 @@ use super::SqliteIndex;
 use super::failure::map;
 use crate::index::IndexError;
 
-/// Pages of the log from which on every commit folds it: 16 MiB, which nothing but the largest registrations writes in a
-/// [`FOLD_PERIOD`](SqliteIndex::FOLD_PERIOD). With 2048 every second one of 1000 terms, one after the other, folded it, and
-/// took 45 ms longer.
+/// Pages of the WAL at which every commit checkpoints it: 16 MiB. Only the largest registrations
+/// write as much in a [`CHECKPOINT_INTERVAL`](SqliteIndex::CHECKPOINT_INTERVAL).
 pub(super) const MAX_PAGE_COUNT: &str = "4096";
 
 impl SqliteIndex {
-    /// Pause between two times that a process which serves folds the log. What a large registration has written, a thousand
-    /// pages at random, takes 16 ms to fold, and 4096 of them 79, for which nobody is to wait who writes. Where nothing was
-    /// written it costs some 20 microseconds.
-    pub const FOLD_PERIOD: Duration = Duration::from_millis(100);
+    /// Pause between two checkpoints of a server. Longer pauses make longer checkpoints, and
+    /// writers wait for them. A checkpoint of an unchanged WAL costs almost nothing.
+    pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Folds what is committed into the file, as far as no reader still looks at what was there before. Who writes waits
-    /// meanwhile, some 20 ms per 1000 pages; who reads does not.
+    /// Writes committed pages into the file, as far as no reader needs an older snapshot. Writers
+    /// wait meanwhile, readers do not.
     ///
     /// # Errors
     ///
-    /// The disk is full or fails. What was committed is in the log.
-    pub async fn fold_log(&self) -> Result<(), IndexError> {
-        // Of another process that folds it at this moment it says so, which is no error.
-        let folded = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_all(&self.writer).await;
-        folded.map(drop).map_err(|error| map("checkpoint the WAL", error))
+    /// The disk is full or fails. Committed transactions are safe in the WAL.
+    pub async fn checkpoint_wal(&self) -> Result<(), IndexError> {
+        // If another process checkpoints it at this moment, the result says so, which is no error.
+        let checkpointed = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_all(&self.writer).await;
+        checkpointed.map(drop).map_err(|error| map("checkpoint the WAL", error))
     }
 }
 
@@ -78,14 +78,14 @@ mod tests {
         write_mib(&index, 6).await;
         let before = len(&path);
         assert!(before < 2 * MIB, "{before} bytes");
-        index.fold_log().await.unwrap();
+        index.checkpoint_wal().await.unwrap();
         assert!(len(&path) > 6 * MIB, "{} bytes", len(&path));
         assert_eq!(read_mib(&index).await, 6);
-        index.fold_log().await.unwrap();
+        index.checkpoint_wal().await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_log_that_nobody_folds_is_folded_by_who_writes() {
+    async fn long_wal_is_checkpointed_by_its_writer() {
         let (_folder, path, index) = open().await;
         write_mib(&index, 64).await;
         let log = len(&path.with_file_name("index.sqlite-wal"));
@@ -101,13 +101,13 @@ mod tests {
         let seen = "SELECT count(*) FROM filler";
         assert_eq!(sqlx::query_scalar::<_, i64>(seen).fetch_one(&mut *reading).await.unwrap(), 0);
         write_mib(&index, 4).await;
-        let (folded, ()) = tokio::join!(index.fold_log(), write_mib(&index, 1));
-        folded.unwrap();
+        let (checkpointed, ()) = tokio::join!(index.checkpoint_wal(), write_mib(&index, 1));
+        checkpointed.unwrap();
         assert!(len(&path) < 2 * MIB, "what a reader does not see yet is not put under it");
         assert_eq!(sqlx::query_scalar::<_, i64>(seen).fetch_one(&mut *reading).await.unwrap(), 0);
-        // Not dropped: then it ends some time later.
+        // A dropped transaction would end some time later.
         reading.rollback().await.unwrap();
-        index.fold_log().await.unwrap();
+        index.checkpoint_wal().await.unwrap();
         assert!(len(&path) > 5 * MIB, "{} bytes", len(&path));
         assert_eq!(read_mib(&index).await, 5);
     }

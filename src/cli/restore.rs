@@ -31,8 +31,8 @@ use crate::service::archive::{Restored, Target};
 ///
 /// The data directory must not exist, or be empty. It appears when the whole archive was verified:
 /// every hash of every xorb and file, and those of the archive itself. Until then everything is in
-/// a temporary directory beside it. A damaged archive changes nothing; the exit code is 1, and
-/// stderr says up to where it is valid.
+/// a temporary directory beside it, so the parent directory must be writable. A damaged archive
+/// changes nothing; the exit code is 1, and stderr says up to where it is valid.
 ///
 /// The keys that sign tokens and URLs are restored only with --include-keys, if the archive has
 /// them: anyone who made the archive could then issue tokens for the store. Without them the server

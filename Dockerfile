@@ -6,22 +6,30 @@ ARG RUNTIME_IMAGE=debian:bookworm-slim
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
 
-# Compile the dependencies against empty sources, so that this layer is cached until Cargo.toml or
-# Cargo.lock change. Tests and benches are not in the build context (.dockerignore), so remove them
-# from the manifest.
+# Compile the dependencies against empty sources, so that this layer is cached until a Cargo.toml or
+# Cargo.lock change. Tests, benches and fuzz targets are not in the build context (.dockerignore), so
+# remove them from the manifests.
 COPY Cargo.toml Cargo.lock ./
-RUN awk '/^\[/ { skip = /^\[\[(bench|example|test)\]\]/ } !skip' Cargo.toml > Cargo.toml.new \
-    && mv Cargo.toml.new Cargo.toml \
-    && mkdir src \
-    && printf '//! Empty.\n' > src/lib.rs \
+COPY crates/rca/Cargo.toml crates/rca/
+COPY crates/xet-format/Cargo.toml crates/xet-format/
+COPY fuzz/Cargo.toml fuzz/
+RUN for crate in . crates/* fuzz; do \
+        awk '/^\[/ { skip = /^\[\[(bench|bin|example|test)\]\]/ } !skip' $crate/Cargo.toml > Cargo.toml.new \
+        && mv Cargo.toml.new $crate/Cargo.toml \
+        && mkdir $crate/src \
+        && printf '//! Empty.\n' > $crate/src/lib.rs \
+        || exit 1; \
+    done \
     && printf '//! Empty.\nfn main() {}\n' > src/main.rs \
     && cargo build --release --locked \
-    # cargo compares file times and could otherwise use the empty package.
-    && cargo clean --release --locked --package zorb \
-    && rm -r src
+    # cargo compares file times and could otherwise use the empty packages.
+    && cargo clean --release --locked --package zorb --package rca --package xet-format \
+    && rm -r src crates/*/src
 
 # src/ includes the migrations at compile time.
 COPY migrations migrations
+COPY crates/rca/src crates/rca/src
+COPY crates/xet-format/src crates/xet-format/src
 COPY src src
 RUN cargo build --release --locked --bin zorb
 

@@ -8,9 +8,9 @@ pub mod blob;
 pub mod cli;
 pub mod client;
 pub mod config;
-pub mod format;
 pub mod http;
 pub mod index;
-pub mod rca;
 pub mod runtime;
 pub mod service;
+
+pub use {rca, xet_format as format};

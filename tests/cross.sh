@@ -110,7 +110,7 @@ portable() {
   say "portable: tests of files with --cfg zorb_portable"
   local binary
   # For this crate only, so that what it depends on is compiled once.
-  binary=$(cargo rustc --locked --lib --profile test --message-format=json -- --cfg zorb_portable |
+  binary=$(cargo rustc --locked --package zorb --lib --profile test --message-format=json -- --cfg zorb_portable |
     python3 -c '
 import json, sys
 paths = [message.get("executable") for message in map(json.loads, sys.stdin) if message["reason"] == "compiler-artifact"]

@@ -1,5 +1,10 @@
 //! Writes seeds to `fuzz/corpus`: one input per corner that a fuzzer would take long to find, such as headers with
 //! right checksums and footers that agree with their chunks. Files that are there already stay.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::disallowed_methods,
+    reason = "the seeds are small, and written into a checkout"
+)]
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -8,13 +13,13 @@ use std::path::Path;
 use blake2::digest::consts::U8;
 use blake2::{Blake2s, Digest as _};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
-use zorb_fuzz::format::compression::Policy;
-use zorb_fuzz::format::shard::{
+use rca::{WriteOptions, Writer};
+use xet_format::compression::Policy;
+use xet_format::shard::{
     CasChunk, CasInfo, DedupAnswer, FileInfo, Sha256, Shard, Term, write_dedup_answer, write_upload,
 };
-use zorb_fuzz::format::xorb::{XorbBuilder, write_v1};
-use zorb_fuzz::format::{ChunkHash, ChunkRange, FileHash, HmacKey, RangeHash, XorbHash};
-use zorb_fuzz::rca::{WriteOptions, Writer};
+use xet_format::xorb::{XorbBuilder, write_v1};
+use xet_format::{ChunkHash, ChunkRange, FileHash, HmacKey, RangeHash, XorbHash};
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -73,7 +78,7 @@ fn xorb_seeds() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Nobody writes this footer any more, so the library does not either.
-fn write_v0(xorb: &zorb_fuzz::format::xorb::VerifiedXorb, out: &mut Vec<u8>) {
+fn write_v0(xorb: &xet_format::xorb::VerifiedXorb, out: &mut Vec<u8>) {
     let count = xorb.layout().chunk_count();
     out.extend_from_slice(b"XETBLOB\0");
     out.extend_from_slice(xorb.hash().as_bytes());
@@ -225,8 +230,21 @@ fn handmade(blocks: &[&[u8]], reset: Option<(&[u8], bool)>) -> Vec<u8> {
 
 fn range_seeds() -> Vec<(String, Vec<u8>)> {
     let texts = [
-        "bytes=0-0", "bytes=0-99,200-", "BYTES = -5", "bytes= ,, 1-2\t,", "bytes=5-4", "chunks=0-1", "bytes=-0", "0-7",
-        "3-", "-2", "7", "7-7", "18446744073709551615-99999999999999999999", "007-0100", "0-9,0-9,0-9",
+        "bytes=0-0",
+        "bytes=0-99,200-",
+        "BYTES = -5",
+        "bytes= ,, 1-2\t,",
+        "bytes=5-4",
+        "chunks=0-1",
+        "bytes=-0",
+        "0-7",
+        "3-",
+        "-2",
+        "7",
+        "7-7",
+        "18446744073709551615-99999999999999999999",
+        "007-0100",
+        "0-9,0-9,0-9",
     ];
     let lens = [1000_u64, 0, u64::MAX];
     let all = texts.iter().flat_map(|text| lens.iter().map(move |len| [&len.to_le_bytes(), text.as_bytes()].concat()));

@@ -1,18 +1,10 @@
-//! Shards from nowhere: parsing never panics, and what it takes is written and parsed as the same value. A client reads
-//! answers to a question for a chunk by the same rules, and finds the same xorbs in them.
-#![no_main]
+//! The target `shard`: for the fuzzer, or for the files that the command line names.
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
-use zorb_fuzz::format::shard::{parse, parse_dedup_answer, write_upload};
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| zorb_fuzz::shard::check(input));
 
-fuzz_target!(|bytes: &[u8]| {
-    let answer = parse_dedup_answer(bytes);
-    let Ok(shard) = parse(bytes) else { return assert!(answer.is_err()) };
-    if let Ok(answer) = answer {
-        assert_eq!(answer.xorbs, shard.xorbs);
-    }
-    let written = write_upload(&shard).expect("what was parsed can be written");
-    // Tables, footer and a file that comes again are dropped, nothing is ever added.
-    assert!(written.len() <= bytes.len());
-    assert_eq!(parse(&written).as_ref(), Ok(&shard));
-});
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    zorb_fuzz::replay(zorb_fuzz::shard::check)
+}

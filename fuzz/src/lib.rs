@@ -1,22 +1,36 @@
-//! What the fuzz targets test: the `format` and `rca` layers of zorb and the ranges of `http`, compiled as a crate of
-//! their own.
+//! The fuzz targets of zorb: each is a function of any bytes that panics where a promise is broken.
 //!
-//! They import nothing of the rest of the package, so they can be taken by their paths. That saves building the
-//! server's dependencies with sanitizers, which takes many times longer than all the targets.
-//!
-//! ```text
-//! cargo +nightly fuzz run xorb -- -max_total_time=600
-//! cargo +nightly fuzz run lz4 -- -max_total_time=600
-//! cargo +nightly fuzz run shard -- -max_total_time=600
-//! cargo +nightly fuzz run rca -- -max_total_time=600
-//! cargo +nightly fuzz run range -- -max_total_time=600
-//! cargo run --manifest-path fuzz/Cargo.toml --example seeds    # writes the corpus anew
-//! ```
+//! `fuzz_targets/` gives them to the fuzzer; `tests/it/corpus.rs` of zorb calls them with every file
+//! of `corpus/`.
+#![expect(clippy::cast_possible_truncation, reason = "inputs are cut to what their fields hold")]
 
-#[path = "../../src/format/mod.rs"]
-pub mod format;
+use std::path::Path;
 
-#[path = "../../src/rca/mod.rs"]
+// What src/http/range.rs imports of zorb.
+use xet_format as format;
+
+pub mod lz4;
+pub mod range;
 pub mod rca;
+pub mod shard;
+pub mod xorb;
 
-pub mod http;
+/// A target: panics if a promise is broken.
+pub type Target = fn(&[u8]);
+
+/// All targets, by the name of their corpus.
+pub const TARGETS: [(&str, Target); 5] =
+    [("lz4", lz4::check), ("range", range::check), ("rca", rca::check), ("shard", shard::check), ("xorb", xorb::check)];
+
+/// Calls a target with every file that the command line names, to reproduce a finding without the
+/// fuzzer.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub fn replay(target: Target) -> std::io::Result<()> {
+    for path in std::env::args_os().skip(1) {
+        target(&std::fs::read(Path::new(&path))?);
+    }
+    Ok(())
+}

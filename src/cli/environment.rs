@@ -186,8 +186,9 @@ mod tests {
     fn every_variable_of_the_tests_and_scripts_is_known() {
         let known = all_known();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut folders: Vec<_> =
-            ["src", "tests", "benches", "examples", "docs", "config", ".ci"].map(|name| root.join(name)).into();
+        let mut folders: Vec<_> = ["src", "crates", "tests", "benches", "examples", "docs", "config", ".ci"]
+            .map(|name| root.join(name))
+            .into();
         let mut seen = 0;
         while let Some(folder) = folders.pop() {
             for entry in folder.read_dir().unwrap().map(Result::unwrap) {

@@ -96,5 +96,7 @@ fn parse_number(text: &str) -> Result<u64, RangeError> {
     Ok(text.parse().unwrap_or(u64::MAX))
 }
 
+// The path because fuzz/ includes this file in another place.
 #[cfg(test)]
+#[path = "range/tests.rs"]
 mod tests;

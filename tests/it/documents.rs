@@ -27,8 +27,19 @@ const ABBREVIATIONS: &[&str] = &["e.g.", "i.e.", "vs.", "cf.", "approx.", "no.",
 const LOWER_CASE_NAMES: &[&str] = &["curl", "hf_xet", "nginx", "systemd", "zorb"];
 
 /// Where the files are that documents name.
-const DIRECTORIES: &[&str] =
-    &[".ci/", "benches/", "config/", "docs/", "examples/", "fuzz/", "migrations/", "packaging/", "src/", "tests/"];
+const DIRECTORIES: &[&str] = &[
+    ".ci/",
+    "benches/",
+    "config/",
+    "crates/",
+    "docs/",
+    "examples/",
+    "fuzz/",
+    "migrations/",
+    "packaging/",
+    "src/",
+    "tests/",
+];
 
 /// A document of the repository.
 #[derive(Debug)]
@@ -328,9 +339,19 @@ fn read(path: &str) -> Option<String> {
     if path.is_dir() { Some(String::new()) } else { fs::read_to_string(path).ok() }
 }
 
-/// The README, and all pages in docs.
+/// The READMEs, and all pages in docs.
 fn pages() -> Vec<Page> {
-    let mut paths = vec![root().join("README.md"), root().join("SECURITY.md")];
+    const OUTSIDE_DOCS: [&str; 8] = [
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "benches/README.md",
+        "crates/rca/README.md",
+        "crates/xet-format/README.md",
+        "fuzz/README.md",
+        "tests/README.md",
+    ];
+    let mut paths = OUTSIDE_DOCS.map(|path| root().join(path)).to_vec();
     let mut directories = vec![root().join("docs")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap() {

@@ -18,6 +18,7 @@ mod chunk_hashes;
 mod cli;
 mod compact;
 mod conditions;
+mod corpus;
 mod corrupt;
 mod cors;
 #[cfg(feature = "full-tests")]
@@ -26,6 +27,7 @@ mod crash;
 mod crash_files;
 #[cfg(feature = "full-tests")]
 mod crash_gc;
+mod cycles;
 mod dashboard;
 mod documents;
 mod download;

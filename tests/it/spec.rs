@@ -102,7 +102,7 @@ fn every_place_of_the_spec_that_is_named_is_in_it() {
             }
         }
     };
-    for directory in ["src", "tests", "benches", "docs", "migrations", "config", "examples"] {
+    for directory in ["src", "crates", "tests", "benches", "docs", "migrations", "config", "examples", "fuzz"] {
         walk(&root().join(directory), &mut check);
     }
     check(&root().join("README.md"));

@@ -240,7 +240,7 @@ fn char_len(rest: &str) -> usize {
     }
 }
 
-/// What is wrong with a source file below `src`: `FILE:LINE: …` each.
+/// What is wrong with a source file: `FILE:LINE: …` each.
 fn faults(path: &str, source: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for piece in &pieces(source) {
@@ -324,9 +324,16 @@ fn is_test(path: &str) -> bool {
     path.contains("/tests") || path.contains("conformance")
 }
 
+/// The sources of the server and of the crates.
+fn sources() -> Vec<(String, String)> {
+    let mut sources = files("src", &["rs"]);
+    sources.extend(files("crates", &["rs"]).into_iter().filter(|(path, _)| path.contains("/src/")));
+    sources
+}
+
 #[test]
 fn strings_and_comments_have_no_words_of_the_table() {
-    let sources: Vec<_> = files("src", &["rs"]).into_iter().filter(|(path, _)| !is_test(path)).collect();
+    let sources: Vec<_> = sources().into_iter().filter(|(path, _)| !is_test(path)).collect();
     assert!(sources.len() > 100, "only {} sources were found", sources.len());
     let faults: Vec<String> = sources.iter().flat_map(|(path, source)| faults(path, source)).collect();
     assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
@@ -360,7 +367,7 @@ fn settings_and_dashboards_have_no_words_of_the_table() {
 
 #[test]
 fn every_entry_of_the_lists_is_needed() {
-    let sources = files("src", &["rs"]);
+    let sources = sources();
     for (file, words) in ALLOWED {
         let is_used = sources.iter().filter(|(path, _)| path.ends_with(file)).any(|(_, source)| {
             pieces(source).iter().any(|piece| found_in(&piece.text).iter().any(|(_, around)| around.contains(words)))

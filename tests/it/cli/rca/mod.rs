@@ -37,7 +37,7 @@ pub(super) fn names(folder: &Folder, archive: &str) -> Vec<String> {
 
 /// The folder with the recorded archives.
 pub(super) fn recorded() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rca")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/rca/tests/golden")
 }
 
 /// Makes an archive `a` of blobs with these names and contents, or extends it; each is a session of its own.

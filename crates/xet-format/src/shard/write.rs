@@ -1,0 +1,81 @@
+//! Writing shards: uploads of clients, and responses to deduplication queries.
+
+use super::error::WriteError;
+use super::footer::{self, Footer};
+use super::header::{self, FooterMode};
+use super::{CasInfo, FileInfo, RECORD_LEN, Shard, cas_info, file_info};
+use crate::HmacKey;
+
+/// The shard as a client uploads it: without lookup tables and footer (spec 4.8).
+///
+/// [`parse`](super::parse()) gives the same value back.
+///
+/// # Errors
+///
+/// The value is one that `parse` could not have returned; the error says which record it would
+/// refuse or drop.
+pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
+    let mut out = Vec::with_capacity(upload_len(shard));
+    header::write(&mut out, FooterMode::Absent);
+    file_info::write_section(&mut out, &shard.files)?;
+    cas_info::write_section(&mut out, &shard.xorbs, &HmacKey::NONE)?;
+    Ok(out)
+}
+
+/// Bytes of the shard as it is uploaded: a buffer that grows to it would take up to three times as
+/// many meanwhile.
+fn upload_len(shard: &Shard) -> usize {
+    let records_of = |file: &FileInfo| {
+        let range_hashes = file.range_hashes.as_ref().map_or(0, Vec::len);
+        file.terms
+            .len()
+            .saturating_add(range_hashes)
+            .saturating_add(usize::from(file.sha256.is_some()))
+            .saturating_add(1)
+    };
+    let files = shard.files.iter().map(records_of).fold(0, usize::saturating_add);
+    let xorbs = shard.xorbs.iter().map(|xorb| xorb.chunks.len().saturating_add(1)).fold(0, usize::saturating_add);
+    // The header and two bookends beside them.
+    let record_count = files.saturating_add(xorbs).saturating_add(3);
+    usize::try_from(RECORD_LEN).unwrap_or(usize::MAX).saturating_mul(record_count)
+}
+
+/// What a client gets that asked for a chunk (spec 4.9).
+#[derive(Clone, Copy, Debug)]
+pub struct DedupAnswer<'a> {
+    /// The xorb with the chunk, and optionally others. Chunk hashes are unblinded here.
+    ///
+    /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: such a xorb may
+    /// only be listed if it holds the queried chunk (spec 6.2, rule 9).
+    pub xorbs: &'a [CasInfo],
+    /// Blinds the chunk hashes. Use a fresh key for each response, or for a short time.
+    pub key: HmacKey,
+    /// When this was made, in seconds since 1970.
+    pub created_unix_secs: u64,
+    /// Expiry in seconds since 1970. Clients discard expired shards, so 0 is invalid.
+    pub key_expires_unix_secs: u64,
+}
+
+/// Writes the shard of a deduplication response: only xorbs, chunk hashes blinded, with the footer
+/// that clients require.
+///
+/// # Errors
+///
+/// A xorb is not well-formed, as for [`write_upload`].
+pub fn write_dedup_answer(answer: &DedupAnswer<'_>) -> Result<Vec<u8>, WriteError> {
+    let mut out = Vec::new();
+    header::write(&mut out, FooterMode::Present);
+    file_info::write_section(&mut out, &[])?;
+    let xorb_info_offset = out.len() as u64;
+    cas_info::write_section(&mut out, answer.xorbs, &answer.key)?;
+    let footer = Footer {
+        xorb_info_offset,
+        footer_offset: out.len() as u64,
+        key: answer.key,
+        created_unix_secs: answer.created_unix_secs,
+        key_expires_unix_secs: answer.key_expires_unix_secs,
+        stored_bytes: answer.xorbs.iter().map(|xorb| u64::from(xorb.raw_len)).fold(0, u64::saturating_add),
+    };
+    footer::write(&mut out, &footer);
+    Ok(out)
+}

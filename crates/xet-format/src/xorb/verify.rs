@@ -1,0 +1,294 @@
+//! From the body of a xorb to a verified xorb: every chunk is decompressed, hashed and counted as
+//! it arrives.
+//!
+//! [`Verifier`] takes pieces of any size and returns verified frames, so that they can be written
+//! while the rest is still in transit; [`verify`] is the same code for a complete body. It holds at
+//! most one frame, one raw chunk and its grouped form, 41 bytes per chunk, and a footer's expected
+//! bytes at the end: below 1.3 MiB for any body.
+//!
+//! It does not check that the xorb is the expected one: compare [`VerifiedXorb::hash`].
+
+use std::fmt;
+
+use super::error::{XorbError, XorbErrorKind};
+use super::footer::{FooterCheck, FooterError, Version};
+use super::layout::{Layout, LayoutBuilder, LayoutError};
+use super::split::{FooterStart, Frame, Splitter};
+use crate::compression::{Decoder, Scheme};
+use crate::hash::{ChunkHash, XorbHash};
+use crate::limits::MAX_XORB_BODY_LEN;
+use crate::merkle::Aggregator;
+
+/// A xorb whose bytes were verified, without the bytes.
+///
+/// Holding one means: the chunks are within the limits and decompress to what their headers
+/// declare, the hashes are those of the raw bytes, and a footer, if there was one, agreed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedXorb {
+    hash: XorbHash,
+    layout: Layout,
+    chunk_hashes: Vec<ChunkHash>,
+    schemes: Vec<Scheme>,
+}
+
+impl VerifiedXorb {
+    /// Identity of the xorb.
+    #[must_use]
+    pub const fn hash(&self) -> XorbHash {
+        self.hash
+    }
+
+    /// Where the chunks are.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The hash of each chunk.
+    #[must_use]
+    pub fn chunk_hashes(&self) -> &[ChunkHash] {
+        &self.chunk_hashes
+    }
+
+    /// How each chunk is compressed.
+    #[must_use]
+    pub fn schemes(&self) -> &[Scheme] {
+        &self.schemes
+    }
+
+    /// Hash, layout, chunk hashes and schemes.
+    #[must_use]
+    pub fn into_parts(self) -> (XorbHash, Layout, Vec<ChunkHash>, Vec<Scheme>) {
+        (self.hash, self.layout, self.chunk_hashes, self.schemes)
+    }
+}
+
+/// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash
+/// is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedChunk<'a> {
+    /// Its frame, header and payload, and where that was.
+    pub frame: Frame<'a>,
+    /// Its bytes.
+    pub raw: &'a [u8],
+    /// Its identity.
+    pub hash: ChunkHash,
+}
+
+/// What is known of the chunks so far.
+#[derive(Clone, Default)]
+pub(super) struct Seen {
+    aggregator: Aggregator,
+    layout: LayoutBuilder,
+    chunk_hashes: Vec<ChunkHash>,
+    schemes: Vec<Scheme>,
+}
+
+impl Seen {
+    /// Counts a chunk whose raw bytes are `raw` and whose record has `record_len` bytes.
+    pub(super) fn push(&mut self, raw: &[u8], record_len: u32, scheme: Scheme) -> Result<ChunkHash, LayoutError> {
+        self.layout.push(record_len, u32::try_from(raw.len()).unwrap_or(u32::MAX))?;
+        let hash = ChunkHash::of(raw);
+        self.aggregator.push(&hash, raw.len() as u64);
+        self.chunk_hashes.push(hash);
+        self.schemes.push(scheme);
+        Ok(hash)
+    }
+
+    pub(super) fn chunk_count(&self) -> u32 {
+        self.layout.chunk_count()
+    }
+
+    /// The xorb of the chunks counted; `None` where there is none.
+    pub(super) fn seal(self) -> Option<VerifiedXorb> {
+        let Self { aggregator, layout, chunk_hashes, schemes } = self;
+        Some(VerifiedXorb { layout: layout.finish()?, hash: aggregator.xorb_hash(), chunk_hashes, schemes })
+    }
+}
+
+/// Verifies a body that arrives in pieces of any size.
+pub struct Verifier {
+    max_len: u64,
+    splitter: Splitter,
+    decoder: Decoder,
+    seen: Seen,
+    /// Once the chunks are over: what they were, and the check of what follows.
+    footer: Option<(VerifiedXorb, FooterCheck)>,
+    /// The first error; there is nothing to be had after it.
+    failed: Option<XorbError>,
+}
+
+impl Verifier {
+    /// A verifier for a body of `max_len` bytes at most, footer included.
+    #[must_use]
+    pub fn new(max_len: u64) -> Self {
+        Self::over(max_len, Splitter::new(max_len))
+    }
+
+    /// The same for the body of an upload, see [`Splitter::for_upload`].
+    #[must_use]
+    pub fn for_upload(max_len: u64) -> Self {
+        Self::over(max_len, Splitter::for_upload(max_len))
+    }
+
+    fn over(max_len: u64, splitter: Splitter) -> Self {
+        Self { max_len, splitter, decoder: Decoder::new(), seen: Seen::default(), footer: None, failed: None }
+    }
+
+    /// The next frame, header and payload, verified; `piece` is moved past the consumed bytes.
+    ///
+    /// `None` when the piece is used up. The frames in order are the xorb as it is stored: the
+    /// bytes of a footer are checked and dropped.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not those of a xorb, or exceed a limit; the same error is returned from then
+    /// on.
+    pub fn next_frame<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<&'a [u8]>, XorbError> {
+        Ok(self.next_chunk(piece)?.map(|chunk| chunk.frame.bytes))
+    }
+
+    /// The same, with the chunk's raw bytes and hash.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Verifier::next_frame`].
+    pub fn next_chunk<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<VerifiedChunk<'a>>, XorbError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        if self.footer.is_some() {
+            let result = self.push_footer(piece);
+            return self.keep(result).map(|()| None);
+        }
+        let result = self.splitter.advance(piece);
+        let Some(cut) = self.keep(result)? else {
+            if let Some(start) = self.splitter.footer() {
+                let result = self.begin_footer(start).and_then(|()| self.push_footer(piece));
+                self.keep(result)?;
+            }
+            return Ok(None);
+        };
+        let frame = self.splitter.frame(cut);
+        match accept(&mut self.decoder, &mut self.seen, &frame) {
+            Ok((raw, hash)) => Ok(Some(VerifiedChunk { frame, raw, hash })),
+            Err(error) => {
+                self.failed = Some(error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets go of the memory that decompression took. It comes back with the next compressed frame;
+    /// a verifier that waits for its next piece need not hold it.
+    pub fn release_scratch(&mut self) {
+        self.decoder = Decoder::new();
+    }
+
+    /// Ends the body.
+    ///
+    /// # Errors
+    ///
+    /// There was an error before, or the body ends within a chunk or a footer, or is empty
+    /// (see [`Splitter::finish`]).
+    pub fn finish(self) -> Result<VerifiedXorb, XorbError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let Some((xorb, check)) = self.footer else {
+            self.splitter.finish()?;
+            return self.seen.seal().ok_or(NO_CHUNKS);
+        };
+        let (have, expected) = check.progress();
+        if have == expected {
+            return Ok(xorb);
+        }
+        let offset = xorb.layout.serialized_len().saturating_add(have);
+        Err(XorbError { offset, chunk: None, kind: XorbErrorKind::FooterIncomplete { have, expected } })
+    }
+
+    /// The chunks are over: seals them and prepares the check of the footer.
+    fn begin_footer(&mut self, start: FooterStart) -> Result<(), XorbError> {
+        let FooterStart { offset, version } = start;
+        let Some(xorb) = std::mem::take(&mut self.seen).seal() else {
+            return Err(NO_CHUNKS);
+        };
+        let Some(version) = Version::from_byte(version) else {
+            // The version is the byte after the mark.
+            return Err(footer_error(offset, (7, FooterError::Version { found: version })));
+        };
+        if offset.saturating_add(version.footer_len(xorb.layout.chunk_count())) > self.max_len {
+            let kind = XorbErrorKind::BodyTooLong { limit: self.max_len };
+            return Err(XorbError { offset, chunk: None, kind });
+        }
+        let check = FooterCheck::new(version, &xorb);
+        self.footer = Some((xorb, check));
+        Ok(())
+    }
+
+    /// Compares the rest of the piece with the footer.
+    fn push_footer(&mut self, piece: &mut &[u8]) -> Result<(), XorbError> {
+        let Some((xorb, check)) = &mut self.footer else { return Ok(()) };
+        let result = check.push(piece);
+        *piece = &[];
+        result.map_err(|error| footer_error(xorb.layout.serialized_len(), error))
+    }
+
+    /// Remembers an error.
+    fn keep<T>(&mut self, result: Result<T, XorbError>) -> Result<T, XorbError> {
+        if let Err(error) = &result {
+            self.failed = Some(*error);
+        }
+        result
+    }
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier")
+            .field("splitter", &self.splitter)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A footer, and nothing before it.
+const NO_CHUNKS: XorbError = XorbError { offset: 0, chunk: None, kind: XorbErrorKind::NoChunks };
+
+fn footer_error(footer_offset: u64, (offset, error): (u64, FooterError)) -> XorbError {
+    let offset = footer_offset.saturating_add(offset);
+    XorbError { offset, chunk: None, kind: XorbErrorKind::Footer(error) }
+}
+
+/// Decompresses a frame and counts its chunk.
+fn accept<'a>(
+    decoder: &'a mut Decoder,
+    seen: &mut Seen,
+    frame: &Frame<'a>,
+) -> Result<(&'a [u8], ChunkHash), XorbError> {
+    let error = |offset, kind| XorbError { offset, chunk: Some(frame.index), kind };
+    let raw = decoder.decode(&frame.header, frame.payload()).map_err(|kind| {
+        let header_len = frame.bytes.len().saturating_sub(frame.payload().len()) as u64;
+        let offset = frame.offset.saturating_add(header_len).saturating_add(kind.payload_offset().into());
+        error(offset, XorbErrorKind::Payload(kind))
+    })?;
+    // The splitter has enforced the limits already; the layout insists on them once more.
+    let pushed = seen.push(raw, frame.header.record_len(), frame.header.scheme);
+    let hash = pushed.map_err(|kind| match kind {
+        LayoutError::TooManyChunks => error(frame.offset, XorbErrorKind::TooManyChunks),
+        _ => error(frame.offset, XorbErrorKind::RawTooLong),
+    })?;
+    Ok((raw, hash))
+}
+
+/// Verifies a body that is there as a whole, of [`MAX_XORB_BODY_LEN`] bytes at most.
+///
+/// # Errors
+///
+/// The bytes are not those of a xorb, or go beyond a limit.
+pub fn verify(bytes: &[u8]) -> Result<VerifiedXorb, XorbError> {
+    let mut verifier = Verifier::new(MAX_XORB_BODY_LEN);
+    let mut rest = bytes;
+    while verifier.next_frame(&mut rest)?.is_some() {}
+    verifier.finish()
+}

@@ -1,0 +1,29 @@
+# The lanes of a developer's day. `just --list` shows them.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# Formatting, lints and documentation.
+check:
+    cargo fmt --check
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+# The README's test command: all crates, without the long tests.
+test *arguments:
+    cargo test --locked {{ arguments }}
+
+# The long tests as well; ZORB_REFERENCE_DIR names the public sample data.
+test-full *arguments:
+    cargo test --locked --features full-tests,reference-data {{ arguments }}
+
+# hf_xet and zorb's own client, each with the other's files.
+clients:
+    cargo build --locked --release --bin zorb
+    [[ -x target/ci-venv/bin/python ]] || python3 -m venv target/ci-venv
+    target/ci-venv/bin/pip install --quiet "hf_xet==1.8.0"
+    target/ci-venv/bin/python tests/clients/stock_client.py target/release/zorb
+    target/ci-venv/bin/python tests/clients/interop.py target/release/zorb
+
+# The image and the Compose file.
+container:
+    tests/docker/run.sh

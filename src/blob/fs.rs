@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/tmp/<32 hex>              drafts
-//! <root>/xorbs/ea/eea2…7632        one file per xorb, by the first two digits of its hash
+//! <root>/xorbs/ee/eea2…7632        one file per xorb, by the first two digits of its hash
 //! ```
 //!
 //! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, so a

@@ -21,13 +21,13 @@ use crate::service::{Budget, Cas, Limits, Quotas, Shares, has_anything};
 /// to be closed at the end.
 pub(super) async fn open_store(
     config: &Config,
-    kept_count: usize,
+    open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Cas, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let blobs = blobs
-        .keeping_open(kept_count)
+        .keeping_open(open_blob_count)
         .reading_at_once(config.max_concurrent_reads)
         .writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;

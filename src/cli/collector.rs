@@ -1,10 +1,13 @@
-//! The lock that lets one process at a time delete blobs of a store.
+//! GC in a server: the periodic tasks, and the lock that they share with `zorb gc`.
 //!
-//! The server and `zorb gc` may both run GC, and a start of the server cleans up after the last
-//! run. If two processes finished the same deletion, the slower one could delete the blob of an
-//! upload that came in between. So each takes the lock of `gc.lock` in the data directory; the
-//! operating system releases it when the process ends. It is separate from `lock`, which a server
-//! holds as long as it runs.
+//! One process at a time may delete blobs of a store. If two processes finished the same
+//! deletion, the slower one could delete the blob of an upload in between. So each process locks
+//! `gc.lock` in the data directory before it deletes blobs: a server at its start and for a GC run,
+//! `zorb gc`, `zorb fsck --repair` and `zorb index rebuild`. The operating system releases the lock
+//! when the process ends. It is separate from `lock`, which a server holds as long as it runs.
+//!
+//! A stop ends GC between two steps, a crash anywhere; the next run continues. What a run
+//! guarantees is in [`gc`](crate::service::gc).
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -22,34 +25,34 @@ use crate::service::gc::compact::{Compacted, MinLive};
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
 use crate::service::{Cas, Pruning, StoreError};
 
-// The settings, which know nothing of the service, refuse what it would.
+// The configuration cannot import the service, so it repeats the limits of the service.
 const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
 const _: () = assert!(MIN_GC_CONDEMNED.as_secs() == MIN_CONDEMNED.as_secs());
 
-/// Pause of the server between two steps: others write about as long as it does.
+/// Pause between two steps, about as long as a step, so that other writers get half of the time.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Records that are looked at in one step: some ms of reading.
+/// Records read in one step: a few milliseconds.
 const PRUNE_STEP_COUNT: usize = 64;
 
-/// Time between two compactions by a server, where the one before has found nothing to do: each
-/// reads all terms of all files, and what it looks for takes weeks to come about.
+/// Interval of compactions while they find nothing to do. Each reads all terms of all files, and
+/// xorbs become mostly unused over weeks.
 const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// Time from the start of a server to its first GC run. Not at once: a start is busy enough.
+/// Delay of the first GC run after a start, which has enough other work.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 
-/// Interval of the checks for xorbs that other processes made invisible, and for removed files.
+/// Interval at which [`refresh`] and [`clear_up`] poll the index.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 
-/// The right to delete blobs. Lasts as long as this.
+/// The right to delete blobs, until it is dropped.
 #[derive(Debug)]
 pub(super) struct DeletionLock {
     _file: File,
 }
 
 impl DeletionLock {
-    /// Takes the lock of this data directory; `None` if another process has it.
+    /// Locks `gc.lock` of this data directory; `None` if another process holds the lock.
     pub(super) fn take(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join("gc.lock");
         let file = open_lock(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -61,7 +64,7 @@ impl DeletionLock {
     }
 }
 
-/// The share below which xorbs are rewritten; `None` where none are.
+/// The share of used bytes below which a xorb is rewritten; `None` without compaction.
 pub(super) fn min_live(config: &CollectionConfig) -> Option<MinLive> {
     config.min_live.and_then(MinLive::new)
 }
@@ -70,8 +73,8 @@ pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
     Ok(Policy::new(config.grace, config.condemned)?)
 }
 
-/// Collects garbage every so often, until it is told to stop. Ends between two steps, never within
-/// one.
+/// Runs GC at the configured interval, and compaction after it, until `stop`. Ends between two
+/// steps, never within one.
 pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
     let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
@@ -82,8 +85,8 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
             Ok(Some(_lock)) => match cas.collect_garbage(policy, &pace).await {
                 Ok(collected) => {
                     log(&collected);
-                    // Only what has lost its blobs can be forgotten. What a stop interrupts is done
-                    // after the next one.
+                    // Records become obsolete only when blobs were deleted. If a stop interrupts
+                    // this, the run after the next deletion does it.
                     if collected.deleted.count > 0
                         && let Some(Err(error)) = stop.run_until_cancelled(prune(&cas, STEP_PAUSE)).await
                     {
@@ -106,7 +109,7 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
     }
 }
 
-/// Rewrites what files need little of. Returns whether there may be more to do.
+/// Rewrites xorbs of which files need little. Returns whether there may be more to do.
 async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
     // This process holds the data directory: every other publisher is in this process.
     match Box::pin(cas.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
@@ -163,11 +166,11 @@ fn log(collected: &Collected) {
     }
 }
 
-/// Forgets what other processes have made invisible, until it is told to stop.
+/// Drops cached layouts and open files of xorbs that other processes have hidden, until `stop`.
 pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
     let mut seen = None;
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
-        // What fails here fails in requests as well, which say so.
+        // Requests fail for the same reason, and log it.
         match cas.forget_hidden(seen).await {
             Ok(generation) => seen = Some(generation),
             Err(error) => tracing::debug!(error = %chain(&error), "cannot read the index generation"),
@@ -175,7 +178,7 @@ pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
     }
 }
 
-/// Cleans up removed files until it is stopped. A task of its own, because a large file of many
+/// Cleans up removed files until `stop`. A separate task, because a large file of many
 /// repositories takes minutes.
 pub(super) async fn clear_up(cas: Cas, stop: CancellationToken) {
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };

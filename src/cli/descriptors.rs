@@ -22,28 +22,28 @@ const RESERVE: usize = 64;
 /// Connections below which there is no point in serving.
 const MIN_CONNECTION_COUNT: usize = 8;
 
-/// What a process with so many descriptors may have open.
+/// How the file descriptors of the process are divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptors {
-    /// All that there may be.
+    /// The limit of the process.
     pub(super) limit: usize,
     /// Connections that fit below it.
     pub(super) connection_count: usize,
     /// Blobs that may be kept open.
-    pub(super) kept_count: usize,
+    pub(super) open_blob_count: usize,
 }
 
-/// Raises the limit as far as possible, and shares out what there is.
+/// Raises the limit as far as possible, and divides it.
 pub(super) fn budget(config: &Config) -> anyhow::Result<Descriptors> {
     let limit = raise_limit();
     let fixed = fixed_count(config);
     let wanted = fixed.saturating_add(KEPT_FILE_COUNT + config.max_connections.saturating_mul(PER_CONNECTION));
     if wanted <= limit {
-        return Ok(Descriptors { limit, connection_count: config.max_connections, kept_count: KEPT_FILE_COUNT });
+        return Ok(Descriptors { limit, connection_count: config.max_connections, open_blob_count: KEPT_FILE_COUNT });
     }
     let left = limit.saturating_sub(fixed);
-    let kept_count = KEPT_FILE_COUNT.min(left / 8);
-    let fitting = config.max_connections.min((left - kept_count) / PER_CONNECTION);
+    let open_blob_count = KEPT_FILE_COUNT.min(left / 8);
+    let fitting = config.max_connections.min((left - open_blob_count) / PER_CONNECTION);
     if fitting < MIN_CONNECTION_COUNT {
         bail!(
             "the open file limit is {limit}; max_uploads = {} and disk_workers = {} need at least {}: raise the \
@@ -59,7 +59,7 @@ pub(super) fn budget(config: &Config) -> anyhow::Result<Descriptors> {
         max_connections = fitting,
         "lowered max_connections: the open file limit is too low; raise it (ulimit -n, LimitNOFILE)"
     );
-    Ok(Descriptors { limit, connection_count: fitting, kept_count })
+    Ok(Descriptors { limit, connection_count: fitting, open_blob_count })
 }
 
 /// What is there whatever the number of connections.

@@ -1,4 +1,7 @@
 //! `zorb serve`: assembles the store and serves it until it is told to stop.
+//!
+//! A start removes or completes what a crash has left before it listens. A stop waits for requests
+//! up to `drain_timeout`, then for background tasks and unfinished publications.
 
 use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
@@ -44,7 +47,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 /// pieces are sent.
 const EVENT_INTERVAL: u32 = 8;
 
-/// What can be said on the command line; the rest is in the environment or the file.
+/// Settings with a flag. The other settings are in the environment or the file only.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// TOML file with settings; config/default.toml explains every key
@@ -71,7 +74,8 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = settings(args)?;
     telemetry::install(config.log_format, &config.log)?;
     check_place(&config.data_dir, config.require_store)?;
-    // Locked first and for as long as this runs: what follows takes everything unfinished for dead.
+    // Locked before the start cleans up: it removes all unfinished uploads, which must not be those
+    // of another server.
     let _lock = lock(&config.data_dir)?;
     let runtime = Builder::new_multi_thread()
         .event_interval(EVENT_INTERVAL)
@@ -79,7 +83,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let result = runtime.block_on(serve_until_stopped(config));
-    // What is cut off now holds no promise: nothing of it was acknowledged.
+    // Tasks that are cut off here have acknowledged nothing.
     runtime.shutdown_background();
     result
 }
@@ -130,7 +134,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
     let Begun { cas, index, recovered, recorded } =
-        begin_store(&config, descriptors.kept_count, &metrics, Arc::new(SystemClock)).await?;
+        begin_store(&config, descriptors.open_blob_count, &metrics, Arc::new(SystemClock)).await?;
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&cas).await;
     let listener = listen(config.listen)
@@ -146,7 +150,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let background = TaskGroup::new();
     let watching = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), watching.clone()));
-    look_after(&cas, &config, &background, &watching);
+    spawn_background(&cas, &config, &background, &watching);
     background.spawn(checkpoint_wal(index.clone(), watching.clone()));
     let (site_tls, noted) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
     let journal = audit.as_ref().map(|audit| audit.journal.clone());
@@ -156,7 +160,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         metrics: Arc::clone(&metrics),
         pace,
         deadline: config.request_timeout,
-        looks: Pool::new(1),
+        stats_pool: Pool::new(1),
         auth: auth(&config),
         keys,
         clock: Arc::new(SystemClock),
@@ -182,7 +186,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a start has done.
+/// The result of a start, for the log line `ready`.
 struct Started {
     recovered: Recovered,
     files_recorded: u64,
@@ -190,7 +194,7 @@ struct Started {
 }
 
 impl Started {
-    /// The line that says which server this is, of which store, and what is in it.
+    /// Logs the version, the store and its totals.
     async fn log(self, config: &Config, cas: &Cas) -> anyhow::Result<()> {
         let totals = cas.totals().await.context("cannot count what is stored")?;
         tracing::info!(
@@ -215,22 +219,21 @@ pub(super) struct Begun {
     pub(super) cas: Cas,
     pub(super) index: SqliteIndex,
     recovered: Recovered,
-    /// Files that were registered before there were records, and have one now.
+    /// Files of a store without registration records that have one now.
     recorded: u64,
 }
 
-/// Opens the store, makes sure that its index is the right one, and clears up what the last run has
-/// left.
+/// Opens the store, compares its index with the data directory, and cleans up after the last run.
 pub(super) async fn begin_store(
     config: &Config,
-    kept_count: usize,
+    open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Begun> {
-    let (cas, index) = open_store(config, kept_count, metrics, clock).await?;
+    let (cas, index) = open_store(config, open_blob_count, metrics, clock).await?;
     let deletion = lock_deletions(&config.data_dir);
-    // Before anything is cleared up: what an index does not know that is older would be taken for
-    // unfinished.
+    // Before the cleanup: with an index older than the blobs, the cleanup would delete acknowledged
+    // data as unfinished.
     if deletion.is_some() {
         cas.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
     }
@@ -249,7 +252,7 @@ pub(super) async fn begin_store(
     Ok(Begun { cas, index, recovered, recorded })
 }
 
-/// Says at the start that nothing will be taken.
+/// Warns at the start that uploads will be refused.
 async fn warn_of_low_space(cas: &Cas) {
     if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_headroom(0).await {
         tracing::warn!(
@@ -270,8 +273,8 @@ fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
     })
 }
 
-/// Begins what goes on beside requests, until it is told to stop.
-fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
+/// Starts the background tasks of the store. They run until `stop`.
+fn spawn_background(cas: &Cas, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
     background.spawn(sweep(cas.clone(), stop.clone()));
     background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), stop.clone()));
     background.spawn(collector::refresh(cas.clone(), stop.clone()));
@@ -279,7 +282,7 @@ fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &Cancell
     background.spawn(load_asked_chunks(cas.clone(), stop.clone()));
     let (verifying, until) = (cas.clone().verify_claims(), stop.clone());
     background.spawn(async move {
-        // It never ends by itself, so there is nothing to be got from it.
+        // It has no result: it runs until it is cancelled.
         let _ = until.run_until_cancelled(verifying).await;
     });
     if config.scrub_rate > 0 {
@@ -287,16 +290,16 @@ fn look_after(cas: &Cas, config: &Config, background: &TaskGroup, stop: &Cancell
     }
 }
 
-/// Without it, deduplication asks the index for every chunk.
+/// Loads the dedup filter. Without it, each dedup query reads the index.
 async fn load_asked_chunks(cas: Cas, stop: CancellationToken) {
     if let Some(Err(error)) = stop.run_until_cancelled(cas.load_asked_chunks()).await {
         tracing::warn!(error = %telemetry::chain(&error), "could not read which chunks deduplication knows");
     }
 }
 
-/// Verifies blobs again, until it is told to stop.
+/// Verifies stored blobs until `stop`.
 async fn scrub(cas: Cas, bytes_per_sec: u64, interval: Duration, stop: CancellationToken) {
-    // It never ends by itself, so there is nothing to be got from it.
+    // It has no result: it runs until it is cancelled.
     let _ = stop.run_until_cancelled(cas.scrub(ScrubBudget { bytes_per_sec, interval })).await;
 }
 
@@ -318,7 +321,7 @@ fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> C
     }
 }
 
-/// The audit log, where there is to be one.
+/// The audit log, if one is configured.
 fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
     let Some(target) = config.audit_log.clone() else { return Ok(None) };
     let shown = format!("cannot append to the audit log ({target:?})");
@@ -341,8 +344,7 @@ fn auth(config: &Config) -> Auth {
     }
 }
 
-/// Forgets expired grants now and then, until it is told to stop; also those of a run that gave
-/// them out, in one that does not.
+/// Deletes expired grants until `stop`. Also without `grants`: an earlier run may have issued some.
 async fn sweep(cas: Cas, stop: CancellationToken) {
     loop {
         if let Err(error) = cas.sweep_grants().await {
@@ -355,7 +357,7 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
     }
 }
 
-/// Checkpoints the WAL of the index at intervals, until it is told to stop.
+/// Checkpoints the WAL of the index at intervals, until `stop`.
 async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
     let mut is_failing = false;
     while stop.run_until_cancelled(sleep(SqliteIndex::CHECKPOINT_INTERVAL)).await.is_some() {

@@ -23,7 +23,7 @@ use self::decode::{Decoded, Hasher, Writer, decode, slices};
 pub use self::error::PullError;
 use self::fetch::Fetcher;
 use self::length::file_len;
-use self::plan::{Asked, Plan, plan};
+use self::plan::{Plan, PlanTarget, plan};
 use self::proof::surroundings;
 use super::error::RequestError;
 use super::get::Sink;
@@ -251,7 +251,7 @@ impl Transfer<'_> {
     /// Fetches what a plan says and writes it.
     async fn take<S: Sink>(&self, window: ByteRange, plan: &Plan, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let (file, job_count) = (self.pull.file, self.pull.job_count);
-        let mut fetcher = Fetcher::new(self.server, Asked::Range(file, window), plan, job_count, &self.watch);
+        let mut fetcher = Fetcher::new(self.server, PlanTarget::Range(file, window), plan, job_count, &self.watch);
         let mut writer = writer;
         let mut decoding = VecDeque::new();
         for term in &plan.terms {

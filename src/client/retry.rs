@@ -1,4 +1,4 @@
-//! When to try again, and how long to wait before.
+//! Retries of requests: which failures are retried, how often, and after which delay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,35 +8,35 @@ use tokio::time::sleep;
 use super::error::RequestError;
 use super::server::Watch;
 
-/// Wait after the first failure; it doubles with each one that follows.
+/// Delay after the first failure. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 
-/// Longest wait of our own choice.
+/// Maximum delay if the server does not ask for one.
 const MAX_DELAY: Duration = Duration::from_secs(15);
 
-/// Longest wait that a server may ask for.
+/// Maximum delay that a server can ask for (`Retry-After`).
 const MAX_ASKED_DELAY: Duration = Duration::from_secs(60);
 
-/// How often to try again.
+/// How often a request is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Failures in a row after which the next one is final. Progress of a transfer counts anew.
+    /// Retries of one request. Progress of a transfer resets the count.
     pub count: u32,
 }
 
 impl Default for RetryPolicy {
-    /// Five times: about eight seconds in all.
+    /// Five retries: delays of 4 to 8 seconds in all.
     fn default() -> Self {
         Self { count: 5 }
     }
 }
 
 impl RetryPolicy {
-    /// How long to wait after so many failures in a row, at least one; `None` to give up. `random`
-    /// is in `[0, 1)`.
+    /// The delay after this many consecutive failures (at least 1); `None` gives up. `asked` is the
+    /// server's `Retry-After`, `random` is in `[0, 1)`.
     ///
-    /// The delay is spread over a half of its length, so that clients that failed together do not
-    /// come back together.
+    /// Up to half of the delay is random, so that clients that failed together do not retry
+    /// together. With `asked` the random part is added to it.
     #[must_use]
     pub fn delay(self, failure_count: u32, asked: Option<Duration>, random: f64) -> Option<Duration> {
         if failure_count > self.count {
@@ -52,7 +52,7 @@ impl RetryPolicy {
     }
 }
 
-/// The failures of one transfer so far.
+/// Consecutive failures of one transfer.
 pub(super) struct Retries {
     policy: RetryPolicy,
     watch: Arc<dyn Watch>,
@@ -64,13 +64,12 @@ impl Retries {
         Self { policy, watch, failure_count: 0 }
     }
 
-    /// The transfer got on: failures so far do not count.
+    /// The transfer made progress: earlier failures no longer count.
     pub(super) fn progressed(&mut self) {
         self.failure_count = 0;
     }
 
-    /// Waits, when trying again can help and has not been done too often; gives the error back
-    /// otherwise.
+    /// Waits before a retry. Returns the error if it is permanent or no retries are left.
     pub(super) async fn after(&mut self, error: RequestError) -> Result<(), RequestError> {
         self.failure_count += 1;
         if !error.is_transient() {

@@ -6,26 +6,27 @@
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE};
 use axum::http::{HeaderMap, HeaderName};
 
-/// Whether `If-Match`, if it is there, holds for a representation with this strong tag. Weak tags
-/// never match.
+/// Whether `If-Match` matches a representation with this strong tag; `None` without the header.
+/// Weak tags never match.
 pub(super) fn if_match(headers: &HeaderMap, etag: &str) -> Option<bool> {
     any_tag(headers, &IF_MATCH, |is_weak, tag| !is_weak && tag == etag.as_bytes())
 }
 
-/// Whether `If-None-Match`, if it is there, names the representation. Weakness does not matter.
+/// Whether `If-None-Match` names a representation with this tag; `None` without the header. Weak
+/// tags match, too.
 pub(super) fn if_none_match(headers: &HeaderMap, etag: &str) -> Option<bool> {
     any_tag(headers, &IF_NONE_MATCH, |_, tag| tag == etag.as_bytes())
 }
 
-/// Whether the `Range` header counts: there is no `If-Range`, or it is this strong tag. A date
-/// never is: there is no `Last-Modified`. Nor is a weak tag (RFC 9110, section 13.1.5).
+/// Whether the `Range` header applies: there is no `If-Range`, or it is this strong tag. Weak tags
+/// do not match (RFC 9110, section 13.1.5). Dates neither, because responses have no
+/// `Last-Modified`.
 pub(super) fn if_range(headers: &HeaderMap, etag: &str) -> bool {
     headers.get(IF_RANGE).is_none_or(|condition| condition.as_bytes().trim_ascii() == etag.as_bytes())
 }
 
-/// Whether any tag of a list matches, or the list is `*`; `None` where there is no such header. A
-/// list may be spread over several lines. Where a line is no list, what comes before that place
-/// counts.
+/// Whether any tag of a list matches, or the list is `*`; `None` without the header. The list may
+/// be spread over several header lines. After a syntax error the rest of that line is ignored.
 fn any_tag(headers: &HeaderMap, name: &HeaderName, matches: impl Fn(bool, &[u8]) -> bool) -> Option<bool> {
     let mut lines = headers.get_all(name).iter().peekable();
     lines.peek()?;

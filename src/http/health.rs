@@ -71,11 +71,11 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
     Ok(([(CONTENT_TYPE, format)], text))
 }
 
-/// What the operating system says of the process. Not worth a refusal where it does not tell.
+/// Reads CPU time, memory and descriptors of the process. A failure leaves the old values.
 async fn measure_process(state: &AppState) {
     let process: &ProcessMetrics = &state.metrics.process;
     process.set_cpu_time(cpu_time());
-    if let (Ok(count), resident_len) = state.looks.run(|| (open_count(), resident_len())).await {
+    if let (Ok(count), resident_len) = state.stats_pool.run(|| (open_count(), resident_len())).await {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         state.metrics.descriptors_open.set(count);
         process.open_fds.set(count);

@@ -101,8 +101,8 @@ pub struct Shared {
     pub deadline: Duration,
     /// Whether tokens are asked for.
     pub auth: Auth,
-    /// For a look at the process, one at a time.
-    pub looks: Pool,
+    /// Reads the process statistics of the operating system, one request at a time.
+    pub stats_pool: Pool,
     /// The keys that sign.
     pub keys: Keys,
     /// What time it is.

@@ -1,4 +1,7 @@
-//! Connections: accepting them, bounding them, and letting go of them at the end.
+//! Connections: accepts, limits and serves them, and drains them at a stop.
+//!
+//! After [`serve`] returns no connection is open. A request that was cut off at the end of the
+//! drain time was not acknowledged.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -32,12 +35,12 @@ use crate::runtime::system::bound_unsent;
 use crate::runtime::task::TaskGroup;
 use crate::service::Transfer;
 
-/// Bytes of a request's head, and of what follows a chunked body, at most. nginx takes 32 KiB.
-/// While it arrives there may be twice as many.
+/// Maximum bytes of a request head, and of the trailers of a chunked body. The read buffer may hold
+/// twice as much while a head arrives. nginx accepts 32 KiB.
 const MAX_HEAD_LEN: usize = 64 << 10;
 
 /// Maximum size of hyper's read buffer. [`conn_state`](super::conn_state) decides which connections
-/// may fill it: for all of them it would be most of the server's memory.
+/// may use all of it, because together they would take most of the server's memory.
 const MAX_READ_LEN: usize = 512 << 10;
 
 /// Maximum unsent bytes in the kernel's send buffer: one piece, beside the bytes in flight. Without
@@ -45,14 +48,13 @@ const MAX_READ_LEN: usize = 512 << 10;
 /// runs out of socket memory and drops received packets, which are resent after 200 ms.
 const MAX_UNSENT_LEN: u32 = 256 << 10;
 
-/// Connections that the kernel keeps until they are accepted: as many as Linux allows by default
-/// (`net.core.somaxconn`), to which it cuts more. With the 1024 that are tokio's, of 1200 that came
-/// at once up to 162 were cut off after two seconds, in which their clients thought that they were
-/// connected (`cargo bench --bench overload`); so it was none in four runs.
+/// Connections that wait in the kernel to be accepted: the default maximum of Linux
+/// (`net.core.somaxconn`). With tokio's default of 1024, a burst of 1200 loses connections
+/// (`cargo bench --bench overload`).
 const BACKLOG: u32 = 4096;
 
-/// How long the head of a connection's first request may take: a client connects when it has
-/// something to ask. As long as a handshake may take.
+/// Time limit of the first request head of a connection, as for a TLS handshake: clients connect to
+/// send a request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
@@ -61,23 +63,24 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What is served.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Every route.
+    /// The routes.
     pub router: Router,
-    /// A path before all of them, like `/cas`, that may be there or not; empty for none.
+    /// An optional path prefix of requests, like `/cas`, which a proxy may strip or pass on. Empty
+    /// for none.
     pub prefix: Arc<str>,
-    /// What connections are encrypted with; `None` for plain HTTP.
+    /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<Tls>,
 }
 
-/// How connections are treated.
+/// Limits of connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Connections held at once. For further ones those end that have no request in flight.
+    /// Maximum connections. For a further one, the one that has been idle for longest is closed.
     pub max_count: usize,
-    /// Whose connections are those of many.
+    /// Proxies: their connections are those of many clients, so they have no limit per address.
     pub trusted_proxies: Arc<[IpNet]>,
-    /// Longest time until a request's head is complete, counted from the end of the one before. The
-    /// first one has ten seconds at most.
+    /// Time limit for the next request head, from the end of the previous request. The first head
+    /// has ten seconds at most.
     pub idle: Duration,
     /// Minimum pace of a response.
     pub send_pace: Pace,
@@ -85,20 +88,20 @@ pub struct ConnectionLimits {
     pub drain: Duration,
 }
 
-/// Listens at an address, where thousands may come at once.
+/// Listens at an address, with a backlog for thousands of simultaneous connections.
 ///
 /// # Errors
 ///
-/// Something else is there, or this process may not.
+/// The address is in use, or this process is not permitted to use it.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of a server that was here before may not have ended yet.
+    // Connections of the previous process may still be open.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// What every connection is served by. A head may take so long.
+/// The HTTP/1.1 settings of every connection. `idle` limits the time for a request head.
 pub(super) fn configured(idle: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
     // A client may shut down its sending half, and still wait for its response.
@@ -107,8 +110,8 @@ pub(super) fn configured(idle: Duration) -> http1::Builder {
     http
 }
 
-/// Serves until `stop` is ready; then accepts no more, lets what is in flight end within the time
-/// allowed, and returns.
+/// Serves until `stop` is ready. Then accepts no more connections, waits for requests in flight up
+/// to [`ConnectionLimits::drain`], and cuts off the rest.
 pub async fn serve(
     listener: TcpListener,
     site: Site,
@@ -120,7 +123,7 @@ pub async fn serve(
     let (tasks, graceful) = (TaskGroup::new(), GracefulShutdown::new());
     let limiter = ConnectionLimiter::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
     let first_head = limits.idle.min(FIRST_HEAD_TIMEOUT);
-    // The first ends handshakes and what nothing was asked on, the second ends everything.
+    // The first ends handshakes and idle connections, the second ends all.
     let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
@@ -140,8 +143,8 @@ pub async fn serve(
         let Some(mut permit) = limiter.admit(peer.0.ip()) else {
             metrics.connections_refused.inc();
             tracing::debug!(peer = %peer.0.ip(), "connection refused: limit reached, overall or for this address");
-            // As far as it goes: a client that does not see it sees the end of the connection,
-            // which is all that one that speaks TLS can see.
+            // Best effort: the client may see only the end of the connection. A TLS client could
+            // not read a plain response.
             if site.tls.is_none() {
                 let _ = stream.try_write(REFUSAL);
             }
@@ -171,7 +174,7 @@ pub async fn serve(
                     () = permit.evicted() => tracing::debug!("closed an idle connection to accept a new one"),
                 }
             };
-            // What is dropped here was not acknowledged; its end is still in the audit log.
+            // A request that is cut off here was not acknowledged. The audit log still records it.
             let _ = cutting_off.run_until_cancelled(until_evicted).await;
             metrics.connections.dec();
             if conn.is_cut_off() {
@@ -181,7 +184,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    // Before the connections are told: they look at it then.
+    // Before the graceful shutdown, which makes the connections check `stopping`.
     stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("drain_timeout is over; cutting off requests in flight");
@@ -199,7 +202,7 @@ async fn converse(
     watcher: Watcher,
 ) {
     let unread = Arc::new(AtomicBool::new(false));
-    let router = if opened.is_astray { error::wrong_scheme() } else { site.router };
+    let router = if opened.is_plaintext { error::wrong_scheme() } else { site.router };
     let stream = TokioIo::new(DrainingSocket::new(opened.stream, Arc::clone(&unread)));
     let sender = Arc::clone(conn);
     let service = service_fn(move |request| {
@@ -233,16 +236,15 @@ async fn converse(
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
-    // Kernels and sandboxes that do not know this one serve all the same.
+    // Without this socket option the server works, with more socket memory.
     if let Err(error) = bound_unsent(&stream, MAX_UNSENT_LEN) {
         tracing::debug!(%error, "cannot bound the socket's send buffer");
     }
     Ok(stream)
 }
 
-/// The path as the router knows it. An endpoint that is given with a trailing slash gives `//v1/…`
-/// (clients concatenate); it means `/v1/…`. And a proxy may hand on the prefix under which it is
-/// reached, or not.
+/// Makes the path that of a route. Removes the prefix if a proxy has passed it on, and duplicate
+/// leading slashes: clients append `/v1/…` to an endpoint with a trailing slash, and send `//v1/…`.
 fn normalise<B>(mut request: Request<B>, prefix: &str) -> Request<B> {
     let given = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let rest = given.strip_prefix(prefix).filter(|rest| rest.starts_with('/')).unwrap_or(given);

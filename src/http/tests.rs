@@ -59,7 +59,7 @@ async fn state(folder: &Path) -> AppState {
         pace: Pace { idle: Duration::from_secs(60), min_bytes_per_sec: 1 },
         deadline: Duration::from_secs(60),
         auth: Auth::Off,
-        looks: Pool::new(1),
+        stats_pool: Pool::new(1),
         keys: Keys::new(KeyRing::new([7; 32]), Arc::new(NoOthers)),
         clock,
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
@@ -200,7 +200,7 @@ async fn stalled_client_holds_its_response_budget_until_it_leaves() {
 }
 
 #[tokio::test]
-async fn slow_readers_of_long_responses_make_room_for_another_tenant() {
+async fn slow_readers_of_long_responses_are_cut_off_for_others() {
     const COUNT: usize = 50;
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
@@ -252,7 +252,7 @@ async fn slow_readers_of_long_responses_make_room_for_another_tenant() {
 }
 
 #[tokio::test]
-async fn an_address_gets_a_part_of_what_takes_no_token() {
+async fn one_address_gets_a_share_of_routes_without_token() {
     let folder = tempfile::tempdir().unwrap();
     let state = state(folder.path()).await;
     let (cas, stop) = (state.cas.clone(), CancellationToken::new());

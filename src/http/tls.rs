@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
 pub(super) struct Opened {
     pub(super) stream: Pin<Box<dyn Duplex>>,
     /// It speaks plain HTTP where TLS was to be spoken, and is to be told.
-    pub(super) is_astray: bool,
+    pub(super) is_plaintext: bool,
 }
 
 /// Prepares a connection: does the handshake if the server has TLS.
@@ -122,7 +122,7 @@ pub(super) struct Opened {
 /// The handshake fails or takes too long, or the client disconnects before its first byte.
 pub(super) async fn open(stream: PacedStream<TcpStream>, tls: Option<&Tls>) -> io::Result<Opened> {
     let Some(tls) = tls else {
-        return Ok(Opened { stream: Box::pin(stream), is_astray: false });
+        return Ok(Opened { stream: Box::pin(stream), is_plaintext: false });
     };
     let handshake = async {
         let mut first = [0];
@@ -131,11 +131,11 @@ pub(super) async fn open(stream: PacedStream<TcpStream>, tls: Option<&Tls>) -> i
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if first != [HANDSHAKE_RECORD] {
-            return Ok(Opened { stream: Box::pin(stream), is_astray: true });
+            return Ok(Opened { stream: Box::pin(stream), is_plaintext: true });
         }
         let stream = BufReader::with_capacity(READ_LEN, stream);
         let stream = TlsAcceptor::from(tls.current()).accept(Box::pin(stream)).await?;
-        Ok(Opened { stream: Box::pin(stream), is_astray: false })
+        Ok(Opened { stream: Box::pin(stream), is_plaintext: false })
     };
     timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

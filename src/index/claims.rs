@@ -11,16 +11,16 @@ use crate::format::shard::Term;
 
 /// A part of [`Index`](super::Index).
 pub trait ClaimIndex {
-    /// The next repository after `after`, in the order of names, that has an unverified claim of
-    /// its own. Its file has a length within `lens`.
+    /// The first repository after `after`, ordered by name, that has made an unverified claim for a
+    /// file with a length within `lens`.
     fn next_claimant(
         &self,
         lens: Range<u64>,
         after: Option<String>,
     ) -> BoxFuture<'_, Result<Option<String>, IndexError>>;
 
-    /// The unverified claims of a repository, of files with a length within `lens`, in the order of
-    /// their registration. `after` is the last file of the previous page.
+    /// The unverified claims of a repository for files with a length within `lens`, in the order in
+    /// which the files were first registered. `after` is the last file of the previous page.
     fn claims_of(
         &self,
         repo: String,
@@ -29,7 +29,7 @@ pub trait ClaimIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>>;
 
-    /// The terms of those of these files that have a single term and at most `max_len` bytes, in no
+    /// The term of each of these files that has exactly one term and at most `max_len` bytes. In no
     /// order.
     fn single_terms(
         &self,
@@ -37,7 +37,7 @@ pub trait ClaimIndex {
         max_len: u64,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, Term)>, IndexError>>;
 
-    /// Settles claims that were found true, in one transaction: see
+    /// Marks claims that were found true as verified, in one transaction: see
     /// [`settle_claim`](super::Index::settle_claim). Returns how many of them were unverified.
     fn settle_true_claims(&self, claims: Vec<Claim>) -> BoxFuture<'_, Result<u64, IndexError>>;
 }

@@ -1,4 +1,7 @@
-//! The migrations that are built in, and how they are applied.
+//! The built-in migrations, which bring a database to the schema version of this program.
+//!
+//! Each migration is one transaction. A crash leaves the database at an earlier version, and the
+//! next start continues. No migration is reverted: an older program refuses the database.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -1,4 +1,5 @@
-//! The one door to the time of day.
+//! The only access to the time of day. It can jump, also backwards: durations are measured with
+//! monotonic clocks elsewhere.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,7 @@ impl Timestamp {
     }
 }
 
-/// Something that knows what time it is.
+/// A source of the current time.
 pub trait Clock: Debug + Send + Sync + 'static {
     /// The present moment.
     fn now(&self) -> Timestamp;
@@ -39,9 +40,9 @@ pub trait Clock: Debug + Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the system clock")]
     fn now(&self) -> Timestamp {
-        // A machine whose clock stands before 1970 is treated as standing at 1970.
+        // A system clock before 1970 reads as 1970.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
     }

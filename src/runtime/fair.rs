@@ -36,7 +36,7 @@ use self::queue::{Queue, Waiter};
 pub use self::tenant::Tenant;
 use super::task::TaskGroup;
 
-/// For how long those who need less may go before one who needs more than there is.
+/// How long a request that needs more units than are free can be overtaken by smaller ones.
 const PASSING: Duration = Duration::from_secs(2);
 
 /// A number of units, shared out round-robin. A clone is cheap and is the same gate.
@@ -55,11 +55,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Units that are out.
+    /// Units of all permits.
     taken: u32,
-    /// Everybody who has units or waits.
+    /// Every tenant that holds units or waits.
     queues: HashMap<Tenant, Queue>,
-    /// Whose queue is served next: everybody who waits, once.
+    /// Tenants with waiting requests, each once, in the order in which they are served.
     order: VecDeque<Tenant>,
     presence: Presence,
     /// Whether a re-check of queues that are not due is scheduled.
@@ -108,12 +108,12 @@ impl FairGate {
         self.await_permit((tenant, weight), asked?).await
     }
 
-    /// The same for who has begun: however many wait. To be used where those are bounded by
-    /// something else.
+    /// The same for a running request. The number of waiting ones is not limited here: the caller
+    /// bounds it.
     ///
     /// # Errors
     ///
-    /// There was none in the time that the limits allow.
+    /// No permit in the time that the limits allow.
     pub async fn acquire_next(&self, tenant: Tenant, weight: u32) -> Result<Permit, Busy> {
         let asked = self.ask(tenant, weight, false);
         self.await_permit((tenant, weight), asked?).await
@@ -133,7 +133,7 @@ impl FairGate {
         Paused { gate: self.clone(), tenant, weight }
     }
 
-    /// Units that are out, and requests that wait.
+    /// Units of all permits, and the number of waiting requests.
     #[must_use]
     pub fn load(&self) -> (u32, usize) {
         let state = self.shared.state();
@@ -150,7 +150,7 @@ impl FairGate {
         }
     }
 
-    fn ask(&self, tenant: Tenant, weight: u32, is_entering: bool) -> Result<Asked, Busy> {
+    fn ask(&self, tenant: Tenant, weight: u32, is_new: bool) -> Result<Asked, Busy> {
         let weight = weight.clamp(1, self.shared.limits.capacity);
         let mut state = self.shared.state();
         if self.shared.pause.is_some() {
@@ -160,7 +160,7 @@ impl FairGate {
             return Ok(Asked::Permit(self.shared.take(&mut state, tenant, weight)));
         }
         let queue = state.queues.entry(tenant).or_default();
-        if is_entering && queue.entering_count() >= self.shared.limits.waiting_count {
+        if is_new && queue.new_count() >= self.shared.limits.waiting_count {
             state.forget(tenant);
             drop(state);
             return Err(self.shared.busy(tenant, weight));
@@ -170,7 +170,7 @@ impl FairGate {
         state.number += 1;
         let number = state.number;
         if let Some(queue) = state.queues.get_mut(&tenant) {
-            queue.push(Waiter { number, weight, since: Instant::now(), sender }, is_entering);
+            queue.push(Waiter { number, weight, since: Instant::now(), sender }, is_new);
         }
         if is_first {
             state.order.push_back(tenant);
@@ -286,8 +286,7 @@ impl Shared {
     /// it is re-checked when those units are returned.
     fn hand_out(self: &Arc<Self>, state: &mut State) -> bool {
         let mut has_put_off = false;
-        // Lines in a row that cannot be served because of their tenant's own limit, or for the sake
-        // of others.
+        // Consecutive queues that cannot be served now: too large, paced, or at the tenant's limit.
         let mut passed_count = 0;
         while passed_count < state.order.len() {
             let Some(tenant) = state.order.pop_front() else { return has_put_off };
@@ -315,8 +314,8 @@ impl Shared {
             }
             let permit = self.take(state, tenant, weight);
             if let Some(mut permit) = waiter.and_then(|waiter| waiter.sender.send(permit).err()) {
-                // It has just gone. Given back by hand: the permit's own end would want the lock
-                // that is held here.
+                // The waiter was dropped. Dropping the permit would take the lock that is held
+                // here, so its units are returned by hand.
                 permit.weight = 0;
                 state.give_back(tenant, weight);
             } else {
@@ -332,7 +331,7 @@ impl Shared {
         let sharer_count = u32::try_from(state.queues.len().max(1)).unwrap_or(u32::MAX);
         let queue = state.queues.get(&tenant);
         let taken = queue.map_or(0, |queue| queue.taken);
-        let is_crowd = queue.is_some_and(|queue| queue.entering_count() >= self.limits.waiting_count.max(1));
+        let is_crowd = queue.is_some_and(|queue| queue.new_count() >= self.limits.waiting_count.max(1));
         let is_above = taken > self.limits.capacity / sharer_count
             || !self.is_within_limit(&state, tenant, weight.min(self.limits.capacity));
         Busy { is_above_share: is_crowd || is_above }
@@ -348,8 +347,8 @@ impl State {
         self.forget(tenant);
     }
 
-    /// Forgets a tenant that neither has nor wants anything, so that the table is as long as there
-    /// are requests.
+    /// Removes the queue of a tenant without units and waiting requests: the map is bounded by the
+    /// requests.
     fn forget(&mut self, tenant: Tenant) {
         if self.queues.get(&tenant).is_some_and(|queue| queue.taken == 0 && queue.waiting_count() == 0) {
             self.queues.remove(&tenant);

@@ -12,10 +12,10 @@ use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
 
-/// Why an upload was refused. None of it is visible then.
+/// Why an upload was refused. Nothing of it is visible.
 #[derive(Debug, Error)]
 pub enum UploadError {
-    /// Too many uploads are under way.
+    /// Too many uploads are in flight.
     #[error("too many uploads are in flight")]
     Overloaded {
         /// When to try again.
@@ -30,7 +30,7 @@ pub enum UploadError {
     /// The body is longer than this endpoint takes.
     #[error("the body is longer than {limit} bytes")]
     TooLarge {
-        /// Bytes that it takes.
+        /// Maximum bytes.
         limit: u64,
     },
     /// The bytes are not a xorb.
@@ -47,7 +47,7 @@ pub enum UploadError {
     /// The bytes are the xorb, but not in the serialization of the grant.
     #[error("the grant is for {len} bytes with another checksum, or for another number of bytes")]
     NotAsGranted {
-        /// Bytes that it is for.
+        /// Bytes that the grant is for.
         len: u64,
     },
     /// The bytes of this grant have been received before.
@@ -92,7 +92,7 @@ pub enum ReadError {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// It was deleted after the reader had looked it up.
+    /// It was deleted after the reader had found it in the index.
     #[error("xorb {hash} no longer exists")]
     Deleted {
         /// Which xorb.
@@ -107,7 +107,7 @@ pub enum ReadError {
         #[source]
         source: XorbError,
     },
-    /// The stored bytes decode to something else than the uploaded ones.
+    /// The stored bytes decode, but not to the uploaded chunk.
     #[error("chunk {chunk} of xorb {hash} is not what was uploaded: the blob is damaged")]
     Altered {
         /// Which xorb.
@@ -121,7 +121,8 @@ pub enum ReadError {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The blob was replaced by another serialization or deleted just now; try again.
+    /// The blob was replaced by another serialization or deleted during the read. A retry succeeds
+    /// or gets [`Deleted`](Self::Deleted).
     #[error("the blob of xorb {hash} was replaced")]
     Replaced {
         /// Which xorb.
@@ -150,13 +151,13 @@ pub enum ReadError {
 /// A failure of the store itself; opaque to clients.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Of the blobs.
+    /// The blob store failed.
     #[error(transparent)]
     Blob(#[from] BlobError),
-    /// Of the index.
+    /// The index failed.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// No part failed: the load is too high.
+    /// Nothing failed: the load is too high.
     #[error(transparent)]
     Busy(#[from] Busy),
     /// Less space is free than the operator reserves.
@@ -169,10 +170,10 @@ pub enum StoreError {
     },
 }
 
-/// The kind of a failure of the store, as clients are told.
+/// What a client is told about a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreErrorKind {
-    /// There is no space.
+    /// The disk is full, or free space is below the reserve.
     NoSpace,
     /// Trying again may help.
     Unavailable,
@@ -180,9 +181,9 @@ pub enum StoreErrorKind {
     Overloaded,
     /// The tenant is above its share; trying again helps.
     AboveShare,
-    /// The machine cannot serve it for now.
+    /// A temporary failure of the machine, with advice for the operator.
     Outage(Outage),
-    /// Something is broken.
+    /// A fault that a retry does not fix: damage, a bug, or an index of another version.
     Broken,
 }
 

@@ -20,10 +20,10 @@ use crate::format::shard::Term;
 use crate::format::{ByteRange, ChunkRange, FileHash};
 use crate::index::Reader;
 
-/// Chunks of a window, at most, unless its first term has more: 300 KiB of hashes and lengths.
+/// Maximum chunks of a window, unless its first term has more: 300 KiB of hashes and lengths.
 const MAX_CHUNK_COUNT: u64 = 8192;
 
-/// Xorbs of a window, at most: as many as the index reads with one query.
+/// Maximum xorbs of a window: as many as the index reads with one query.
 const MAX_XORB_COUNT: usize = 16;
 
 /// A file that one reader may read.
@@ -108,8 +108,8 @@ impl Reading {
     async fn open_run(&mut self) -> Result<ReadStream, ReadError> {
         if !self.terms.is_empty() {
             match self.open_terms().await {
-                // A slow client may be many minutes behind the plan. Compaction may have moved the
-                // chunks since, or an upload healed the xorb. The index is right.
+                // A slow client may be many minutes behind the loaded terms. Since then compaction
+                // may have moved the chunks, or an upload replaced the blob: load the terms again.
                 Err(ReadError::Deleted { .. } | ReadError::Replaced { .. }) => {}
                 opened => return opened,
             }

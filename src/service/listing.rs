@@ -9,19 +9,19 @@ use super::files::reader;
 use crate::format::{FileHash, XorbHash};
 pub use crate::index::{FileEntry, XorbEntry};
 
-/// Entries of a page, at most.
+/// Maximum entries of a page.
 pub const MAX_PAGE_COUNT: u32 = 1000;
 
-/// Some entries, by their hashes.
+/// Consecutive entries, ordered by hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<E> {
     /// The entries.
     pub entries: Vec<E>,
-    /// Whether there may be more after the last one.
+    /// Whether the page has as many entries as requested: there may be more after the last one.
     pub is_full: bool,
 }
 
-/// Why there is no page.
+/// Why xorbs were not listed.
 #[derive(Debug, Error)]
 pub enum ListError {
     /// Xorbs belong to no repository, so a token of one repository may not list them.
@@ -33,8 +33,8 @@ pub enum ListError {
 }
 
 impl Cas {
-    /// Files that the holder of these claims may read, in the order of their hashes, after `after`;
-    /// `count` of them, but not more than [`MAX_PAGE_COUNT`].
+    /// Files that the token with these claims may read, ordered by hash, after `after`. At most
+    /// `count` and [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Cas {
         Ok(page(self.index.files_after(reader(claims), after, count).await?, count))
     }
 
-    /// All xorbs, likewise.
+    /// Xorbs of the store, with the same order and limits. Requires a token for all repositories.
     ///
     /// # Errors
     ///

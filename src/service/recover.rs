@@ -1,7 +1,8 @@
-//! Recovery at a start: clears up what a dead process has left.
+//! Recovery at a start: removes unfinished work of the last process.
 //!
-//! Costs one indexed read and the clearing itself, whatever is stored. The rows show what was under
-//! way, so no directory is walked and no blob is opened.
+//! After `Ok` of [`Cas::recover`] every row is live or condemned, and there are no drafts and no
+//! abandoned registrations. After a crash the next start continues. The rows show what was
+//! unfinished, so no blob is opened and blobs without a row are not found: `zorb fsck` finds them.
 
 use super::Cas;
 use super::error::StoreError;
@@ -18,13 +19,13 @@ pub struct Recovered {
 }
 
 impl Cas {
-    /// Removes drafts and unfinished rows. Only before the first request, since it takes every
-    /// draft for a dead one. And only while no other process collects garbage of this store, since
-    /// it deletes blobs.
+    /// Removes drafts and unfinished rows. Only before the first request, since it removes every
+    /// draft. And only while no other process collects garbage of this store, since it deletes
+    /// blobs.
     ///
     /// # Errors
     ///
-    /// The store failed; the rest is cleared up next time.
+    /// The store failed; the next start continues.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
         let Recovered { drafts, .. } = self.recover_drafts().await?;
         let unfinished = self.index.unfinished_xorbs().await?;

@@ -189,7 +189,7 @@ impl Cas {
             registration.files.extend(proven);
             registration.dedup.extend(first);
         }
-        // In the order of their index. In the order of the files each would be in a page of its own.
+        // In the order of their index: in that of the files each would touch a page of its own.
         registration.dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
         Ok(())
     }

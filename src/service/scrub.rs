@@ -53,10 +53,10 @@ const MAX_FAILED_COUNT: usize = 1024;
 /// seldom follow each other. One unmounted file system loses all.
 const MAX_MISSING_COUNT: u32 = 16;
 
-/// How often a xorb that changes during its check is checked again.
+/// Attempts to check a xorb that changes during the check.
 const MAX_TRY_COUNT: usize = 3;
 
-/// Files that need a damaged xorb, as far as the log names them.
+/// Maximum number of files that the log names per damaged xorb.
 const NAMED_FILE_COUNT: u32 = 10;
 
 /// How much of the machine a scrub may use.
@@ -109,10 +109,10 @@ impl Suspects {
 pub(super) enum Checked {
     /// The blob is the xorb.
     Sound,
-    /// It is not, and the row says so.
+    /// The blob is not the xorb, and the row is marked.
     Damaged(Damage),
-    /// The xorb does not exist any more, or it was replaced again and again.
-    Passed,
+    /// Not checked: the xorb no longer exists, or it changed during every attempt.
+    Skipped,
 }
 
 /// A scrub that is under way.
@@ -129,7 +129,7 @@ pub(super) struct Scrub {
 }
 
 impl Cas {
-    /// Scrubs for ever. To be dropped when the store stops; nothing is lost by that.
+    /// Scrubs until it is dropped. That loses nothing but the check of one blob.
     pub async fn scrub(self, budget: ScrubBudget) {
         Scrub::new(self, budget, FAILURE_PAUSE).run().await;
     }
@@ -186,7 +186,7 @@ impl Cas {
                 }
             }
         }
-        Ok(Checked::Passed)
+        Ok(Checked::Skipped)
     }
 
     /// Reads a xorb's blob and records damage in the index, and nothing else. For a process beside
@@ -285,7 +285,7 @@ impl Scrub {
         Timestamp::from_millis(self.cas.clock.now().as_millis().saturating_sub(interval))
     }
 
-    /// Without the rate limit: a client's read has just failed.
+    /// Checks the reported xorbs without the rate limit: a client's read has just failed.
     async fn check_suspects(&mut self) {
         while let Some(hash) = self.cas.suspects.pop() {
             self.check(hash, &mut Pace::new(None)).await;
@@ -300,8 +300,8 @@ impl Scrub {
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.hash);
             for xorb in page {
-                // A missing blob of a damaged xorb is known, and does not count as missing in a
-                // row.
+                // That the blob of a damaged xorb is missing is no sign of an unmounted disk, so it
+                // does not count in `missing_in_a_row`.
                 if let Err(error) = self.cas.check_xorb(xorb.hash, &mut self.pace).await {
                     self.fail(xorb.hash, &error).await;
                 }
@@ -318,7 +318,7 @@ impl Scrub {
         }
         match self.cas.check_xorb(hash, pace).await {
             Ok(Checked::Damaged(Damage::Missing)) => self.missing_in_a_row += 1,
-            Ok(Checked::Passed) => {}
+            Ok(Checked::Skipped) => {}
             Ok(Checked::Sound | Checked::Damaged(_)) => self.missing_in_a_row = 0,
             Err(error) => self.fail(hash, &error).await,
         }

@@ -282,7 +282,7 @@ async fn after_sigterm_every_request_has_a_whole_line() {
 
 /// Who asks through a proxy that is trusted is known by the address that the proxy gives; nobody else's word counts.
 #[tokio::test]
-async fn the_client_behind_a_trusted_proxy_is_noted() {
+async fn client_behind_a_trusted_proxy_is_recorded() {
     for (trusted, expected) in [("127.0.0.1", Some("203.0.113.9")), ("10.0.0.0/8", None)] {
         let log = Log::new();
         let server = log.start("writes").with("trusted_proxies", trusted).start();

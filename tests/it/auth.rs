@@ -32,7 +32,7 @@ const ADMINISTRATION: [(&str, &str); 1] = [("get", "/metrics")];
 
 /// On every alias too.
 #[tokio::test]
-async fn token_opens_its_scope_on_every_route_and_no_token_nothing() {
+async fn every_route_needs_a_token_of_its_scope() {
     let server = Start::default().with("auth", "token").with("grants", true).start();
     let client = server.client();
     let tokens = ["read", "write", "admin"].map(|scope| issue(&server, scope, "*", &[]));
@@ -170,7 +170,7 @@ async fn file_is_visible_to_its_repository_and_all_tokens_only() {
 }
 
 #[tokio::test]
-async fn a_xorb_as_a_whole_is_for_tokens_of_all_repositories_only() {
+async fn whole_xorb_needs_a_token_for_all_repositories() {
     let tenants = tenants().await;
     let all = issue(&tenants.server, "read", "*", &[]);
     let hash = tenants.xorb.hash();
@@ -199,7 +199,7 @@ async fn dedup_never_tells_one_owner_of_the_chunks_of_another() {
 }
 
 #[tokio::test]
-async fn single_chunk_of_another_owner_takes_its_bytes_not_its_hashes() {
+async fn foreign_single_chunk_needs_its_bytes_not_its_hashes() {
     let (server, mut rng) = (guarded(), rng());
     let client = server.client();
     let writers = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
@@ -270,7 +270,7 @@ async fn false_statements_about_foreign_xorbs_tell_nothing() {
 }
 
 #[tokio::test]
-async fn token_is_accepted_for_a_minute_after_its_end_only() {
+async fn expired_token_is_accepted_for_one_more_minute_only() {
     let server = guarded();
     let short = issue(&server, "read", "*", &["--ttl", "1s"]);
     let output = token_command(&server, &["inspect", &short, "--json"]);

@@ -147,7 +147,7 @@ async fn several_byte_ranges_are_206_in_parts_in_the_order_asked_for() {
 }
 
 #[tokio::test]
-async fn byte_ranges_of_nothing_or_too_much_are_416_with_length() {
+async fn unsatisfiable_or_excessive_byte_ranges_are_416_with_length() {
     let (_server, client, resources) = stocked().await;
     for resource in &resources {
         let len = resource.1.len();

@@ -95,7 +95,7 @@ async fn a_short_answer_is_cut_off_before_its_declared_length() {
 }
 
 #[tokio::test]
-async fn a_blob_that_is_gone_is_500_and_says_nothing_of_the_inside() {
+async fn missing_blob_is_500_without_internal_details() {
     let xorb = Xorb::mixed(&mut rng(), 6);
     let (server, blob) = stocked(&xorb).await;
     fs::remove_file(blob).expect("the blob is there");

@@ -45,7 +45,7 @@ async fn every_response_to_an_allowed_origin_says_so() {
 }
 
 #[tokio::test]
-async fn any_other_origin_is_told_nothing() {
+async fn other_origins_get_no_cors_headers() {
     for (server, origins) in [
         (
             sharing(),

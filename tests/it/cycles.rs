@@ -39,7 +39,11 @@ const CYCLES: &[(&str, &[&[&str]])] = &[
                 "service/quota.rs",
                 "service/register.rs",
             ],
-            &["service/shard_records/agree.rs", "service/shard_records/rebuild.rs", "service/shard_records/replay.rs"],
+            &[
+                "service/registration_log/agree.rs",
+                "service/registration_log/rebuild.rs",
+                "service/registration_log/replay.rs",
+            ],
         ],
     ),
     ("crates/rca/src", &[&["repair.rs", "survey.rs"]]),

@@ -41,6 +41,9 @@ const DIRECTORIES: &[&str] = &[
     "tests/",
 ];
 
+/// The page about the code. Names of files in it begin with a module, as in `http/xorbs.rs`.
+const ARCHITECTURE: &str = "src/ARCHITECTURE.md";
+
 /// A document of the repository.
 #[derive(Debug)]
 struct Page {
@@ -316,6 +319,43 @@ fn missing_files(page: &Page, exists: impl Fn(&str) -> bool) -> Vec<String> {
     missing
 }
 
+/// The directories of the modules, from the table with the columns module and directory.
+fn modules(text: &str) -> BTreeMap<String, String> {
+    let code = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
+    let rows = text.lines().filter(|line| line.starts_with("| `")).map(cells);
+    let named = rows.filter_map(|row| Some((code(row.first()?)?, code(row.get(1)?)?)));
+    named.filter(|(_, directory)| ["src/", "crates/"].iter().any(|root| directory.starts_with(root))).collect()
+}
+
+/// Files and directories that the page about the code names, in prose or in diagrams: each as it is named, with its
+/// line and its paths below the root.
+fn named_sources(text: &str) -> Vec<(usize, String, Vec<String>)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    let modules = modules(text);
+    let mut named = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for name in line.split(|c| !is_part(c)).map(|name| name.trim_end_matches(['.', '/', '-'])) {
+            let in_module = name.split_once('/').and_then(|(module, rest)| Some((modules.get(module)?, rest)));
+            let is_below_root = DIRECTORIES.iter().chain(&["crates/"]).any(|directory| name.starts_with(directory));
+            let is_source = [".rs", ".sql"].iter().any(|extension| name.ends_with(extension));
+            if in_module.is_some() || is_below_root || is_source {
+                let in_module = in_module.map(|(directory, rest)| format!("{directory}/{rest}"));
+                // `config/` is a module, and a directory below the root.
+                let paths = in_module.into_iter().chain(is_below_root.then(|| name.to_owned())).collect();
+                named.push((index + 1, name.to_owned(), paths));
+            }
+        }
+    }
+    named
+}
+
+/// Those of them that do not exist.
+fn missing_sources(page: &Page, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let named = named_sources(&page.text).into_iter();
+    let missing = named.filter(|(_, _, paths)| !paths.iter().any(|path| exists(path)));
+    missing.map(|(line, name, _)| format!("{}:{line}: {name}", page.path)).collect()
+}
+
 /// Settings by their defaults, from a table with the columns key and default.
 fn settings_of_table(text: &str) -> BTreeMap<String, String> {
     let code = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
@@ -339,9 +379,9 @@ fn read(path: &str) -> Option<String> {
     if path.is_dir() { Some(String::new()) } else { fs::read_to_string(path).ok() }
 }
 
-/// The READMEs, and all pages in docs.
+/// The READMEs, all pages in docs, and the one about the code.
 fn pages() -> Vec<Page> {
-    const OUTSIDE_DOCS: [&str; 8] = [
+    const OUTSIDE_DOCS: [&str; 9] = [
         "CONTRIBUTING.md",
         "README.md",
         "SECURITY.md",
@@ -350,6 +390,7 @@ fn pages() -> Vec<Page> {
         "crates/xet-format/README.md",
         "fuzz/README.md",
         "tests/README.md",
+        ARCHITECTURE,
     ];
     let mut paths = OUTSIDE_DOCS.map(|path| root().join(path)).to_vec();
     let mut directories = vec![root().join("docs")];
@@ -506,8 +547,9 @@ fn a_link_to_nothing_is_found() {
 #[test]
 fn every_file_that_is_named_exists() {
     let exists = |name: &str| root().join(name).exists();
-    // The specification names files of other repositories.
-    let pages = pages().into_iter().filter(|page| !page.path.starts_with("docs/spec/"));
+    // The specification names files of other repositories, and the page about the code has a test of its own.
+    let is_checked = |page: &Page| !page.path.starts_with("docs/spec/") && page.path != ARCHITECTURE;
+    let pages = pages().into_iter().filter(is_checked);
     let missing: Vec<String> = pages.flat_map(|page| missing_files(&page, exists)).collect();
     assert_none("there are no such files", &missing);
 }
@@ -518,6 +560,50 @@ fn a_named_file_that_does_not_exist_is_found() {
     let page = Page::sample(text);
     let exists = |name: &str| ["src/lib.rs", "tests/it"].contains(&name);
     assert_eq!(missing_files(&page, exists), ["docs/sample.md:2: packaging/missing.sh"]);
+}
+
+#[test]
+fn every_source_that_the_page_about_the_code_names_exists() {
+    let page = page(&root().join(ARCHITECTURE));
+    let named = named_sources(&page.text);
+    assert!(named.len() > 80, "only {} names were found", named.len());
+    assert_none("there are no such files", &missing_sources(&page, |path| root().join(path).exists()));
+}
+
+#[test]
+fn the_map_of_the_page_about_the_code_has_every_module() {
+    let modules = modules(&read(ARCHITECTURE).expect("the page is there"));
+    let missing: Vec<_> = modules.values().filter(|directory| !root().join(directory).is_dir()).cloned().collect();
+    assert_none("there are no such directories", &missing);
+    let entries = fs::read_dir(root().join("src")).unwrap().map(|entry| entry.unwrap().path());
+    let directories: BTreeSet<String> = entries
+        .filter(|path| path.is_dir())
+        .map(|path| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let mapped: BTreeSet<String> = modules.into_values().filter(|path| path.starts_with("src/")).collect();
+    assert_eq!(mapped, directories, "{ARCHITECTURE} maps the modules on the left, src has those on the right");
+}
+
+#[test]
+fn a_source_under_a_wrong_name_is_found() {
+    let text = "| module | directory |\n| --- | --- |\n| `http` | `src/http` |\n| `format` | `crates/f/src` |\n\
+        | `config` | `src/config` |\n| `x` | `y` |\n\
+        See `http/xorbs.rs`, format/limits.rs and `config/raw.rs`; not http://a.example, GET /http/x, xorbs/.\n\
+        `config/nginx.conf`, `tests/it/main.rs`, `src/lib.rs`, `http/conn_state/`.\n\
+        `http/xorb.rs`, `xorbs.rs`, `http/gone/`, `config/none.toml`, `x/y.rs`, `crates/g`\n\
+        ```mermaid\n  participant A as format/limit.rs\n  A->>B: read (http/body.rs)\n```\n";
+    let page = Page::sample(text);
+    let exists = |path: &str| {
+        let files = ["src/http/xorbs.rs", "crates/f/src/limits.rs", "src/config/raw.rs", "config/nginx.conf"];
+        let others =
+            ["tests/it/main.rs", "src/lib.rs", "src/http/conn_state", "src/http", "crates/f/src", "src/config"];
+        files.contains(&path) || others.contains(&path)
+    };
+    let found: Vec<_> =
+        missing_sources(&page, exists).iter().map(|found| found.replace("docs/sample.md:", "")).collect();
+    let expected =
+        ["9: http/xorb.rs", "9: xorbs.rs", "9: http/gone", "9: config/none.toml", "9: x/y.rs", "9: crates/g"];
+    assert_eq!(found, [&expected[..], &["11: format/limit.rs", "12: http/body.rs"]].concat());
 }
 
 #[test]

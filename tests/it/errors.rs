@@ -45,7 +45,7 @@ fn the_table_lists_every_code_once_with_its_status() {
 }
 
 #[tokio::test]
-async fn every_code_of_the_table_is_what_its_cause_gets() {
+async fn every_documented_error_code_is_returned_for_its_cause() {
     for row in table() {
         let answer = provoke(&row.code).await;
         let problem = answer.problem(row.status, &row.code);

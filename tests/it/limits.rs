@@ -204,7 +204,7 @@ async fn where_every_connection_is_busy_one_more_waits_for_an_end() {
 }
 
 #[tokio::test]
-async fn a_body_that_falls_silent_or_trickles_is_answered_408() {
+async fn stalled_or_slow_body_is_408() {
     let (mut rng, start) = (rng(), || Start::default().with("body_timeout", "1s"));
     let xorb = Xorb::mixed(&mut rng, 5);
     let server = start().start();
@@ -245,7 +245,7 @@ async fn slow_body_above_the_minimum_rate_is_never_cut_off() {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_come_ends_the_connection() {
+async fn connection_without_a_request_head_is_closed() {
     let server = Start::default().with("idle_timeout", "2s").start();
     for sent in ["", "GET /healthz HTTP/1.1\r\nhost:", "GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n"] {
         let mut connection = Raw::connect(&server).await;
@@ -287,7 +287,7 @@ async fn head_of_63_kib_is_served_and_one_above_64_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
+async fn stalled_reader_of_a_response_is_cut_off() {
     let (server, mut rng) = (Start::default().with("send_timeout", "1s").start(), rng());
     let (client, xorb) = (server.client(), Xorb::incompressible(&mut rng, MIB_64 - 5000));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);

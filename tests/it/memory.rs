@@ -23,7 +23,7 @@ const ALLOWED_LEN: u64 = 64 << 20;
 
 /// Sixty-four of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn uploads_of_64_mib_at_once_take_less_than_64_mib() {
+async fn concurrent_uploads_of_64_mib_take_less_than_64_mib() {
     let mut rng = rng();
     let server = TestServer::start();
     let client = server.client();

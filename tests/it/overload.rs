@@ -53,7 +53,7 @@ async fn free_slot_goes_to_the_tenant_with_less_the_other_gets_429() {
 }
 
 #[tokio::test]
-async fn bytes_under_way_are_counted_as_they_are_declared() {
+async fn upload_budget_counts_declared_lengths() {
     let start = Start::default().with("max_uploads", 4).with("upload_budget", 100 << 20);
     let (server, mut rng) = (start.start(), rng());
     let (xorb, client) = (Xorb::mixed(&mut rng, 3), server.client());
@@ -149,7 +149,7 @@ async fn open_connections(server: &TestServer, address: &str) -> Vec<Raw> {
 }
 
 #[tokio::test]
-async fn last_connections_are_not_for_one_address_but_for_a_proxy() {
+async fn one_address_unless_a_proxy_cannot_take_all_connections() {
     let start = || Start::default().with("max_connections", 16);
     let server = start().start();
     // Opened first: until the server has noticed the closed ones, another connection is refused.

@@ -1,4 +1,5 @@
-//! What holds for every route, whoever adds one; and that docs/security-tests.md names tests that exist.
+//! What holds for every route, new ones included; and that docs/security-tests.md names a test for each promise of
+//! docs/security.md.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +57,7 @@ async fn cacheable_responses_say_so_and_are_not_overruled() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_text_gets_problem_json_on_every_route() {
+async fn malformed_path_gets_problem_json_on_every_route() {
     let server = Start::default().with("grants", true).start();
     let client = server.client();
     let mut count = 0;
@@ -137,4 +138,30 @@ fn every_test_that_the_threat_model_names_exists() {
         count += 1;
     }
     assert!(count >= 25, "only {count} tests are named");
+}
+
+/// In the same words, so that a reader can go from one page to the other.
+#[test]
+fn every_promise_of_the_threat_model_names_its_tests() {
+    let page = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("docs/{name}: {error}"))
+    };
+    let (model, tests) = (page("security.md"), page("security-tests.md"));
+    let mut is_promise = false;
+    let mut promises = Vec::new();
+    for line in model.lines() {
+        match line.strip_prefix("| ").and_then(|row| row.split_once(" |")) {
+            Some((cell, _)) if is_promise && !cell.starts_with("---") => promises.push(cell.trim_end_matches('.')),
+            Some((cell, _)) => is_promise |= cell == "promise",
+            None => is_promise = false,
+        }
+    }
+    assert!(promises.len() >= 40, "only {} promises were found", promises.len());
+    // A remark in parentheses may follow the promise.
+    let is_tested = |promise: &&str| {
+        tests.lines().filter_map(|line| line.strip_prefix("* ")?.strip_prefix(*promise)).any(|rest| rest.ends_with(':'))
+    };
+    let missing: Vec<_> = promises.into_iter().filter(|promise| !is_tested(promise)).collect();
+    assert!(missing.is_empty(), "docs/security-tests.md lacks {missing:?}");
 }

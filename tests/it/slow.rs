@@ -22,7 +22,7 @@ async fn received(server: &TestServer, admin: &str, len: usize) {
 
 /// More than the memory for small shards, by what they declare.
 #[tokio::test]
-async fn slow_shards_of_one_owner_refuse_nobody_else() {
+async fn slow_shards_of_one_owner_do_not_block_other_tenants() {
     const COUNT: usize = 48;
     let (server, mut rng) = (guarded(), rng());
     let [one, two] = ["a/one", "a/two"].map(|repo| issue(&server, "write", repo, &[]));
@@ -87,7 +87,7 @@ async fn two_repositories_of_one_owner_are_one_tenant() {
 }
 
 #[tokio::test]
-async fn the_slowest_upload_makes_room_for_another_tenant() {
+async fn slowest_upload_is_cut_off_for_another_tenant() {
     let start = Start::default().with("auth", "token").with("max_uploads", 4).with("body_timeout", "600s");
     let (server, mut rng) = (start.start(), rng());
     let (slow, other) = (issue(&server, "write", "a/one", &[]), issue(&server, "write", "b/two", &[]));
@@ -116,7 +116,7 @@ async fn the_slowest_upload_makes_room_for_another_tenant() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_request_makes_room_for_another_one() {
+async fn idle_connection_is_closed_for_a_new_one() {
     // Beyond eight there are four for this machine itself, where all of these come from.
     const COUNT: usize = 12;
     let start = Start::default().with("max_connections", 8).with("trusted_proxies", "127.0.0.0/8");

@@ -11,8 +11,9 @@ use crate::support::{Answer, Start, TestServer, Xorb, many_files, rng, upload_sh
 /// Files of the shard.
 const FILE_COUNT: usize = 50_000;
 
-/// How often the process is killed while it registers them.
-const KILL_COUNT: usize = 20;
+/// How often the process is killed while it registers them. The start after a kill replays the
+/// record of the registration, which takes longest here.
+const KILL_COUNT: usize = 6;
 
 /// A xorb that files of any number can be made of.
 fn xorb() -> Xorb {

@@ -129,7 +129,7 @@ async fn plain_http_on_the_tls_port_gets_one_response_that_says_so() {
 }
 
 #[tokio::test]
-async fn silent_connection_blocks_none_takes_a_slot_and_loses_it() {
+async fn connection_without_a_handshake_is_closed_for_a_new_one() {
     let certificates = Certificates::new();
     let server = certificates.start().with("max_connections", 2).start();
     let mut first = TcpStream::connect(server.address()).await.unwrap();

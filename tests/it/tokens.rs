@@ -128,7 +128,7 @@ async fn a_refresh_token_makes_tokens_and_opens_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_revokes_a_refresh_token_revokes_its_tokens() {
+async fn revoking_a_refresh_token_revokes_its_tokens() {
     let server = guarded();
     let client = server.client();
     let refresh = issue(&server, "read", "models/a/one", &["--refresh"]);

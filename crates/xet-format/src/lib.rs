@@ -5,7 +5,8 @@
 //! verified as far as its type says. Nothing here knows that files, sockets, threads, clocks or
 //! logs exist.
 //!
-//! "(spec 3.6)" in a comment is section 3.6 of `docs/spec/xet-protocol.md` in the repository of zorb.
+//! "(spec 3.6)" in a comment is section 3.6 of `docs/spec/xet-protocol.md` in the repository of
+//! zorb.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod bg4;

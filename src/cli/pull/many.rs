@@ -93,7 +93,7 @@ pub(super) async fn pull_all(
     }
     let watch: Arc<dyn Watch> = Arc::clone(&job.shown) as Arc<dyn Watch>;
     let (batches, large) = job.units();
-    // Large files first: small ones fill the gaps, and the last large one would be alone at the end.
+    // Large files first: small ones fill the gaps, and no large one is left alone at the end.
     let units = large.into_iter().map(Unit::Large).chain(batches.into_iter().map(Unit::Batch));
     let mut running = iter(units)
         .map(|unit| -> BoxFuture<'_, ()> {

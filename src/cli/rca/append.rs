@@ -1,4 +1,4 @@
-//! `zorb rca append`: more blobs, each durable when it is reported.
+//! `zorb rca append`: appends blobs to an archive, each durable when it is reported.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -23,7 +23,7 @@ use crate::rca::{Error, WriteOptions, Writer};
 /// similar files with one command. An archive has one writer at a time; concurrent readers see
 /// complete blobs.
 ///
-/// A damaged archive is not appended to, nor a file that does not look like an archive.
+/// Refuses a damaged archive, and a file that does not look like an archive.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AppendArgs {
     /// An archive
@@ -88,7 +88,7 @@ pub(super) fn run(args: AppendArgs) -> anyhow::Result<()> {
     append_all(writer, path, &sources, &output)
 }
 
-/// Appends what was found, and says so.
+/// Appends the sources in order, and reports each. If one fails, those before it stay appended.
 pub(super) fn append_all(
     mut writer: Writer<File>,
     path: &Path,
@@ -124,7 +124,7 @@ pub(super) fn append_all(
     Ok(())
 }
 
-/// Appends one; its length, and that by which the archive has grown.
+/// Appends one source. Returns its length, and by how much the archive grew.
 fn append_one(writer: &mut Writer<File>, source: &Source, bar: &ProgressBar) -> anyhow::Result<(u64, u64)> {
     let content: Box<dyn Read> = if source.is_stdin() {
         Box::new(stdin())
@@ -135,12 +135,13 @@ fn append_one(writer: &mut Writer<File>, source: &Source, bar: &ProgressBar) -> 
     Ok((appended.content_len, appended.stored_len))
 }
 
+/// “1 blob was”, “2 blobs were”.
 fn were(count: usize) -> String {
     let verb = if count == 1 { "was" } else { "were" };
     format!("{} {verb}", Count(count as u64, "blob"))
 }
 
-/// An archive is a file: it is locked, cut and synced.
+/// Refuses anything but a regular file: an archive is locked, truncated and synced.
 pub(super) fn check_kind(file: &File, path: &Path) -> anyhow::Result<()> {
     if !file.metadata().with_context(|| cannot_append(path))?.is_file() {
         bail!("{}: not a regular file", cannot_append(path));
@@ -148,7 +149,7 @@ pub(super) fn check_kind(file: &File, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why nothing is appended.
+/// The error of an archive that cannot be appended to.
 pub(super) fn refused(path: &Path, error: Error) -> anyhow::Error {
     let what = match &error {
         error if error.is_damage() => format!("{} is damaged, and nothing was appended", path.display()),

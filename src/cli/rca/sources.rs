@@ -1,4 +1,8 @@
-//! The sources of an append: files, directories and stdin, and the names of their blobs.
+//! The sources of `zorb rca append` and `create`: files, directories and stdin, and the names of
+//! their blobs.
+//!
+//! All sources are found before the archive is written, so that a wrong path or name changes
+//! nothing. Files are opened later. If that fails for one, the blobs before it stay appended.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +17,7 @@ use super::names::Place;
 use crate::cli::Usage;
 use crate::cli::output::Output;
 
-/// What was typed of it.
+/// Arguments about sources, shared by `append` and `create`.
 #[derive(Debug, Args)]
 pub(super) struct SourceArgs {
     /// The blob's name, for one FILE; without it the path as given
@@ -27,12 +31,12 @@ pub(super) struct SourceArgs {
     pub(super) level: i32,
 }
 
-/// A blob to be.
+/// A file or stdin, to be appended as one blob.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) path: PathBuf,
     pub(super) name: String,
-    /// Bytes, as far as they are known before they are read.
+    /// Its length when it was found, for the progress bar only; 0 for stdin.
     pub(super) len: u64,
 }
 
@@ -42,7 +46,7 @@ impl Source {
     }
 }
 
-/// Finds all of them, so that a name that is wrong is found before the work begins.
+/// Finds the sources of these arguments, in order. The archive itself is not among them.
 pub(super) fn find(
     archive: &Path,
     files: &[PathBuf],
@@ -65,12 +69,12 @@ pub(super) fn find(
             None => search.add(path)?,
         }
     }
-    remark_on_names(&search.found, output);
+    report_unextractable_names(&search.found, output);
     Ok(search.found)
 }
 
 struct Search<'a> {
-    /// The archive itself, if it is there.
+    /// [`identity`] of the archive, if it exists.
     archive: Option<(u64, u64)>,
     is_recursive: bool,
     output: &'a Output,
@@ -81,33 +85,33 @@ impl Search<'_> {
     fn add_named(&mut self, path: &Path, name: &str) -> anyhow::Result<()> {
         let len = match path == Path::new("-") {
             true => 0,
-            false => self.look_at(path)?.len(),
+            false => self.check_path(path)?.len(),
         };
         self.found.push(Source { path: path.to_owned(), name: name.to_owned(), len });
         Ok(())
     }
 
-    /// A path that was typed; links are followed.
+    /// Adds a path from the command line. Symbolic links are followed.
     fn add(&mut self, path: &Path) -> anyhow::Result<()> {
         if self.is_recursive && path.is_dir() {
-            return self.add_folder(path);
+            return self.add_directory(path);
         }
-        let len = self.look_at(path)?.len();
+        let len = self.check_path(path)?.len();
         self.found.push(Source { path: path.to_owned(), name: name_of(path)?, len });
         Ok(())
     }
 
-    /// Everything below a directory. Links are not followed: they can lead in circles, and out of
-    /// it.
-    fn add_folder(&mut self, folder: &Path) -> anyhow::Result<()> {
-        let list = || -> std::io::Result<Vec<_>> { fs::read_dir(folder)?.collect() };
-        let mut entries = list().with_context(|| cannot_read(folder))?;
+    /// Adds all regular files below a directory, ordered by name. Symbolic links are skipped: they
+    /// can form cycles, and lead out of the directory.
+    fn add_directory(&mut self, directory: &Path) -> anyhow::Result<()> {
+        let list = || -> std::io::Result<Vec<_>> { fs::read_dir(directory)?.collect() };
+        let mut entries = list().with_context(|| cannot_read(directory))?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = entry.path();
             let metadata = entry.metadata().with_context(|| cannot_read(&path))?;
             if metadata.is_dir() {
-                self.add_folder(&path)?;
+                self.add_directory(&path)?;
             } else if !metadata.is_file() {
                 self.output.remark(format_args!("skipped {}: a link or not a regular file", path.display()));
             } else if self.archive == Some(identity(&metadata)) {
@@ -120,8 +124,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Anything that can be read and is not the archive.
-    fn look_at(&self, path: &Path) -> anyhow::Result<Metadata> {
+    /// Checks that a path is neither a directory nor the archive. Returns its metadata.
+    fn check_path(&self, path: &Path) -> anyhow::Result<Metadata> {
         let metadata = fs::metadata(path).with_context(|| cannot_read(path))?;
         if metadata.is_dir() {
             bail!("{} is a directory; -r appends the files in it", path.display());
@@ -133,19 +137,20 @@ impl Search<'_> {
     }
 }
 
+/// Device and inode.
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// The path as it was typed, without the parts that say nothing (`./a//b` is `a/b`).
+/// The blob's name: the path as given, without `.` and empty parts (`./a//b` becomes `a/b`).
 fn name_of(path: &Path) -> anyhow::Result<String> {
     let parts: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
     let name = parts.into_os_string().into_string();
     name.map_err(|_| anyhow!("the name {} is not valid UTF-8; pass --name NAME", path.display()))
 }
 
-/// Names only matter to `extract`, so they are not an error.
-fn remark_on_names(found: &[Source], output: &Output) {
+/// Reports names that `extract` will refuse. They are valid in an archive, so this is no error.
+fn report_unextractable_names(found: &[Source], output: &Output) {
     let mut refused = found.iter().filter_map(|source| Some((&source.name, Place::of(&source.name).err()?)));
     if let Some((name, refusal)) = refused.next() {
         let more = match refused.count() {

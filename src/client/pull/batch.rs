@@ -10,7 +10,7 @@ use serde_json::json;
 use super::PullError;
 use super::decode::decode;
 use super::fetch::Fetcher;
-use super::plan::{Asked, MAX_PLAN_LEN, Places, Plan, parse_parts, parse_term};
+use super::plan::{MAX_PLAN_LEN, Places, Plan, PlanTarget, parse_parts, parse_term};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
@@ -49,9 +49,9 @@ impl Server {
         sink: &Arc<dyn FileSink>,
         watch: &Arc<dyn Watch>,
     ) -> Result<(), PullError> {
-        let asked = Asked::Files(files.into());
+        let target = PlanTarget::Files(files.into());
         let (plan, counts) = batch_plan(self, files, watch).await?;
-        let mut fetcher = Fetcher::new(self, asked, &plan, job_count, watch);
+        let mut fetcher = Fetcher::new(self, target, &plan, job_count, watch);
         let mut running = VecDeque::new();
         let mut rest = plan.terms.as_slice();
         for ((file, _), count) in files.iter().copied().zip(counts) {

@@ -11,7 +11,7 @@ use reqwest::header::RANGE;
 use tokio::sync::Mutex;
 
 use super::PullError;
-use super::plan::{Asked, Part, Plan};
+use super::plan::{Part, Plan, PlanTarget};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
 use crate::client::retry::Retries;
@@ -43,7 +43,7 @@ pub(super) struct Fetcher {
 /// Where the parts come from.
 struct Source {
     server: Server,
-    asked: Asked,
+    target: PlanTarget,
     watch: Arc<dyn Watch>,
     parts: Vec<Part>,
     renewed: Mutex<Renewed>,
@@ -56,7 +56,13 @@ struct Renewed {
 }
 
 impl Fetcher {
-    pub(super) fn new(server: &Server, asked: Asked, plan: &Plan, job_count: usize, watch: &Arc<dyn Watch>) -> Self {
+    pub(super) fn new(
+        server: &Server,
+        target: PlanTarget,
+        plan: &Plan,
+        job_count: usize,
+        watch: &Arc<dyn Watch>,
+    ) -> Self {
         let mut uses = vec![VecDeque::new(); plan.parts.len()];
         let mut order = Vec::new();
         for (index, term) in plan.terms.iter().enumerate() {
@@ -69,7 +75,7 @@ impl Fetcher {
         }
         let source = Source {
             server: server.clone(),
-            asked,
+            target,
             watch: Arc::clone(watch),
             parts: plan.parts.clone(),
             renewed: Mutex::new(Renewed { count: 0, plan: None }),
@@ -205,7 +211,7 @@ impl Source {
                     (url, seen) = self.renew(part, seen).await?;
                 }
                 Err(error) => {
-                    retries.after(error).await.map_err(|error| self.asked.error(error))?;
+                    retries.after(error).await.map_err(|error| self.target.error(error))?;
                 }
             }
         }
@@ -237,11 +243,11 @@ impl Source {
     async fn renew(&self, part: &Part, seen: u32) -> Result<(String, u32), PullError> {
         let mut renewed = self.renewed.lock().await;
         if renewed.count == seen {
-            renewed.plan = self.asked.plan(&self.server, &self.watch).await?;
+            renewed.plan = self.target.plan(&self.server, &self.watch).await?;
             renewed.count += 1;
         }
         let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).map(str::to_owned);
-        let changed = || self.asked.error(self.server.strange("its second plan differs from the first"));
+        let changed = || self.target.error(self.server.strange("its second plan differs from the first"));
         Ok((url.ok_or_else(changed)?, renewed.count))
     }
 }

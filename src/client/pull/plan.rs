@@ -1,5 +1,8 @@
-//! What a file is made of, as the server says it (spec 5.1), checked as far as it can be before
-//! anything is fetched.
+//! Reconstruction plans (spec 5.1): which byte ranges of which xorbs hold the chunks of a file.
+//!
+//! A plan comes from the server and is not trusted. A parsed plan is consistent and within the
+//! limits, so memory can be allocated by its lengths. Whether the fetched bytes are the file's is
+//! decided by their hashes, not here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,63 +19,65 @@ use crate::client::wire::{PartsJson, PlanJson, RangeJson, TermJson};
 use crate::format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 
-/// Maximum bytes of a plan. A plan of 256 MiB has about 500 KiB, unless its chunks are very short.
+/// Maximum bytes of a plan in JSON. The plan of a window or a batch is far shorter, unless its
+/// terms are very short.
 pub(super) const MAX_PLAN_LEN: usize = 64 << 20;
 
-/// What to fetch for a part of a file.
+/// What to fetch for a range of one file, or for several whole files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Bytes of the first term that are not wanted.
+    /// Bytes of the first term before the requested range.
     pub(super) skipped_len: u64,
-    /// In the order of the file.
+    /// In the order of the file; for several files, file by file.
     pub(super) terms: Vec<Term>,
-    /// Each once.
+    /// Each of them once, although several terms may need it.
     pub(super) parts: Vec<Part>,
 }
 
 /// Chunks that are consecutive in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
-    /// The part that has them, by its place in the plan.
+    /// The part that contains them: an index into [`Plan::parts`].
     pub(super) part: usize,
-    /// Which chunks of the xorb.
+    /// Their numbers in the xorb.
     pub(super) chunks: ChunkRange,
     pub(super) raw_len: u64,
 }
 
-/// Chunks of a xorb that are fetched at once.
+/// Chunks of a xorb that are fetched with one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) xorb: XorbHash,
     pub(super) chunks: ChunkRange,
+    /// Their bytes in the serialized xorb.
     pub(super) bytes: ByteRange,
     pub(super) url: String,
 }
 
 impl Plan {
-    /// Bytes of all terms.
+    /// Raw bytes of all terms.
     pub(super) fn raw_len(&self) -> u64 {
         self.terms.iter().map(|term| term.raw_len).fold(0, u64::saturating_add)
     }
 
-    /// The URL of the same part in another plan.
+    /// The URL that this plan has for a part of an earlier plan.
     pub(super) fn url_of(&self, part: &Part) -> Option<&str> {
         let is_same = |other: &&Part| (other.xorb, other.chunks, other.bytes) == (part.xorb, part.chunks, part.bytes);
         self.parts.iter().find(is_same).map(|part| part.url.as_str())
     }
 }
 
-/// What a plan is asked for.
+/// The bytes that a plan is requested for.
 #[derive(Clone, Debug)]
-pub(super) enum Asked {
+pub(super) enum PlanTarget {
     /// A range of a file.
     Range(FileHash, ByteRange),
     /// Whole files, with their lengths.
     Files(Arc<[(FileHash, u64)]>),
 }
 
-impl Asked {
-    /// Asks for it, as often as it takes; `None` where there is none any more.
+impl PlanTarget {
+    /// Requests the plan, with retries. `None`: the range is past the end of the file.
     pub(super) async fn plan(&self, server: &Server, watch: &Arc<dyn Watch>) -> Result<Option<Plan>, PullError> {
         match self {
             Self::Range(file, range) => plan(server, *file, *range, watch).await,
@@ -80,7 +85,7 @@ impl Asked {
         }
     }
 
-    /// Why it was not got.
+    /// The error of a failed request for these bytes.
     pub(super) fn error(&self, source: RequestError) -> PullError {
         match self {
             Self::Range(file, _) => PullError::request(*file, source),
@@ -89,8 +94,8 @@ impl Asked {
     }
 }
 
-/// Asks for the plan of a range of a file, as often as it takes; `None` where the range begins
-/// behind the end of the file.
+/// Requests the plan of a range of a file, with retries. `None`: the range begins past the end of
+/// the file.
 pub(super) async fn plan(
     server: &Server,
     file: FileHash,
@@ -112,7 +117,7 @@ pub(super) async fn plan(
     }
 }
 
-/// The same, once.
+/// One attempt of [`plan`].
 pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
     let request = server
         .get_request(&format!("v2/reconstructions/{file}"))
@@ -121,7 +126,7 @@ pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange)
     server.json_within(response, MAX_PLAN_LEN).await
 }
 
-/// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
+/// Parses and validates the plan of a range: the fetcher allocates memory by its lengths.
 fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
     let (parts, places) = parse_parts(&json.xorbs)?;
     let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
@@ -131,7 +136,7 @@ fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
         Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is outside the range"),
         Some(_) => {}
     }
-    // No more than what was asked for and the rest of the last term's last chunk.
+    // The plan ends at most one chunk after the requested range.
     let max_len = range.byte_len().saturating_add(plan.skipped_len).saturating_add(MAX_CHUNK_RAW_LEN.into());
     if plan.raw_len() > max_len {
         return Err("it has more than requested");
@@ -139,7 +144,7 @@ fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
     Ok(plan)
 }
 
-/// One term, and the part that has its chunks.
+/// Parses one term, and finds the part that contains its chunks.
 pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Result<Term, &'static str> {
     let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
     let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
@@ -147,7 +152,8 @@ pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Re
     if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
         return Err("a term has an impossible length");
     }
-    // The last one that does not begin behind the term: parts of a xorb do not overlap.
+    // Parts of a xorb do not overlap, so only the last one that begins at or before the term can
+    // contain it.
     let part = places.get(&xorb).and_then(|places| {
         let after = places.partition_point(|(start, _)| *start <= chunks.start());
         places.get(after.checked_sub(1)?)
@@ -159,10 +165,10 @@ pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Re
     Ok(Term { part, chunks, raw_len: term.unpacked_length })
 }
 
-/// Where the parts of a xorb are, by their first chunk.
+/// Per xorb, its parts in the order of their first chunk: that chunk and the index of the part.
 pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
 
-/// The parts, and where those of a xorb are.
+/// Parses the parts, and indexes them by xorb.
 pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Vec<Part>, Places), &'static str> {
     let mut parts = Vec::new();
     let mut places = Places::new();

@@ -1,4 +1,7 @@
-//! Telling the server which files there are (spec 5.6), once it has all their xorbs.
+//! Registration of pushed files (spec 5.6), after the server has acknowledged all their xorbs.
+//!
+//! After `Ok` the files of the shard are registered. Repeating a registration changes nothing, so a
+//! request whose response was lost is sent again.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,21 +20,22 @@ use crate::format::FileHash;
 use crate::format::limits::MAX_SHARD_LEN;
 use crate::format::shard::{CasInfo, FileInfo, Shard, write_upload};
 
-/// Bytes at which a shard is full: clients aim at that (spec 4.8).
+/// Size at which a new shard is begun (spec 4.8).
 const TARGET_SHARD_LEN: u64 = 64 << 20;
 
-/// Bytes of one line of events, at most (spec 5.6).
+/// Maximum bytes of one event line (spec 5.6).
 const MAX_LINE_LEN: usize = 1 << 20;
 
-/// Bytes of every record of a shard (spec 4).
+/// Bytes of a record in a shard (spec 4).
 const RECORD_LEN: u64 = 48;
 
-/// Puts files and xorbs into as few shards as hold them.
+/// Distributes xorbs and files over shards, in the order in which they are added. A file may be in
+/// another shard than its xorbs (spec 4.8).
 #[derive(Debug, Default)]
 pub(super) struct Shards {
     done: Vec<Shard>,
     open: Shard,
-    /// Bytes of the open one, but for its header and the ends of its sections.
+    /// Bytes of the records in `open`, without the header and the two section ends.
     len: u64,
 }
 
@@ -42,7 +46,7 @@ impl Shards {
     }
 
     pub(super) fn add_file(&mut self, file: FileInfo) {
-        // Header, terms and their proofs, sha256.
+        // The file's header and sha256; per term the term and its range hash.
         self.grow(RECORD_LEN * (2 + 2 * file.terms.len() as u64));
         self.open.files.push(file);
     }
@@ -54,7 +58,9 @@ impl Shards {
         self.done
     }
 
+    /// Begins a new shard if `open` has not enough space for `len` more bytes.
     fn grow(&mut self, len: u64) {
+        // Header and two section ends.
         if self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN {
             self.done.push(mem::take(&mut self.open));
             self.len = 0;
@@ -63,7 +69,7 @@ impl Shards {
     }
 }
 
-/// Registers one shard, as often as it takes. Doing it twice does no harm.
+/// Registers one shard, with retries.
 pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn PushWatch>) -> Result<(), PushError> {
     let bytes: Bytes = write_upload(shard).map_err(PushError::Shard)?.into();
     if bytes.len() as u64 > MAX_SHARD_LEN {
@@ -78,20 +84,20 @@ pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn Push
     }
 }
 
-/// The newer route, because it sends events however long the server takes; the older one if the
-/// server lacks it.
+/// One attempt. `/v2/shards` sends events during a long registration, so the connection does not
+/// time out. `/v1/shards` is for servers without that route.
 async fn register_once(server: &Server, shard: Bytes) -> Result<(), RequestError> {
     match post(server, "v2/shards", shard.clone()).await {
         Ok(response) => last_event(server, response).await,
-        Err(RequestError::Refused { refusal, .. }) if is_missing(refusal.status) => {
-            // The body is either of two numbers, and both of them mean that the files are there.
+        Err(RequestError::Refused { refusal, .. }) if is_missing_route(refusal.status) => {
+            // The body is 0 (already registered) or 1 (registered): success either way.
             post(server, "v1/shards", shard).await.map(drop)
         }
         Err(error) => Err(error),
     }
 }
 
-fn is_missing(status: u16) -> bool {
+fn is_missing_route(status: u16) -> bool {
     status == StatusCode::NOT_FOUND || status == StatusCode::NOT_IMPLEMENTED
 }
 
@@ -101,7 +107,7 @@ async fn post(server: &Server, path: &str, shard: Bytes) -> Result<Response, Req
     server.send(request, &activity).await
 }
 
-/// Reads events to the one that says how it went.
+/// Reads events up to the result or the error, and returns it.
 async fn last_event(server: &Server, mut response: Response) -> Result<(), RequestError> {
     let id = request_id(&response);
     let mut line = Vec::new();

@@ -9,7 +9,7 @@ use crate::index::{Claim, ClaimState, KnownSha256, NewFile, Reader, Registered};
 suite_in_steps! {
     a_file_is_not_known_with_another_sha256
     unverified_claims_of_two_repositories_may_differ
-    claim_is_told_to_its_makers_and_to_all_once_verified
+    unverified_claim_is_visible_to_makers_verified_to_readers
     unverified_claims_are_listed_in_order_after_any_of_them
     true_sha256_replaces_a_false_claim_and_bars_others
     a_verified_claim_is_settled_once
@@ -71,7 +71,7 @@ async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     assert_eq!((next(None).await.as_deref(), next(Some("a")).await.as_deref()), (Some("a"), Some("b")));
     assert_eq!(next(Some("c")).await, None);
 
-    // A claim of one repository is removed with it, and that of another one replaces it.
+    // Removing a repository from a file removes its claim; the claim of another one is listed then.
     db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [claim(2)]);
     assert_eq!(found("b").await, [None, Some(false), None]);
@@ -85,7 +85,7 @@ async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     assert_eq!(register("b", 2).await, Registered::OtherSha256 { file: file_hash(9), unverified: None });
 }
 
-async fn claim_is_told_to_its_makers_and_to_all_once_verified(db: Db) {
+async fn unverified_claim_is_visible_to_makers_verified_to_readers(db: Db) {
     put(&db, xorb(1, 3)).await;
     let register = async |repo: &str, claim: Option<Sha256>| {
         let new = NewFile { sha256: claim, ..file(9, &[term(1, 0, 1)]) };
@@ -120,9 +120,9 @@ async fn unverified_claims_are_listed_in_order_after_any_of_them(db: Db) {
     assert_eq!(list(None, 10).await, [7, 5, 9]);
     assert_eq!(list(None, 2).await, [7, 5]);
     assert_eq!(list(Some(7), 1).await, [5]);
-    assert_eq!(list(Some(3), 10).await, [5, 9], "also from behind one that is settled");
+    assert_eq!(list(Some(3), 10).await, [5, 9], "`after` can be a settled claim");
     assert_eq!(list(Some(9), 10).await, [0_u8; 0]);
-    assert_eq!(list(Some(1), 10).await, [7, 5, 9], "a file that is gone hides nothing");
+    assert_eq!(list(Some(1), 10).await, [7, 5, 9], "an unknown `after` lists from the beginning");
 
     let long = NewFile { sha256: Some(sha256(4)), ..file(4, &[term(1, 0, 2)]) };
     let (short_len, long_len) = (new(1).raw_len, long.raw_len);

@@ -1,4 +1,7 @@
 //! Reads a whole index for a backup, also beside a server, and fills a new one from it.
+//!
+//! A page is one snapshot; different pages may be of different times. An index is only filled while
+//! it is new and no other process uses it. A crash leaves it incomplete, to be discarded.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The one place that reads sqlx's errors.
+//! Maps sqlx errors to [`IndexError`]s. No other module inspects sqlx errors.
 
 use sqlx::{Connection, SqliteConnection};
 

@@ -1,4 +1,7 @@
-//! Spent grants in SQLite, and the renewal of xorbs that spares a client an upload.
+//! Spent grants in SQLite, and the renewal of a stored xorb.
+//!
+//! A client that is told that the server has a xorb does not upload it. So the xorb is touched, and
+//! a condemned one made live, before the response.
 
 use sqlx::{Executor, Sqlite};
 

@@ -1,4 +1,6 @@
-//! Opens and closes the file.
+//! Opens the database with its writing and reading connections, and closes it.
+//!
+//! After `Ok` of [`SqliteIndex::open`] the schema is current and the name of the file is durable.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +14,9 @@ use super::{READER_COUNT, SqliteIndex, map, wal};
 use crate::index::error::IndexError;
 use crate::index::migrate;
 
-/// Cache of the connection that writes: 32 MiB, in KiB as SQLite takes it. Small files are entered at
-/// random places of two indexes. With SQLite's 2 MiB each of them is read from the system again once
-/// a store has some 100 000 files.
+/// Cache of the connection that writes: 32 MiB, in KiB as SQLite takes it. Small files are inserted
+/// at random places of two indexes. With SQLite's 2 MiB each page is read from the system again in
+/// a store of some 100 000 files.
 const WRITER_CACHE_KIB: &str = "-32768";
 
 impl SqliteIndex {

@@ -1,4 +1,8 @@
 //! The step of a xorb from staged to live.
+//!
+//! One transaction writes the layout, chunk hashes, owner, spent grant and totals. The blob must be
+//! durable before. If another upload or a cleanup has taken the staged row, the error is
+//! [`Lost`](crate::index::IndexErrorKind::Lost), and nothing is changed.
 
 use sqlx::{Connection, SqliteConnection};
 

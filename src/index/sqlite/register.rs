@@ -6,6 +6,9 @@
 //!
 //! A file of very many terms is written in parts: the row and its claim, then the references to its
 //! xorbs, then the terms. So a term never names a xorb without a reference from its file.
+//!
+//! A whole registration is visible after its transaction. The rows of steps are invisible until the
+//! registration is published: see [`steps`](crate::index::steps) for what a crash leaves.
 
 mod entry;
 mod insert;

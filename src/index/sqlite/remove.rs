@@ -1,6 +1,9 @@
-//! The removal of files in SQLite. A large file has hundreds of thousands of references: only its
-//! name is removed at once. Its references, and what its repositories are charged for them, follow
-//! in steps.
+//! The removal of files in SQLite.
+//!
+//! A large file has hundreds of thousands of references, so one transaction removes only its name
+//! and claims: from then on no reader finds it. Later steps delete its references and what its
+//! repositories are charged for them. A crash leaves the remaining steps to the next sweep. Until
+//! then the references retain their xorbs.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
 //! Checks and repairs of the whole index in SQLite, page by page.
+//!
+//! Each repair is one conditional transaction: a crash leaves it whole or not begun. Blobs are not
+//! touched here: `service/fsck` orders both.
 
 use std::collections::{HashMap, HashSet};
 

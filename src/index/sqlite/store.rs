@@ -1,4 +1,7 @@
-//! The store of the index, and its position in the records, in SQLite.
+//! The store id of the index, and its position in the registration records, in SQLite.
+//!
+//! A change and the number of its record are written in one transaction. So after a crash the
+//! number tells exactly which records are applied.
 
 use sqlx::{Connection, Row, SqliteConnection};
 

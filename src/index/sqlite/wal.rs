@@ -3,12 +3,12 @@
 //! SQLite checkpoints the WAL within the commit that makes it long. So some uploads, and every
 //! large registration, would wait until thousands of pages are written and synced. Here a
 //! checkpoint runs outside of commits. A committed transaction is durable in the WAL before and
-//! after it. Only at [`MAX_PAGE_COUNT`] pages a commit does it, as in a process that never calls
-//! this.
+//! after it. If the WAL still grows to [`MAX_PAGE_COUNT`] pages, SQLite checkpoints in a commit as
+//! usual.
 //!
-//! The checkpoint runs on the writing connection. SQLite syncs the file when a checkpoint reaches
-//! the end of the WAL, and does not write earlier pages again. With commits in between, pages would
-//! be left to a later sync.
+//! The checkpoint runs on the writing connection, so that no commit comes in between. SQLite syncs
+//! the database file only in a checkpoint that reaches the end of the WAL. A commit in between
+//! would leave written pages unsynced until a later checkpoint.
 //!
 //! Limitation: a reader of an older snapshot leaves pages to a later sync as well. If the disk
 //! fails to write them, that sync reports it, but the next one succeeds and resets the WAL. After

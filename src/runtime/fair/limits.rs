@@ -1,4 +1,4 @@
-//! What a gate lets in, and what it says to whom it does not.
+//! Limits of a gate, and its refusal.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no permit in time")]
 pub struct Busy {
-    /// Whether the one who asked has more than its share: fewer requests of its own would help.
+    /// Whether the tenant has more than its share: fewer requests of its own would help.
     pub is_above_share: bool,
 }
 
-/// What a gate lets in.
+/// Limits of a gate.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Units that may be out at once.
+    /// Units of all permits together.
     pub capacity: u32,
     /// Units that one tenant may have at once, unless it asks for more in one go and has none.
     pub per_tenant: u32,
     /// Maximum waiting new requests of one tenant; with 0 a request is refused at once if no permit
     /// is free. Running requests are bounded by the number of connections.
     pub waiting_count: usize,
-    /// How long one may wait.
+    /// How long a request may wait.
     pub patience: Duration,
 }

@@ -22,11 +22,11 @@ const MAX_CREDIT: Duration = Duration::from_millis(2);
 /// Interval of the re-check of queues that are not due.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Who has asked last: as much as it takes to tell whether anybody else has.
+/// The last two tenants with a request: enough to tell whether another tenant is active.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     last: Option<(Tenant, Instant)>,
-    /// The last one before that who is another one.
+    /// The last request of a tenant other than that of `last`.
     before: Option<(Tenant, Instant)>,
 }
 
@@ -42,14 +42,14 @@ impl Presence {
         self.last = Some((tenant, now));
     }
 
-    /// Whether anybody but this one is there.
+    /// Whether a tenant other than this one is active.
     pub(super) fn has_others(&self, tenant: Tenant, now: Instant) -> bool {
         let other = if self.last.is_some_and(|(last, _)| last != tenant) { self.last } else { self.before };
         other.is_some_and(|(_, asked)| now.duration_since(asked) < ACTIVE_WINDOW)
     }
 }
 
-/// When a line is due that is served at a pace.
+/// When a paced queue may be served next.
 #[derive(Debug, Default)]
 pub(super) struct Due(Option<Instant>);
 

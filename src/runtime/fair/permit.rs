@@ -10,7 +10,7 @@ use super::{FairGate, Shared, Tenant};
 pub struct Permit {
     pub(super) shared: Arc<Shared>,
     pub(super) tenant: Tenant,
-    /// 0 where there is nothing to give back.
+    /// 0 if the units were returned already.
     pub(super) weight: u32,
 }
 
@@ -31,7 +31,7 @@ impl Permit {
 }
 
 impl Paused {
-    /// The same permit again, at the end of its tenant's line, however long that takes.
+    /// The same permit again, at the end of its tenant's queue, however long that takes.
     pub async fn resume(self) -> Permit {
         self.gate.wait(self.tenant, self.weight).await
     }

@@ -1,4 +1,8 @@
-//! The queue of one tenant: running and new requests, served alternately.
+//! The queue of one tenant in a [`FairGate`](super::FairGate).
+//!
+//! A new request waits for its first permit, a running one for its next. The queue serves both
+//! kinds alternately, each kind first come, first served. It neither checks limits nor grants
+//! permits: the gate does.
 
 use std::collections::VecDeque;
 
@@ -8,66 +12,69 @@ use tokio::time::Instant;
 use super::Permit;
 use super::pacing::Due;
 
-/// What one tenant has, and those of its requests that wait.
+/// The units that one tenant holds, and its waiting requests.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Units that it has.
+    /// Units of its permits.
     pub(super) taken: u32,
-    /// Those who wait and have not begun yet.
-    entering: VecDeque<Waiter>,
-    /// Those who wait for another permit.
-    begun: VecDeque<Waiter>,
-    /// When the next one is served, where that is at a pace.
+    /// Requests that wait for their first permit.
+    new: VecDeque<Waiter>,
+    /// Requests that wait for another permit.
+    running: VecDeque<Waiter>,
+    /// When the next request may be served, if the gate paces this tenant.
     pub(super) due: Due,
-    /// Whether the one who was served last had not begun yet.
-    has_entered: bool,
+    /// Whether the last request served was a new one.
+    was_new: bool,
 }
 
 impl Queue {
-    /// Adds a waiter to the end of the running or of the new requests.
-    pub(super) fn push(&mut self, waiter: Waiter, is_entering: bool) {
-        if is_entering { self.entering.push_back(waiter) } else { self.begun.push_back(waiter) }
+    /// Adds a waiter behind the other new, or the other running, requests.
+    pub(super) fn push(&mut self, waiter: Waiter, is_new: bool) {
+        if is_new { self.new.push_back(waiter) } else { self.running.push_back(waiter) }
     }
 
-    pub(super) fn entering_count(&self) -> usize {
-        self.entering.len()
+    pub(super) fn new_count(&self) -> usize {
+        self.new.len()
     }
 
     pub(super) fn waiting_count(&self) -> usize {
-        self.entering.len() + self.begun.len()
+        self.new.len() + self.running.len()
     }
 
-    /// Whether the next one to be served has not begun yet.
-    fn is_next_entering(&self) -> bool {
-        !self.entering.is_empty() && (self.begun.is_empty() || !self.has_entered)
+    /// Whether the next request to serve is a new one.
+    fn is_next_new(&self) -> bool {
+        !self.new.is_empty() && (self.running.is_empty() || !self.was_new)
     }
 
-    /// Units that the next one wants, and since when it waits.
+    /// The units that the next request needs, and when it began to wait.
     pub(super) fn next(&self) -> Option<(u32, Instant)> {
-        let next = if self.is_next_entering() { &self.entering } else { &self.begun };
+        let next = if self.is_next_new() { &self.new } else { &self.running };
         next.front().map(|waiter| (waiter.weight, waiter.since))
     }
 
+    /// Removes the next request from the queue.
     pub(super) fn take_next(&mut self) -> Option<Waiter> {
-        self.has_entered = self.is_next_entering();
-        if self.has_entered { self.entering.pop_front() } else { self.begun.pop_front() }
+        self.was_new = self.is_next_new();
+        if self.was_new { self.new.pop_front() } else { self.running.pop_front() }
     }
 
-    /// Lets this one leave; whether it was there.
+    /// Removes a waiter that gives up. Returns whether it was still queued.
     pub(super) fn remove(&mut self, number: u64) -> bool {
-        [&mut self.entering, &mut self.begun].into_iter().any(|waiting| {
+        [&mut self.new, &mut self.running].into_iter().any(|waiting| {
             let place = waiting.iter().position(|waiter| waiter.number == number);
             place.and_then(|place| waiting.remove(place)).is_some()
         })
     }
 }
 
-/// One who waits.
+/// A waiting request.
 #[derive(Debug)]
 pub(super) struct Waiter {
+    /// Identifies it in its queue.
     pub(super) number: u64,
+    /// Units that it needs.
     pub(super) weight: u32,
-    /// When it came.
+    /// When it began to wait.
     pub(super) since: Instant,
     pub(super) sender: oneshot::Sender<Permit>,
 }

@@ -1,4 +1,6 @@
-//! The signing keys, the revoked tokens, and the file of both.
+//! The signing keys and the revoked tokens: values, and the text of the key file.
+//!
+//! Nothing is read or written here. `cli/keys.rs` replaces the file durably, and servers reload it.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -121,7 +121,7 @@ fn texts_that_are_no_tokens_are_refused() {
 }
 
 #[test]
-fn the_one_who_is_refused_learns_nothing_from_it() {
+fn every_refusal_has_the_same_message() {
     let reasons = [Reason::Malformed, Reason::UnknownKey, Reason::Signature, Reason::Expired, Reason::Revoked];
     let texts: HashSet<String> = reasons.map(|reason| Refused::from(reason).to_string()).into();
     assert_eq!(texts.len(), 1);
@@ -332,7 +332,7 @@ fn data_url_allows_each_range_alone_and_all_in_order() {
 }
 
 #[test]
-fn a_data_url_allows_nothing_else() {
+fn data_url_allows_no_other_byte_ranges() {
     let url = url(&[(0, 100), (150, 200), (300, 301)]);
     let refusals: [&[(u64, u64)]; 16] = [
         &[],
@@ -366,7 +366,7 @@ fn a_data_url_of_one_range_needs_that_range_in_the_request() {
 }
 
 #[test]
-fn a_data_url_is_of_no_use_for_another_xorb_or_after_its_time() {
+fn data_url_is_invalid_for_another_xorb_and_after_expiry() {
     let url = url(&[(0, 100)]);
     let check = |byte, now| check_data_url(&ring(), &xorb(byte), url.expose(), &ranges(&[(0, 100)]), now);
     assert_eq!(refused(check(2, NOW)), Reason::Signature);

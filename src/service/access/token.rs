@@ -1,4 +1,5 @@
-//! Access tokens.
+//! Access tokens: signed texts with a repository, a scope, a subject and an expiry. The server
+//! stores none of them; revocations are in [`keys`](super::keys).
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,8 @@
-//! Healing a store from an archive: restores damaged and lost xorbs, and changes nothing else.
+//! Healing a store from an archive: restores damaged and lost xorbs. Files and registrations are
+//! not restored.
+//!
+//! For each xorb the blob is replaced first, then its row. A crash in between leaves a sound blob
+//! whose row is damaged or staged, and what was healed before stays.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek};

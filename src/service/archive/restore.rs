@@ -1,4 +1,8 @@
-//! Restoring: an archive becomes a store, and every xorb and every file is proven on the way.
+//! Restoring: an archive becomes a new store, and every xorb and file is verified on the way.
+//!
+//! After `Ok` the new store has all xorbs and files of the archive. An error or a crash leaves an
+//! incomplete one to be discarded: the caller gives it its final name only after `Ok`. Keys are
+//! returned, not stored.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;

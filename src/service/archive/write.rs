@@ -1,4 +1,7 @@
 //! An archive that is being written: its contents so far, and appending to it.
+//!
+//! An appended blob is durable when the append returns. A crash leaves all blobs before it, and
+//! bytes after them that the next run truncates.
 
 use std::io::{Read, Seek};
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Uploads that wait for their commit.
+//! Uploads that wait for their commit. In memory only: a restart forgets them.
 
 use std::collections::HashMap;
 use std::mem;

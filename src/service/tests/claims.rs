@@ -243,7 +243,7 @@ async fn unverified_claim_refuses_no_claim_of_another_repository() {
 }
 
 #[tokio::test]
-async fn repositories_take_turns_at_verification() {
+async fn verification_is_round_robin_over_repositories() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let mut files = Vec::new();

@@ -1,4 +1,9 @@
-//! The end of an upload: the verified xorb becomes durable and visible, or the stored one stays.
+//! The end of an upload: stages the row, publishes the blob, and makes the row live.
+//!
+//! After `Ok` the blob is durable, its row is live, and the uploader is one of its owners. An
+//! upload of a stored xorb only adds the owner. After an error nothing of the upload is visible. A
+//! crash leaves a staged row, with or without a blob: the next start removes both. A crash during a
+//! heal leaves the xorb damaged.
 
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
 use crate::blob::BlobKey;

@@ -26,13 +26,13 @@ struct ChunkEnd {
     raw: u32,
 }
 
-/// Why chunks do not form a layout.
+/// Why chunk lengths, or a packed form, are not a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// There is no chunk, or the packed form ends within one.
     #[error("a packed layout of {len} bytes is not a whole positive number of chunks")]
     PackedLen {
-        /// Bytes that there are.
+        /// Bytes of the packed form.
         len: usize,
     },
     /// More chunks than a xorb may have.
@@ -41,13 +41,13 @@ pub enum LayoutError {
     /// The raw bytes are more than a xorb may have.
     #[error("more than {MAX_XORB_RAW_LEN} raw bytes at chunk {index}")]
     TooLarge {
-        /// The chunk that goes beyond the limit.
+        /// The first chunk beyond the limit.
         index: u32,
     },
     /// A chunk is empty, runs backwards, or is longer than a chunk may be.
     #[error("chunk {index} has an impossible length")]
     ChunkLen {
-        /// The chunk in question.
+        /// The invalid chunk.
         index: u32,
     },
 }
@@ -76,17 +76,17 @@ impl LayoutBuilder {
         Self::default()
     }
 
-    /// Chunks taken so far.
+    /// Number of chunks pushed so far.
     #[must_use]
     pub fn chunk_count(&self) -> u32 {
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes the next chunk: the length of its record, header included, and of its raw bytes.
+    /// Appends a chunk: the length of its record, header included, and of its raw bytes.
     ///
     /// # Errors
     ///
-    /// A chunk, or their sum, is beyond the limits of spec 3.6; the builder is as before.
+    /// The chunk, or the sum of all, is beyond the limits of spec 3.6. The builder is unchanged.
     pub fn push(&mut self, record_len: u32, raw_len: u32) -> Result<(), LayoutError> {
         let last = self.ends.last().copied().unwrap_or_default();
         let index = self.chunk_count();
@@ -100,7 +100,7 @@ impl LayoutBuilder {
         Ok(())
     }
 
-    /// The layout of the chunks taken; `None` where there is none.
+    /// The layout of the pushed chunks; `None` without chunks.
     #[must_use]
     pub fn finish(self) -> Option<Layout> {
         if self.ends.is_empty() { None } else { Some(Layout { ends: self.ends }) }
@@ -203,9 +203,9 @@ impl Layout {
         Ok(Self { ends })
     }
 
-    /// Raw lengths of the chunks in a part of the packed form: from the chunk `first` on, behind
-    /// the entry of the chunk before it, if there is one. A part that ends earlier has fewer
-    /// chunks, or none.
+    /// Raw lengths of the chunks from `first` on, from a slice of the packed form. The slice begins
+    /// with the entry before `first`, or with that of `first` itself if it is 0. It may end after
+    /// any entry.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl Layout {
             .collect()
     }
 
-    /// The end before the range and the end of its last chunk.
+    /// The end of the chunk before the range, and the end of its last chunk.
     fn bounds(&self, chunks: ChunkRange) -> Option<(ChunkEnd, ChunkEnd)> {
         let end_of = |index: u32| self.ends.get(usize::try_from(index).ok()?).copied();
         let last = end_of(chunks.end().checked_sub(1)?)?;
@@ -239,8 +239,7 @@ impl Layout {
     }
 }
 
-/// The places of chunks with these ends, of which the first begins at `before` and has the index
-/// `first`.
+/// The places of chunks with these ends. The first has the index `first` and begins at `before`.
 fn places(before: ChunkEnd, ends: &[ChunkEnd], first: u32) -> impl Iterator<Item = ChunkPlace> + '_ {
     let starts = std::iter::once(before).chain(ends.iter().copied());
     starts.zip(ends).zip(first..).filter_map(|((start, end), index)| {

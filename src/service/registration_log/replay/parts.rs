@@ -1,4 +1,4 @@
-//! The parts of a replay.
+//! Values of a replay: what could not be applied, and what waits for a missing xorb.
 
 use thiserror::Error;
 

@@ -175,7 +175,7 @@ pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: 
         Verb::Check { xorb } => match cas.check_xorb(PALETTE.xorbs[xorb].hash, &mut verify::Pace::new(None)).await {
             Ok(Checked::Sound) => Outcome::Sound(true),
             Ok(Checked::Damaged(_)) => Outcome::Sound(false),
-            Ok(Checked::Passed) => Outcome::Passed,
+            Ok(Checked::Skipped) => Outcome::Passed,
             Err(error) => failed(error),
         },
         Verb::Plan => or_abort(cas.plan_collection(policy).await, Outcome::Planned),

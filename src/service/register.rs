@@ -190,7 +190,14 @@ impl Cas {
             registration.dedup.extend(first);
         }
         // In the order of their index: in that of the files each would touch a page of its own.
-        registration.dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
+        let is_short = registration.is_short();
+        let mut dedup = std::mem::take(&mut registration.dedup);
+        let sort = move || {
+            dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
+            dedup
+        };
+        // A few are sorted in less time than it takes to wake a worker.
+        registration.dedup = if is_short { sort() } else { self.verify_pool.run_for(tenant, sort).await };
         Ok(())
     }
 

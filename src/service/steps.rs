@@ -28,13 +28,16 @@ impl Cas {
         registration: &Arc<Registration>,
         record: Option<u64>,
     ) -> Result<Registered, StoreError> {
-        let registered = if registration.is_short() {
-            self.index.register_of(registration, record).await.map_err(StoreError::from)
-        } else {
-            self.write_long(tenant, registration, record).await
-        };
-        // Also after an error: the transaction may have been committed.
-        self.asked_chunks.insert(registration.dedup.iter().map(|(chunk, _)| chunk));
+        let (chunks, whole) = (Arc::clone(&self.asked_chunks), Arc::clone(registration));
+        let insert = move || chunks.insert(whole.dedup.iter().map(|(chunk, _)| chunk));
+        // The chunks are inserted also after an error: the transaction may have been committed.
+        if registration.is_short() {
+            let registered = self.index.register_of(registration, record).await;
+            insert();
+            return registered.map_err(StoreError::from);
+        }
+        let registered = self.write_long(tenant, registration, record).await;
+        self.verify_pool.run_for(tenant, insert).await;
         registered
     }
 

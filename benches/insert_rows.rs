@@ -24,9 +24,10 @@ const ROUND_COUNT: usize = 7;
 type Row = ([u8; 32], i64);
 
 fn main() {
-    let folder = tempfile::tempdir_in(".").unwrap();
+    let directory = tempfile::tempdir_in(".").unwrap();
     Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-        let options = SqliteConnectOptions::new().filename(folder.path().join("rows.sqlite")).create_if_missing(true);
+        let options =
+            SqliteConnectOptions::new().filename(directory.path().join("rows.sqlite")).create_if_missing(true);
         let mut connection = options.journal_mode(SqliteJournalMode::Wal).connect().await.unwrap();
         let table = "CREATE TABLE files (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, raw_len INTEGER, \
              since INTEGER, sha256 BLOB, sha256_state INTEGER)";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{ChunkHash, FileHash, RangeHash, XorbHash, merkle};
 
-/// The folder with the sample data: `ZORB_REFERENCE_DIR`, or `shared/reference` beside the working
+/// The directory with the sample data: `ZORB_REFERENCE_DIR`, or `shared/reference` beside the working
 /// tree.
 fn reference_dir() -> PathBuf {
     std::env::var_os("ZORB_REFERENCE_DIR")

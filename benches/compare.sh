@@ -22,7 +22,7 @@ lines=("${@:2}")
 # Seconds of each measurement that is not over when everything was read.
 seconds=3
 
-# How many of the answers are compared to the byte in a measurement that is about speed; before it, every byte is.
+# How many of the responses are compared to the byte in a measurement that is about speed; before it, every byte is.
 sampled=16
 
 set=target/compare/set
@@ -140,7 +140,7 @@ start_official() {
 }
 
 # One nginx with two servers: the files with sendfile and without. Without tcp_nopush, which Debian's nginx.conf sets: with
-# it and sendfile, one answer in a hundred waits for 40 ms.
+# it and sendfile, one response in a hundred waits for 40 ms.
 start_nginx() {
   sendfile=127.0.0.1:$(free_port)
   no_sendfile=127.0.0.1:$(free_port)

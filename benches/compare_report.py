@@ -24,8 +24,8 @@ def main(runs_path, result_path):
     print(f"\n{'what':52} {'ratio':>8} {'spread':>16}   aim")
     for row in rows:
         spread = f"{row['least']:.2f} to {row['most']:.2f}"
-        answer = {True: "yes", False: "NO", None: ""}[row["is_met"]]
-        print(f"{row['what']:52} {row['median']:8.2f} {spread:>16}   {row['aim']:8} {answer}")
+        response = {True: "yes", False: "NO", None: ""}[row["is_met"]]
+        print(f"{row['what']:52} {row['median']:8.2f} {spread:>16}   {row['aim']:8} {response}")
     with open(result_path, "w") as file:
         json.dump({"rows": rows, "runs": {"/".join(key): results for key, results in runs.items()}}, file, indent=1)
     print(f"\nall of it: {result_path}")

@@ -5,7 +5,7 @@
 ROUNDS is 5 and MIB 2048 if not given. Runs with the hf_xet of this Python (1.8.0 is what docs/performance.md is about).
 The binaries are what benches/compare.sh builds: target/release/zorb and target/official/release/official-server. The
 files are a third each noise, words and floats and follow from a fixed seed. Each push goes to a server on an empty
-folder and is a process of its own with an empty cache, and so is each pull; what was pulled is compared byte by byte.
+directory and is a process of its own with an empty cache, and so is each pull; what was pulled is compared byte by byte.
 The servers take turns, and every second round goes the other way round. What a server does after a push by itself (zorb
 reads the files again and compares their sha256) is waited for, and counted apart and in the sum of everything. All of it is
 in target/compare/end-to-end.json.
@@ -56,12 +56,12 @@ def main(rounds=5, mib=2048):
     report(runs, home / "end-to-end.json")
 
 
-def make_files(folder, mib):
+def make_files(directory, mib):
     """Files of 64 MiB; every third one of the same kind."""
     paths = []
-    folder.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True)
     for number in range(max(mib // 64, 1)):
-        path = folder / f"{number:04}-{('noise', 'words', 'floats')[number % 3]}"
+        path = directory / f"{number:04}-{('noise', 'words', 'floats')[number % 3]}"
         if not path.exists():
             kind = (noise, words, floats)[number % 3]
             path.write_bytes(kind(random.Random(SEED + number), min(64, mib) * MIB))

@@ -40,7 +40,7 @@ const EVERYBODY: Claims = Claims {
 
 struct Store {
     runtime: Runtime,
-    folder: TempDir,
+    directory: TempDir,
     cas: Cas,
     xorbs: Vec<NewXorb>,
 }
@@ -49,20 +49,20 @@ impl Store {
     /// A store whose index has these xorbs, fresh from the start: nothing is in memory.
     fn new(xorbs: Vec<NewXorb>) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let index = runtime.block_on(SqliteIndex::open(&folder.path().join("index.sqlite"))).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let index = runtime.block_on(SqliteIndex::open(&directory.path().join("index.sqlite"))).unwrap();
         for xorb in &xorbs {
             let (ticket, now) = (Ticket::random(), Timestamp::from_millis(0));
             runtime.block_on(index.stage_xorb(xorb.hash, ticket, now)).unwrap();
             runtime.block_on(index.publish_xorb(xorb.clone(), ticket, now)).unwrap();
         }
         let cas = process(&index);
-        Self { runtime, folder, cas, xorbs }
+        Self { runtime, directory, cas, xorbs }
     }
 
     /// Another process over the same index.
     fn restart(&mut self) {
-        let path = self.folder.path().join("index.sqlite");
+        let path = self.directory.path().join("index.sqlite");
         self.cas = process(&self.runtime.block_on(SqliteIndex::open(&path)).unwrap());
     }
 

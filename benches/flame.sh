@@ -53,8 +53,8 @@ record_cold() { record cold ranges --chunks 16 --cold "$scratch/data/xorbs" --ve
 record_registration() {
   local bench
   bench=$(cargo bench --locked --target-dir "$target" --bench scale --no-run 2>&1 | sed -n 's,.*Executable .*(\(.*\)),\1,p')
-  "$bench" 100000 --folder "$target/scale" --fill
-  "$bench" 100000 --folder "$target/scale" --only registrations >"$scratch/out" 2>"$scratch/said" &
+  "$bench" 100000 --dir "$target/scale" --fill
+  "$bench" 100000 --dir "$target/scale" --only registrations >"$scratch/out" 2>"$scratch/said" &
   pid=$!
   until grep --quiet measuring "$scratch/said"; do kill -0 "$pid" || exit 1; sleep 0.05; done
   samples --pid "$pid"

@@ -185,8 +185,8 @@ async fn switches(index: &SqliteIndex, now: Timestamp) -> Vec<Vec<FileSwitch>> {
 }
 
 async fn run() -> bool {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let index = SqliteIndex::open(&path).await.unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
     let large_hash = fill(&index, clock.now()).await;

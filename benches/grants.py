@@ -3,7 +3,7 @@
     python benches/grants.py target/release/zorb [ROUNDS]
 
 Needs hf_xet 1.8.0 or newer in this Python. Every push is a process of its own with a cache of its own, to a server on an
-empty folder; what is timed is the push alone, from the first file to the last answer.
+empty directory; what is timed is the push alone, from the first file to the last response.
 """
 
 import os
@@ -21,18 +21,18 @@ SETS = ("512 MiB in 4 files", "3000 files of 1 to 40 KiB", "50 pushes of a 100 K
 
 
 def main(binary, rounds):
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
         seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
         print(f"ZORB_TEST_SEED={seed}")
-        sets = dict(zip(SETS, make_files(folder, random.Random(seed))))
+        sets = dict(zip(SETS, make_files(directory, random.Random(seed))))
         seconds = {what: {"true": [], "false": []} for what in SETS}
         for number in range(rounds):
             # Who is first changes from round to round.
             order = ("true", "false") if number % 2 else ("false", "true")
             for what, paths in sets.items():
                 for grants in order:
-                    seconds[what][grants].append(push(binary, folder, grants, paths))
+                    seconds[what][grants].append(push(binary, directory, grants, paths))
         print(f"{'what':30} {'grants':>10} {'directly':>10}  ratio of times")
         for what, times in seconds.items():
             ratios = [granted / direct for granted, direct in zip(times["true"], times["false"])]
@@ -41,22 +41,22 @@ def main(binary, rounds):
             print(f"{what:30} {granted:8.3f} s {direct:8.3f} s  {statistics.median(ratios):.2f} {spread}")
 
 
-def make_files(folder, rng):
-    large = [folder / f"large-{number}" for number in range(4)]
+def make_files(directory, rng):
+    large = [directory / f"large-{number}" for number in range(4)]
     for path in large:
         path.write_bytes(rng.randbytes(128 * MIB))
-    small = [folder / f"small-{number}" for number in range(3000)]
+    small = [directory / f"small-{number}" for number in range(3000)]
     for path in small:
         path.write_bytes(rng.randbytes(rng.randrange(1 << 10, 40 << 10)))
-    single = [folder / f"single-{number}" for number in range(50)]
+    single = [directory / f"single-{number}" for number in range(50)]
     for path in single:
         path.write_bytes(rng.randbytes(100 << 10))
     return large, small, single
 
 
-def push(binary, folder, grants, paths):
+def push(binary, directory, grants, paths):
     """Seconds that a push takes to a server with or without grants."""
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
         command = [binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", f"{scratch}/data"]
         environment = dict(os.environ, ZORB_LOG="warn", ZORB_GRANTS=grants)
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, stderr=subprocess.DEVNULL)
@@ -65,11 +65,11 @@ def push(binary, folder, grants, paths):
             environment = dict(os.environ, HF_XET_CACHE=f"{scratch}/cache", NO_PROXY="127.0.0.1")
             environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
             client = [sys.executable, __file__, "push", url, *map(str, paths)]
-            answer = subprocess.run(client, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            response = subprocess.run(client, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         finally:
             server.terminate()
             server.wait()
-    return float(answer.stdout)
+    return float(response.stdout)
 
 
 def push_files(url, paths):

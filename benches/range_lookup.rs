@@ -22,8 +22,8 @@ const CHUNK_COUNT: u32 = 1024;
 
 fn range_lookup(criterion: &mut Criterion) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let index = runtime.block_on(SqliteIndex::open(&path)).unwrap();
     let mut rng = StdRng::seed_from_u64(1);
     let hashes: Vec<XorbHash> = (0..XORB_COUNT).map(|_| XorbHash::from_bytes(rng.random())).collect();

@@ -45,7 +45,7 @@ measure() {
 make_blobs() {
   python3 - "$blobs" "$1" "$2" <<'PYTHON'
 import random, struct, sys
-folder, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+directory, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 r = random.Random(1)
 words = [r.randbytes(r.randint(1, 6)).hex().encode() for _ in range(2000)]
 earlier = b""
@@ -61,7 +61,7 @@ for n in range(count):
         for _ in range(20):
             blob[r.randrange(size)] = r.randrange(256)
     earlier = earlier if n % 4 == 3 else blob
-    with open(f"{folder}/{n:05}", "wb") as f:
+    with open(f"{directory}/{n:05}", "wb") as f:
         f.write(blob)
 PYTHON
 }
@@ -105,17 +105,17 @@ timed() {
   awk '{ printf "%d %d ", $1 * 1000, ($2 + $3) * 1000 }' "$memory/time"
 }
 
-# compare WHAT ZORB ZSTD TAR FOLDER: what remains of the last round in memory is the next one's input.
+# compare WHAT ZORB ZSTD TAR DIRECTORY: what remains of the last round in memory is the next one's input.
 compare() {
-  local what=$1 folder=$5 lines=
+  local what=$1 directory=$5 lines=
   for ((round = 0; round < rounds; round++)); do
-    rm -rf "${disk:?}"/* "$folder/out"
-    if [[ $2 == append_* ]]; then rm -f "$folder"/a.*; fi
-    lines+=$(timed "$2" "$folder")
-    rm -rf "$folder/out"
-    lines+=" $(timed "$3" "$folder")"
-    lines+=" $(timed "$4" "$folder")"$'\n'
-    rm -rf "$folder/out"
+    rm -rf "${disk:?}"/* "$directory/out"
+    if [[ $2 == append_* ]]; then rm -f "$directory"/a.*; fi
+    lines+=$(timed "$2" "$directory")
+    rm -rf "$directory/out"
+    lines+=" $(timed "$3" "$directory")"
+    lines+=" $(timed "$4" "$directory")"$'\n'
+    rm -rf "$directory/out"
   done
   printf '%s' "$lines" | summarize "$what"
 }

@@ -36,12 +36,12 @@ const ROUND_COUNT: usize = 9;
 const TERM_COUNT: usize = 32;
 
 fn main() {
-    let folder = tempfile::tempdir_in(".").unwrap();
+    let directory = tempfile::tempdir_in(".").unwrap();
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let kept = Arc::new(FsRecordStore::open(folder.path(), Pool::new(8)).unwrap());
-        let with = store(&folder.path().join("with.sqlite"), kept).await;
-        let without = store(&folder.path().join("without.sqlite"), Arc::new(MemoryRecordStore::new())).await;
+        let kept = Arc::new(FsRecordStore::open(directory.path(), Pool::new(8)).unwrap());
+        let with = store(&directory.path().join("with.sqlite"), kept).await;
+        let without = store(&directory.path().join("without.sqlite"), Arc::new(MemoryRecordStore::new())).await;
         for at_once in [1, 8] {
             let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
             for round in 0..ROUND_COUNT {

@@ -24,14 +24,14 @@ const ROUND_COUNT: usize = 15;
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
 struct Store {
-    _folder: TempDir,
+    _directory: TempDir,
     index: SqliteIndex,
 }
 
 impl Store {
     async fn new(xorbs: &[XorbHash], is_counted: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("index.sqlite");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("index.sqlite");
         let index = SqliteIndex::open(&path).await.unwrap();
         for hash in xorbs {
             let mut layout = LayoutBuilder::new();
@@ -56,7 +56,7 @@ impl Store {
             raw_sql(sql).execute(&mut connection).await.unwrap();
             connection.close().await.unwrap();
         }
-        Self { _folder: folder, index }
+        Self { _directory: directory, index }
     }
 
     /// Milliseconds.

@@ -13,9 +13,9 @@ mod official;
 
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a small program that prints and writes a file")]
 fn main() -> std::io::Result<()> {
-    let folder = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
+    let directory = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
     let (hash, bytes) = official::official_xorb(&mut StdRng::seed_from_u64(64));
-    let path = folder.join(format!("{hash}.xorb"));
+    let path = directory.join(format!("{hash}.xorb"));
     std::fs::write(&path, bytes)?;
     println!("{}", path.display());
     Ok(())

@@ -5,7 +5,7 @@
 # As root, with debootstrap and a network for apt and cargo; takes a quarter of an hour of 2 cores. The compiler is the one
 # of this machine, copied: what is tested is what surrounds it.
 #
-#   tests/newcomer.sh [FOLDER]   # builds the chroot in FOLDER (a new temporary one, removed at the end)
+#   tests/newcomer.sh [DIRECTORY]   # builds the chroot in DIRECTORY (a new temporary one, removed at the end)
 set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -37,14 +37,14 @@ def main(binary):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
     print(f"ZORB_TEST_SEED={seed}", flush=True)
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        certificate, key, authority = make_certificates(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        certificate, key, authority = make_certificates(directory)
         # What hf_xet, Python and zorb itself look for authorities in.
         os.environ["SSL_CERT_FILE"] = str(authority)
         for name, front in [("built-in TLS", None), ("nginx", Nginx), ("caddy", Caddy)]:
             begin = time.monotonic()
-            place = folder / name.split()[0]
+            place = directory / name.split()[0]
             place.mkdir()
             check_front(name, front, binary, place, certificate, key, rng)
             say(f"{name}: all of it in {time.monotonic() - begin:.0f} s")
@@ -102,7 +102,7 @@ def check_data(name, server, place, rng):
     plan = json.loads(get(server, f"/v2/reconstructions/{pushed[0]}", headers)[2])
     single = multiple = 0
     for xorb, entries in plan["xorbs"].items():
-        (stored,) = (server.folder / "xorbs").glob(f"*/{xorb}")
+        (stored,) = (server.directory / "xorbs").glob(f"*/{xorb}")
         stored = stored.read_bytes()
         for entry in entries:
             if not entry["url"].startswith(server.url + "/v1/data/"):
@@ -136,7 +136,7 @@ def parts_of(content_type, body):
 
 def check_upload(name, server, rng, proxy):
     """64 MiB that do not compress arrive while they are sent, and nothing of them is kept on the way."""
-    xorb, xorb_hash = make_xorb(server.binary, server.folder.parent, rng)
+    xorb, xorb_hash = make_xorb(server.binary, server.directory.parent, rng)
     token = server.token("write", "models/acme/one")
     before = server.received()
     connection = connect(server)
@@ -151,7 +151,7 @@ def check_upload(name, server, rng, proxy):
     # end, as the server counts only then.
     while True:
         in_flight = server.metric("zorb_uploads_in_flight")
-        draft = sum(path.stat().st_size for path in (server.folder / "tmp").iterdir())
+        draft = sum(path.stat().st_size for path in (server.directory / "tmp").iterdir())
         if in_flight and draft > half // 2:
             break
         if time.monotonic() > deadline:
@@ -160,10 +160,10 @@ def check_upload(name, server, rng, proxy):
     if proxy is not None and proxy.kept():
         sys.exit(f"{name}: {proxy.kept()} lie about on the way")
     connection.send(xorb[half:])
-    answer = connection.getresponse()
-    body = answer.read()
-    if answer.status != 200 or json.loads(body) != {"was_inserted": True}:
-        sys.exit(f"{name}: {answer.status} {body!r}")
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200 or json.loads(body) != {"was_inserted": True}:
+        sys.exit(f"{name}: {response.status} {body!r}")
     if server.received() - before != len(xorb):
         sys.exit(f"{name}: the server has counted {server.received() - before} bytes of {len(xorb)}")
     say(f"{name}: {len(xorb)} bytes in one upload, {draft} of them written when half was sent")
@@ -174,7 +174,7 @@ def check_refusals(name, server):
     token = server.token("write", "models/acme/one")
     for length in (100 * MIB, 1 << 30):
         # Holes; a client that reads while it sends, as Python's does not.
-        body = server.folder.parent / "long"
+        body = server.directory.parent / "long"
         with body.open("wb") as file:
             file.truncate(length)
         command = ["curl", "--silent", "--show-error", "--http1.1", "--max-time", "120", "--request", "POST"]
@@ -224,13 +224,13 @@ def check_streaming(name, front, place, certificate, key):
     try:
         connection = http.client.HTTPSConnection("127.0.0.1", proxy.port, timeout=20, context=ssl.create_default_context())
         connection.request("POST", "/v2/shards", b"x" * 1000)
-        answer = connection.getresponse()
+        response = connection.getresponse()
         for number, event in enumerate(seen):
-            line = json.loads(answer.readline())
+            line = json.loads(response.readline())
             if line["verified"] != number:
                 sys.exit(f"{name}: {line} instead of line {number}")
             event.set()
-        if answer.read():
+        if response.read():
             sys.exit(f"{name}: more than was sent")
     except TimeoutError:
         sys.exit(f"{name} keeps lines back")
@@ -242,11 +242,11 @@ def check_streaming(name, front, place, certificate, key):
     say(f"{name}: {len(seen)} lines, each before the next one was sent")
 
 
-def make_xorb(binary, folder, rng):
+def make_xorb(binary, directory, rng):
     """A xorb of 64 MiB that do not compress, and its hash."""
-    source = folder / "full"
+    source = directory / "full"
     source.write_bytes(rng.randbytes(70 * MIB))
-    output = folder / "packed"
+    output = directory / "packed"
     output.mkdir()
     subprocess.run([binary, "xorb", "pack", str(source), "-o", str(output)], check=True, stdout=subprocess.DEVNULL)
     # The first one is full, the second is the rest.
@@ -263,8 +263,8 @@ def connect(server):
 def get(server, path, headers):
     connection = connect(server)
     connection.request("GET", path, headers=headers)
-    answer = connection.getresponse()
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    response = connection.getresponse()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
 def port_of(url):
@@ -290,12 +290,12 @@ class Proxy:
     """A process that listens on a port of its own."""
 
     def begin(self, command, environment=None):
-        self.log = (self.folder / "log").open("wb")
+        self.log = (self.directory / "log").open("wb")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment)
         deadline = time.monotonic() + 30
         while True:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"{command[0]} does not start: {(self.folder / 'log').read_text()}")
+                sys.exit(f"{command[0]} does not start: {(self.directory / 'log').read_text()}")
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
@@ -318,12 +318,12 @@ class Proxy:
 
 class Nginx(Proxy):
     def __init__(self, place, upstream, certificate, key):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=place))
-        self.temporary = self.folder / "temporary"
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=place))
+        self.temporary = self.directory / "temporary"
         self.temporary.mkdir()
         # Its workers are another user's.
         self.temporary.chmod(0o777)
-        for above in [self.folder, place, place.parent]:
+        for above in [self.directory, place, place.parent]:
             above.chmod(0o755)
         self.port, plain = free_port(), free_port()
         site = replaced(
@@ -334,15 +334,15 @@ class Nginx(Proxy):
                 ("listen 80;", f"listen 127.0.0.1:{plain};"),
                 ("/etc/ssl/models.example/fullchain.pem", str(certificate)),
                 ("/etc/ssl/models.example/privkey.pem", str(key)),
-                ("/var/log/nginx/zorb.log", str(self.folder / "access.log")),
+                ("/var/log/nginx/zorb.log", str(self.directory / "access.log")),
                 ("models.example", "127.0.0.1"),
             ],
         )
         kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         paths = "".join(f"{kind}_temp_path {self.temporary}/{kind};\n" for kind in kinds)
-        main_file = self.folder / "nginx.conf"
+        main_file = self.directory / "nginx.conf"
         main_file.write_text(
-            f"daemon off;\npid {self.folder}/pid;\nerror_log {self.folder}/error.log;\n"
+            f"daemon off;\npid {self.directory}/pid;\nerror_log {self.directory}/error.log;\n"
             f"events {{}}\nhttp {{\naccess_log off;\n{paths}{site}\n}}\n"
         )
         self.begin([shutil.which("nginx") or "/usr/sbin/nginx", "-c", str(main_file)])
@@ -350,8 +350,8 @@ class Nginx(Proxy):
 
 class Caddy(Proxy):
     def __init__(self, place, upstream, certificate, key):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=place))
-        self.temporary = self.folder / "temporary"
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=place))
+        self.temporary = self.directory / "temporary"
         self.temporary.mkdir()
         self.port = free_port()
         site = replaced(
@@ -363,19 +363,19 @@ class Caddy(Proxy):
                 ("/etc/ssl/models.example/privkey.pem", str(key)),
             ],
         )
-        file = self.folder / "Caddyfile"
+        file = self.directory / "Caddyfile"
         # Nothing of the machine's: no port for administration, no port 80, no authority of its own in its stores.
         file.write_text("{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n" + site)
-        homes = {name: str(self.folder) for name in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"]}
+        homes = {name: str(self.directory) for name in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"]}
         environment = dict(os.environ, TMPDIR=str(self.temporary), **homes)
         self.begin(["caddy", "run", "--config", str(file), "--adapter", "caddyfile"], environment)
 
 
-def make_certificates(folder):
+def make_certificates(directory):
     """A certificate for loopback with its key, and the authority that has signed it."""
-    authority, authority_key = folder / "authority.pem", folder / "authority.key"
-    certificate, key, request = folder / "certificate.pem", folder / "key.pem", folder / "request.pem"
-    extensions = folder / "extensions"
+    authority, authority_key = directory / "authority.pem", directory / "authority.key"
+    certificate, key, request = directory / "certificate.pem", directory / "key.pem", directory / "request.pem"
+    extensions = directory / "extensions"
     extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=critical,CA:FALSE\n")
 
     def openssl(*args):

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::xorbs::{Variant, Xorbs};
 
-/// Connections that never end their heads, that send their bodies a little at a time, and that take their answers so.
+/// Connections that never end their heads, that send their bodies a little at a time, and that take their responses so.
 const HALF_HEAD_COUNT: usize = 400;
 const SLOW_BODY_COUNT: usize = 200;
 const SLOW_READER_COUNT: usize = 400;

@@ -3,7 +3,7 @@
 //!
 //!   cargo bench --bench overload
 //!   cargo bench --bench overload -- --compare OLD_BINARY     one client alone, this server and an older one in turn
-//!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside eight that ask for long answers
+//!   cargo bench --bench overload -- --plans [OLD_BINARY]     one client beside eight that ask for long responses
 //!   cargo bench --bench overload -- --shards                 one client beside four that register shards of 290 676 files
 //!
 //! Starts the real server with tokens. Idle is measured before and after the load, in the same run, with the same

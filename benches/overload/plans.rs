@@ -1,4 +1,4 @@
-//! Long answers: one client asks for little, alone and beside eight of another tenant that ask again and again what a whole
+//! Long responses: one client asks for little, alone and beside eight of another tenant that ask again and again what a whole
 //! file of 100 000 terms is made of. Those have the priority of the server, and take from its cores what they read with.
 
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ fn one_round(binary: &str) {
                 }
             });
         }
-        // All of them have asked by then, though not all may have had an answer.
+        // All of them have asked by then, though not all may have had a response.
         quiet.reads(MAX_COUNT, PHASE / 3);
         plan_count.store(0, Ordering::Relaxed);
         [quiet.reads(MAX_COUNT, PHASE), short_plans(&server, &short)]

@@ -120,7 +120,7 @@ pub(crate) fn fetch(connection: &mut BufReader<TcpStream>, token: &str, path: &s
     status
 }
 
-/// Status and length of an answer.
+/// Status and length of a response.
 fn head(connection: &mut BufReader<TcpStream>) -> (u16, usize) {
     let (mut status, mut len) = (0, 0);
     loop {

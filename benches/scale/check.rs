@@ -22,9 +22,9 @@ const SAMPLE_COUNT: u64 = 500;
 
 /// Fills a small store and makes the same one by the verbs, and compares every row of every table, but for tickets, which
 /// are random.
-pub(crate) async fn compare_with_verbs(folder: &Path) {
+pub(crate) async fn compare_with_verbs(directory: &Path) {
     let shape = Shape::new(XORB_COUNT, XORB_COUNT);
-    let (filled, made) = (folder.join("filled.sqlite"), folder.join("made.sqlite"));
+    let (filled, made) = (directory.join("filled.sqlite"), directory.join("made.sqlite"));
     fill(&filled, shape).await;
     make(&made, shape).await;
     let (filled, made) = (dump(&filled).await, dump(&made).await);

@@ -1,9 +1,9 @@
 //! What the verbs take in large stores: from 1000 xorbs and 10 000 files to 1 000 000 xorbs (64 TB) and 10 000 000 files.
 //!
-//!   cargo bench --bench scale                                     10³, 10⁴ and 10⁵ xorbs, in a folder that goes
-//!   cargo bench --bench scale -- 1000 10000 --folder DIR          these sizes, in a folder that stays
-//!   cargo bench --bench scale -- 1000000 --folder DIR --fill      only makes the store
-//!   cargo bench --bench scale -- 1000 10000 --folder DIR --report what was measured there before
+//!   cargo bench --bench scale                                     10³, 10⁴ and 10⁵ xorbs, in a directory that goes
+//!   cargo bench --bench scale -- 1000 10000 --directory DIR          these sizes, in a directory that stays
+//!   cargo bench --bench scale -- 1000000 --directory DIR --fill      only makes the store
+//!   cargo bench --bench scale -- 1000 10000 --directory DIR --report what was measured there before
 //!
 //! Also `--whole COUNT`: how many xorbs have all their chunk hashes, 100 000 unless said. They take 33 KiB each, 33 GB of a
 //! million. Where there are more xorbs, those of every so manieth owner have them, and all that is registered or asked for
@@ -49,7 +49,7 @@ use self::shape::Shape;
 struct Args {
     counts: Vec<u64>,
     whole_count: u64,
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
     seed: u64,
@@ -62,7 +62,7 @@ fn args() -> Args {
     let mut args = Args {
         counts: Vec::new(),
         whole_count: 100_000,
-        folder: None,
+        directory: None,
         json: None,
         svg: None,
         seed: rand::random(),
@@ -75,7 +75,7 @@ fn args() -> Args {
         let mut next = || given.next().unwrap_or_else(|| panic!("{arg} lacks its value"));
         match arg.as_str() {
             "--whole" => args.whole_count = next().parse().unwrap(),
-            "--folder" => args.folder = Some(next().into()),
+            "--directory" => args.directory = Some(next().into()),
             "--json" => args.json = Some(next().into()),
             "--svg" => args.svg = Some(next().into()),
             "--seed" => args.seed = next().parse().unwrap(),
@@ -92,8 +92,8 @@ fn args() -> Args {
 }
 
 /// Makes the store of one size, where it is not there yet.
-async fn fill(folder: &Path, shape: Shape) {
-    let (index, filled) = (folder.join("index.sqlite"), folder.join("filled"));
+async fn fill(directory: &Path, shape: Shape) {
+    let (index, filled) = (directory.join("index.sqlite"), directory.join("filled"));
     let begin = Instant::now();
     if filled.exists() {
         // An older program may have made it.
@@ -101,7 +101,7 @@ async fn fill(folder: &Path, shape: Shape) {
         eprintln!("{} xorbs: brought up to date in {:.1} s", shape.xorb_count, begin.elapsed().as_secs_f64());
         return;
     }
-    fs::create_dir_all(folder).unwrap();
+    fs::create_dir_all(directory).unwrap();
     // What was cut short is worth nothing.
     let _ = fs::remove_file(&index);
     fill::fill(&index, shape).await;
@@ -110,13 +110,13 @@ async fn fill(folder: &Path, shape: Shape) {
     eprintln!("{} xorbs, {} files: filled in {secs} s, {} MiB", shape.xorb_count, shape.file_count(), len >> 20);
 }
 
-/// Measures one size, and keeps the figures in its folder.
-async fn measure(folder: &Path, shape: Shape, args: &Args) {
+/// Measures one size, and keeps the figures in its directory.
+async fn measure(directory: &Path, shape: Shape, args: &Args) {
     let begin = Instant::now();
-    let index = folder.join("index.sqlite");
+    let index = directory.join("index.sqlite");
     let len = io::copy(&mut File::open(&index).unwrap(), &mut io::sink()).unwrap();
     eprintln!("{} xorbs: {} MiB read in {} s", shape.xorb_count, len >> 20, begin.elapsed().as_secs());
-    let mut bench = Bench::open(folder, shape, args.seed).await;
+    let mut bench = Bench::open(directory, shape, args.seed).await;
     let sizes = fill::sizes(&index).await;
     eprintln!("{} xorbs: opened and its pages counted after {} s", shape.xorb_count, begin.elapsed().as_secs());
     check::check_sample(bench.index(), shape).await;
@@ -124,28 +124,28 @@ async fn measure(folder: &Path, shape: Shape, args: &Args) {
     let figures = bench.measure(args.only.as_deref()).await;
     bench.index().close().await;
     let kept = report::to_json(shape, &figures, &sizes).to_string();
-    fs::write(folder.join("figures.json"), kept).unwrap();
+    fs::write(directory.join("figures.json"), kept).unwrap();
     eprintln!("{} xorbs: measured in {} s", shape.xorb_count, begin.elapsed().as_secs());
 }
 
 async fn run(args: &Args, root: &Path) -> bool {
     if !args.is_report {
-        let folder = tempfile::tempdir_in(root).unwrap();
-        check::compare_with_verbs(folder.path()).await;
+        let directory = tempfile::tempdir_in(root).unwrap();
+        check::compare_with_verbs(directory.path()).await;
         eprintln!("what is filled in bulk has the rows of the verbs; seed {}", args.seed);
     }
-    let folder_of = |count: &u64| root.join(count.to_string());
+    let directory_of = |count: &u64| root.join(count.to_string());
     for count in args.counts.iter().filter(|_| !args.is_report) {
         let shape = Shape::new(*count, args.whole_count);
-        fill(&folder_of(count), shape).await;
+        fill(&directory_of(count), shape).await;
         if !args.is_fill {
-            measure(&folder_of(count), shape, args).await;
+            measure(&directory_of(count), shape, args).await;
         }
     }
     if args.is_fill {
         return true;
     }
-    let read = |count| serde_json::from_slice(&fs::read(folder_of(count).join("figures.json")).unwrap()).unwrap();
+    let read = |count| serde_json::from_slice(&fs::read(directory_of(count).join("figures.json")).unwrap()).unwrap();
     let sizes: Vec<Size> = args.counts.iter().map(read).map(Size::new).collect();
     let (table, is_met) = report::table(&sizes);
     println!("{table}");
@@ -170,7 +170,7 @@ async fn run(args: &Args, root: &Path) -> bool {
 fn main() -> ExitCode {
     let args = args();
     let temporary = tempfile::tempdir_in(".").unwrap();
-    let root = args.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let root = args.directory.clone().unwrap_or_else(|| temporary.path().to_owned());
     fs::create_dir_all(&root).unwrap();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if runtime.block_on(run(&args, &root)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }

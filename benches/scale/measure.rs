@@ -68,14 +68,14 @@ async fn fold(index: SqliteIndex) -> Infallible {
 }
 
 impl Bench {
-    /// Opens the index in this folder. Nothing is kept in memory of xorbs: every layout is read.
-    pub(crate) async fn open(folder: &Path, shape: Shape, seed: u64) -> Self {
-        let index = SqliteIndex::open(&folder.join("index.sqlite")).await.unwrap();
+    /// Opens the index in this directory. Nothing is kept in memory of xorbs: every layout is read.
+    pub(crate) async fn open(directory: &Path, shape: Shape, seed: u64) -> Self {
+        let index = SqliteIndex::open(&directory.join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(NOW));
         let budget = Budget { upload_count: 1, verify_worker_count: 2, layout_cache_len: 0 };
         let cas = Cas::new(
             Arc::new(MemoryBlobStore::new()),
-            Arc::new(FsRecordStore::open(folder, Pool::new(2)).unwrap()),
+            Arc::new(FsRecordStore::open(directory, Pool::new(2)).unwrap()),
             Arc::new(index.clone()),
             Arc::clone(&clock) as _,
             Arc::new(Metrics::new()),
@@ -175,8 +175,8 @@ impl Bench {
         for sample in 0..400_u64 {
             let xorb = *self.whole.choose(&mut self.rng).unwrap();
             let claims = claims_of(&format!("{}/any", shape::domain(xorb)));
-            let answer = hit.take(self.cas.dedup_response(&claims, shape::asked_chunk(xorb))).await.unwrap();
-            assert!(answer.unwrap().len() > 32 << 10, "the whole xorb is described");
+            let response = hit.take(self.cas.dedup_response(&claims, shape::asked_chunk(xorb))).await.unwrap();
+            assert!(response.unwrap().len() > 32 << 10, "the whole xorb is described");
             let unknown = ChunkHash::from_bytes(shape::unknown(sample));
             assert!(miss.take(self.cas.dedup_response(&claims, unknown)).await.unwrap().is_none());
         }
@@ -281,7 +281,7 @@ impl Bench {
         let (mut condemn, mut delete) = (Times::new("condemn 64 xorbs"), Times::new("delete the rows of 64 xorbs"));
         let mut plan = Times::new("plan of a collection");
         self.clock.advance(MIN_GRACE);
-        // What was leased by an answer stays for as long, and one moment more.
+        // What was leased by a response stays for as long, and one moment more.
         self.clock.advance(MIN_CONDEMNED);
         let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
         let planned = plan.take(self.cas.plan_collection(policy)).await.unwrap();

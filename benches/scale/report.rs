@@ -102,7 +102,7 @@ pub(crate) fn table(sizes: &[Size]) -> (String, bool) {
         let is_within = bound.is_none_or(|bound| medians.iter().all(|(_, median)| *median <= bound));
         let cells: Vec<String> = sizes.iter().map(cell).collect();
         let bound = bound.map_or("–".to_owned(), |bound| format!("{} {unit}", short(bound)));
-        let met = answer(is_flat, is_within);
+        let met = response(is_flat, is_within);
         writeln!(table, "| {name}, {unit} | {} | {growth} | {bound} | {met} |", cells.join(" | ")).unwrap();
         is_met &= is_flat && is_within;
     }
@@ -126,14 +126,14 @@ fn write_bytes(table: &mut String, sizes: &[Size]) -> bool {
         let (growth, is_flat) = growth(&values);
         let is_within = values.iter().all(|(_, bytes)| *bytes <= bound);
         let cells: Vec<String> = values.iter().map(|(_, bytes)| format!("{bytes:.0}")).collect();
-        let met = answer(is_flat, is_within);
+        let met = response(is_flat, is_within);
         writeln!(table, "| {name} | {} | {growth} | {bound:.0} | {met} |", cells.join(" | ")).unwrap();
         are_met &= is_flat && is_within;
     }
     are_met
 }
 
-fn answer(is_flat: bool, is_within: bool) -> &'static str {
+fn response(is_flat: bool, is_within: bool) -> &'static str {
     match (is_flat, is_within) {
         (true, true) => "yes",
         (false, true) => "no, grows",

@@ -5,7 +5,6 @@
 //! uploads write from memory. `benches/compare.sh` runs it against zorb, nginx and the official test server.
 
 mod account;
-mod answer;
 mod histogram;
 mod make;
 mod mixed;
@@ -13,6 +12,7 @@ mod paced;
 mod plan;
 mod read;
 mod report;
+mod response;
 mod set;
 mod target;
 #[cfg(test)]
@@ -43,7 +43,7 @@ enum Verb {
     /// Write xorbs of about 51 MiB: a third each noise, text and floats, packed as clients do
     Make {
         /// Where to
-        folder: PathBuf,
+        directory: PathBuf,
         /// How many
         #[arg(long, default_value_t = 24)]
         count: u32,
@@ -89,13 +89,13 @@ enum Verb {
 #[derive(Args)]
 struct Common {
     /// Where `load make` has written
-    folder: PathBuf,
+    directory: PathBuf,
     /// Address of the server, such as 127.0.0.1:8080
     address: String,
     /// What it is
     #[arg(long, value_enum, default_value_t = Kind::Zorb)]
     target: Kind,
-    /// Take so many xorbs of the folder
+    /// Take so many xorbs of the directory
     #[arg(long)]
     xorbs: Option<usize>,
     /// The server's process; those that it has started are counted, too
@@ -118,13 +118,13 @@ struct Reading {
     /// How long
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Compare the bytes of every so-manieth answer; of the others, the status and the length
+    /// Compare the bytes of every so-manieth response; of the others, the status and the length
     #[arg(long, default_value_t = 1)]
     verify: u64,
     /// Read everything once, in random order, and not for a time
     #[arg(long)]
     once: bool,
-    /// The same after it was dropped from the page cache: the folder with the files that the server reads, each as
+    /// The same after it was dropped from the page cache: the directory with the files that the server reads, each as
     /// ab/abcd...
     #[arg(long)]
     cold: Option<PathBuf>,
@@ -132,7 +132,7 @@ struct Reading {
 
 fn main() -> anyhow::Result<()> {
     match Command::parse().verb {
-        Verb::Make { folder, count, seed } => make::make(&folder, count, seed),
+        Verb::Make { directory, count, seed } => make::make(&directory, count, seed),
         Verb::Upload { common, connections } => {
             let (set, target, account) = common.open()?;
             let report = upload::upload(&set, &target, connections, &account)?;
@@ -174,7 +174,7 @@ fn read(common: &Common, reading: &Reading, chunks: Option<usize>, what: &'stati
 
 impl Common {
     fn open(&self) -> anyhow::Result<(Set, Target, Account)> {
-        let set = Set::load(&self.folder, self.xorbs)?;
+        let set = Set::load(&self.directory, self.xorbs)?;
         Ok((set, Target::new(self.target, &self.address), Account::new(self.pid)))
     }
 

@@ -25,17 +25,19 @@ const WORD_COUNT: usize = 20_000;
 /// How far back lies what is said again.
 const PHRASE_DISTANCE: usize = 30_000;
 
-/// Writes xorbs and their index into a folder.
+/// Writes xorbs and their index into a directory.
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that writes files and says so")]
-pub(crate) fn make(folder: &Path, count: u32, seed: u64) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+pub(crate) fn make(directory: &Path, count: u32, seed: u64) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let threads = u32::try_from(std::thread::available_parallelism()?.get())?;
     let mut entries = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|first| {
                 scope.spawn(move || {
                     let numbers = (first..count).step_by(threads as usize);
-                    numbers.map(|number| Ok((number, write(folder, seed, number)?))).collect::<anyhow::Result<Vec<_>>>()
+                    numbers
+                        .map(|number| Ok((number, write(directory, seed, number)?)))
+                        .collect::<anyhow::Result<Vec<_>>>()
                 })
             })
             .collect();
@@ -48,18 +50,18 @@ pub(crate) fn make(folder: &Path, count: u32, seed: u64) -> anyhow::Result<()> {
     entries.sort_by_key(|(number, _)| *number);
     let entries: Vec<Entry> = entries.into_iter().map(|(_, entry)| entry).collect();
     let len: u64 = entries.iter().map(|entry| entry.serialized_len).sum();
-    let mut index = BufWriter::new(File::create(folder.join(INDEX))?);
+    let mut index = BufWriter::new(File::create(directory.join(INDEX))?);
     serde_json::to_writer(&mut index, &entries)?;
     index.flush()?;
     println!("{count} xorbs, {len} bytes");
     Ok(())
 }
 
-fn write(folder: &Path, seed: u64, number: u32) -> anyhow::Result<Entry> {
+fn write(directory: &Path, seed: u64, number: u32) -> anyhow::Result<Entry> {
     let xorb = build(&mut StdRng::seed_from_u64(seed << 32 | u64::from(number)))?;
     let verified = xorb.xorb();
     let hash = verified.hash().to_string();
-    File::create(folder.join(&hash))?.write_all(xorb.bytes())?;
+    File::create(directory.join(&hash))?.write_all(xorb.bytes())?;
     let places = verified.layout().chunks().zip(verified.chunk_hashes());
     Ok(Entry {
         hash,

@@ -19,7 +19,7 @@ use crate::target::{Kind, Target};
 
 #[derive(Args)]
 pub(crate) struct Mix {
-    /// The folder with the files that the server reads, each as ab/abcd...
+    /// The directory with the files that the server reads, each as ab/abcd...
     #[arg(long)]
     served: PathBuf,
     /// Xorbs that are warm; the others are dropped from the page cache again and again

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use crate::answer::Answer;
 use crate::plan::Plan;
 use crate::report::Tally;
+use crate::response::Response;
 use crate::set::Set;
 use crate::target::{Part, Target};
 
@@ -19,7 +19,7 @@ pub(crate) struct Pace {
     pub(crate) time: Duration,
 }
 
-/// Reads for a time. Every request has its moment: one that has to wait for the answer before it is late from then on.
+/// Reads for a time. Every request has its moment: one that has to wait for the response before it is late from then on.
 pub(crate) fn run(set: &Set, target: &Target, plan: &Plan, pace: &Pace) -> anyhow::Result<Tally> {
     let mut tally = std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -69,14 +69,14 @@ fn pause(time: Duration) -> Instant {
 }
 
 fn ask(set: &Set, target: &Target, stream: &mut TcpStream, part: &Part, buffer: &mut [u8]) -> anyhow::Result<()> {
-    let (mut answer, mut request) = (Answer::default(), Vec::new());
+    let (mut response, mut request) = (Response::default(), Vec::new());
     let xorb = &set.xorbs[part.xorb];
     target.get(xorb, part, &mut request);
     stream.write_all(&request)?;
     loop {
         let len = stream.read(buffer)?;
         ensure!(len > 0, "the server has closed the connection");
-        if answer.take(&buffer[..len], part.bytes.len(), xorb.bytes.get(part.bytes.clone()))? {
+        if response.take(&buffer[..len], part.bytes.len(), xorb.bytes.get(part.bytes.clone()))? {
             return Ok(());
         }
     }

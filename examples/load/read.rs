@@ -1,4 +1,4 @@
-//! Reads as fast as the server answers: one loop per thread over its connections.
+//! Reads as fast as the server responds: one loop per thread over its connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,9 +10,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::answer::Answer;
 use crate::plan::{Parts, Plan};
 use crate::report::Tally;
+use crate::response::Response;
 use crate::set::Set;
 use crate::target::{Part, Target};
 
@@ -31,7 +31,7 @@ const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 pub(crate) struct Load<'a> {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
-    /// The bytes of every so-manieth answer are compared.
+    /// The bytes of every so-manieth response are compared.
     pub(crate) verify: u64,
     /// `None`: until the plan is at its end.
     pub(crate) time: Option<Duration>,
@@ -42,7 +42,7 @@ pub(crate) struct Load<'a> {
 /// One connection and what it waits for.
 struct Lane {
     stream: TcpStream,
-    answer: Answer,
+    response: Response,
     part: Option<Part>,
     begin: Instant,
     is_compared: bool,
@@ -118,8 +118,8 @@ impl Worker<'_> {
                 waiting -= usize::from(lane.part.is_none());
             }
         }
-        // What has come of answers that are cut short counts, too: they may be long.
-        self.tally.len += lanes.iter().map(|lane| lane.answer.received() as u64).sum::<u64>();
+        // What has come of responses that are cut short counts, too: they may be long.
+        self.tally.len += lanes.iter().map(|lane| lane.response.received() as u64).sum::<u64>();
         Ok(self.tally)
     }
 
@@ -130,7 +130,7 @@ impl Worker<'_> {
 
     /// Sends the next request, if there is any left.
     fn ask(&mut self, lane: &mut Lane) -> anyhow::Result<bool> {
-        lane.answer.reset();
+        lane.response.reset();
         lane.part = self.parts.next();
         let Some(part) = &lane.part else { return Ok(false) };
         self.request.clear();
@@ -146,7 +146,7 @@ impl Worker<'_> {
     /// Takes what has arrived.
     fn turn(&mut self, lane: &mut Lane, buffer: &mut [u8]) -> anyhow::Result<()> {
         for _ in 0..READS_PER_TURN {
-            let Some(part) = &lane.part else { bail!("an answer that nobody has asked for") };
+            let Some(part) = &lane.part else { bail!("a response to no request") };
             let len = match lane.stream.read(buffer) {
                 Ok(0) => bail!("the server has closed the connection"),
                 Ok(len) => len,
@@ -154,7 +154,7 @@ impl Worker<'_> {
                 Err(error) => return Err(error.into()),
             };
             let expected = self.set.xorbs[part.xorb].bytes.get(part.bytes.clone()).filter(|_| lane.is_compared);
-            if lane.answer.take(&buffer[..len], part.bytes.len(), expected)? {
+            if lane.response.take(&buffer[..len], part.bytes.len(), expected)? {
                 self.tally.latencies.add(lane.begin.elapsed());
                 self.tally.len += part.bytes.len() as u64;
                 self.ask(lane)?;
@@ -172,6 +172,6 @@ impl Lane {
     fn connect(target: &Target) -> anyhow::Result<Self> {
         let stream = target.connect()?;
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, answer: Answer::default(), part: None, begin: Instant::now(), is_compared: false })
+        Ok(Self { stream, response: Response::default(), part: None, begin: Instant::now(), is_compared: false })
     }
 }

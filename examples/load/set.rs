@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 
-/// The name of the index in the folder of a set.
+/// The name of the index in the directory of a set.
 pub(crate) const INDEX: &str = "index.json";
 
 /// One xorb as the index has it.
@@ -40,14 +40,14 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// The first `count` xorbs of a folder that `load make` has written, or all.
-    pub(crate) fn load(folder: &Path, count: Option<usize>) -> anyhow::Result<Self> {
-        let index = folder.join(INDEX);
+    /// The first `count` xorbs of a directory that `load make` has written, or all.
+    pub(crate) fn load(directory: &Path, count: Option<usize>) -> anyhow::Result<Self> {
+        let index = directory.join(INDEX);
         let file = File::open(&index).with_context(|| index.display().to_string())?;
         let entries: Vec<Entry> = serde_json::from_reader(BufReader::new(file))?;
         let count = count.unwrap_or(entries.len());
         ensure!(count > 0 && count <= entries.len(), "there are {} xorbs, not {count}", entries.len());
-        let xorbs = entries.into_iter().take(count).map(|entry| Xorb::load(folder, entry));
+        let xorbs = entries.into_iter().take(count).map(|entry| Xorb::load(directory, entry));
         Ok(Self { xorbs: xorbs.collect::<anyhow::Result<_>>()? })
     }
 
@@ -71,8 +71,8 @@ impl Set {
 }
 
 impl Xorb {
-    fn load(folder: &Path, entry: Entry) -> anyhow::Result<Self> {
-        let path = folder.join(&entry.hash);
+    fn load(directory: &Path, entry: Entry) -> anyhow::Result<Self> {
+        let path = directory.join(&entry.hash);
         let mut bytes = Vec::new();
         File::open(&path)
             .and_then(|mut file| file.read_to_end(&mut bytes))

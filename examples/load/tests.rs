@@ -18,10 +18,10 @@ use crate::{make, upload};
 
 /// One xorb as `load make` writes it.
 fn one_xorb() -> (TempDir, Set) {
-    let folder = tempfile::tempdir().unwrap();
-    make::make(folder.path(), 1, 3).unwrap();
-    let set = Set::load(folder.path(), None).unwrap();
-    (folder, set)
+    let directory = tempfile::tempdir().unwrap();
+    make::make(directory.path(), 1, 3).unwrap();
+    let set = Set::load(directory.path(), None).unwrap();
+    (directory, set)
 }
 
 /// Serves these bytes at every path, by Range or whole, and takes whatever is uploaded.
@@ -34,13 +34,13 @@ fn serve(bytes: Vec<u8>, stored: &'static str) -> Target {
         for stream in listener.incoming() {
             let bytes = Arc::clone(&bytes);
             // Clients end connections as they like.
-            std::thread::spawn(move || drop(answer_all(stream.unwrap(), &bytes, stored)));
+            std::thread::spawn(move || drop(response_all(stream.unwrap(), &bytes, stored)));
         }
     });
     target
 }
 
-fn answer_all(mut stream: TcpStream, bytes: &[u8], stored: &str) -> std::io::Result<()> {
+fn response_all(mut stream: TcpStream, bytes: &[u8], stored: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
         let (mut range, mut body_len) = (None, 0);
@@ -79,7 +79,7 @@ fn once(set: &Set, target: &Target, chunks: Option<usize>, verify: u64) -> anyho
 /// Over more connections than threads.
 #[test]
 fn plan_of_everything_reads_every_byte_once() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let target = serve(set.xorbs[0].bytes.clone(), "");
     for chunks in [Some(1), Some(16), None] {
         let tally = once(&set, &target, chunks, 1).unwrap();
@@ -91,7 +91,7 @@ fn plan_of_everything_reads_every_byte_once() {
 
 #[test]
 fn wrong_byte_of_a_xorb_is_one_error_unless_unchecked() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let mut bytes = set.xorbs[0].bytes.clone();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -99,7 +99,7 @@ fn wrong_byte_of_a_xorb_is_one_error_unless_unchecked() {
     let tally = once(&set, &target, Some(16), 1).unwrap();
     assert_eq!(tally.errors, 1);
     assert!(tally.first_error.contains("wrong"), "{}", tally.first_error);
-    // Of one thread, the first answer alone is compared; the order is the same each time, and it is another part.
+    // Of one thread, the first response alone is compared; the order is the same each time, and it is another part.
     let load = Load { connections: 3, threads: 1, verify: u64::MAX, time: None, stop: None };
     let tally = read::run(&set, &target, &Plan::once(&set, Some(16)), &load).unwrap();
     assert_eq!(tally.errors, 0, "{}", tally.first_error);
@@ -107,7 +107,7 @@ fn wrong_byte_of_a_xorb_is_one_error_unless_unchecked() {
 
 #[test]
 fn a_load_for_a_time_ends_with_it_and_counts_what_was_cut_short() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let target = serve(set.xorbs[0].bytes.clone(), "");
     let load = Load { connections: 2, threads: 1, verify: 1, time: Some(Duration::from_secs(2)), stop: None };
     let tally = read::run(&set, &target, &Plan::random(&set, Some(1)), &load).unwrap();
@@ -118,7 +118,7 @@ fn a_load_for_a_time_ends_with_it_and_counts_what_was_cut_short() {
 
 #[test]
 fn a_steady_rate_is_kept_where_the_server_keeps_up() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let target = serve(set.xorbs[0].bytes.clone(), "");
     let pace = Pace { connections: 2, rate: 100, time: Duration::from_millis(300) };
     let tally = paced::run(&set, &target, &Plan::random(&set, Some(1)), &pace).unwrap();
@@ -127,7 +127,7 @@ fn a_steady_rate_is_kept_where_the_server_keeps_up() {
 
 #[test]
 fn an_upload_counts_only_where_the_server_did_not_have_it() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let account = Account::new(None);
     let taken = upload::upload(&set, &serve(Vec::new(), r#"{"was_inserted":true}"#), 2, &account).unwrap();
     assert_eq!((taken.requests, taken.bytes, taken.errors), (1, set.xorbs[0].bytes.len() as u64, 0));
@@ -138,7 +138,7 @@ fn an_upload_counts_only_where_the_server_did_not_have_it() {
 
 #[test]
 fn the_same_seed_makes_the_same_xorbs_and_they_are_valid() {
-    let (_folder, set) = one_xorb();
+    let (_directory, set) = one_xorb();
     let (_other, again) = one_xorb();
     let xorb = &set.xorbs[0];
     assert_eq!(xorb.bytes, again.xorbs[0].bytes);

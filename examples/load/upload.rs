@@ -8,13 +8,13 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::account::Account;
-use crate::answer::Answer;
 use crate::report::{Report, Tally};
+use crate::response::Response;
 use crate::set::{Set, Xorb};
 use crate::target::Target;
 
-/// Longest answer that is taken.
-const MAX_ANSWER_LEN: usize = 64 << 10;
+/// Longest response that is taken.
+const MAX_RESPONSE_LEN: usize = 64 << 10;
 
 /// What a server says of a xorb that it did not have.
 const STORED: &[u8] = br#""was_inserted":true"#;
@@ -61,17 +61,17 @@ fn send_all(set: &Set, target: &Target, mut stream: TcpStream, next: &AtomicUsiz
 fn send(target: &Target, stream: &mut TcpStream, xorb: &Xorb) -> anyhow::Result<()> {
     stream.write_all(target.put(xorb).as_bytes())?;
     stream.write_all(&xorb.bytes)?;
-    let (mut answer, mut buffer, mut body) = (Answer::default(), vec![0; 4096], Vec::new());
+    let (mut response, mut buffer, mut body) = (Response::default(), vec![0; 4096], Vec::new());
     let mut len = None;
     while len.is_none_or(|len| body.len() < len) {
         let count = stream.read(&mut buffer)?;
         ensure!(count > 0, "the server has closed the connection");
         let mut piece = &buffer[..count];
         if len.is_none() {
-            len = answer.take_head(&mut piece)?;
+            len = response.take_head(&mut piece)?;
         }
         body.extend_from_slice(piece);
-        ensure!(body.len() <= MAX_ANSWER_LEN, "an answer without an end");
+        ensure!(body.len() <= MAX_RESPONSE_LEN, "a response without an end");
     }
     // Nothing is measured by what is there already.
     ensure!(body.windows(STORED.len()).any(|part| part == STORED), "it says {}", String::from_utf8_lossy(&body));

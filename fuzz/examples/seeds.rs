@@ -16,7 +16,7 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use rca::{WriteOptions, Writer};
 use xet_format::compression::Policy;
 use xet_format::shard::{
-    CasChunk, CasInfo, DedupAnswer, FileInfo, Sha256, Shard, Term, write_dedup_answer, write_upload,
+    CasChunk, CasInfo, DedupResponse, FileInfo, Sha256, Shard, Term, write_dedup_response, write_upload,
 };
 use xet_format::xorb::{XorbBuilder, write_v1};
 use xet_format::{ChunkHash, ChunkRange, FileHash, HmacKey, RangeHash, XorbHash};
@@ -152,13 +152,13 @@ fn shard_seeds() -> Vec<(String, Vec<u8>)> {
     for (name, shard) in shards {
         seeds.push((format!("seed-{name}"), write_upload(&shard).expect("the seeds are sound")));
     }
-    let answer = DedupAnswer {
+    let response = DedupResponse {
         xorbs: &[xorb(9, 3)],
         key: HmacKey::from_bytes([5; 32]),
         created_unix_secs: 1,
         key_expires_unix_secs: 2,
     };
-    seeds.push(("seed-answer".to_owned(), write_dedup_answer(&answer).expect("the seeds are sound")));
+    seeds.push(("seed-response".to_owned(), write_dedup_response(&response).expect("the seeds are sound")));
     seeds
 }
 

@@ -1,7 +1,7 @@
 //! Shards from nowhere: parsing never panics, and what it takes is written and parsed as the same value. A client reads
-//! answers to a question for a chunk by the same rules, and finds the same xorbs in them.
+//! responses to a question for a chunk by the same rules, and finds the same xorbs in them.
 
-use xet_format::shard::{parse, parse_dedup_answer, write_upload};
+use xet_format::shard::{parse, parse_dedup_response, write_upload};
 
 /// The target.
 ///
@@ -9,10 +9,10 @@ use xet_format::shard::{parse, parse_dedup_answer, write_upload};
 ///
 /// A promise is broken.
 pub fn check(bytes: &[u8]) {
-    let answer = parse_dedup_answer(bytes);
-    let Ok(shard) = parse(bytes) else { return assert!(answer.is_err()) };
-    if let Ok(answer) = answer {
-        assert_eq!(answer.xorbs, shard.xorbs);
+    let response = parse_dedup_response(bytes);
+    let Ok(shard) = parse(bytes) else { return assert!(response.is_err()) };
+    if let Ok(response) = response {
+        assert_eq!(response.xorbs, shard.xorbs);
     }
     let written = write_upload(&shard).expect("what was parsed can be written");
     // Tables, footer and a file that comes again are dropped, nothing is ever added.

@@ -20,22 +20,22 @@ macro_rules! suite {
         }
         mod fs {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                let store = super::FsBlobStore::open(folder.path(), super::Pool::new(2)).unwrap();
+                let directory = tempfile::tempdir().unwrap();
+                let store = super::FsBlobStore::open(directory.path(), super::Pool::new(2)).unwrap();
                 super::$case(super::Arc::new(store)).await;
             })*
         }
         mod fs_writing_directly {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                let store = super::FsBlobStore::open(folder.path(), super::Pool::new(2)).unwrap().writing_directly(true);
+                let directory = tempfile::tempdir().unwrap();
+                let store = super::FsBlobStore::open(directory.path(), super::Pool::new(2)).unwrap().writing_directly(true);
                 super::$case(super::Arc::new(store)).await;
             })*
         }
         mod fs_keeping_files_open {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                let store = super::FsBlobStore::open(folder.path(), super::Pool::new(2)).unwrap().keeping_open(2);
+                let directory = tempfile::tempdir().unwrap();
+                let store = super::FsBlobStore::open(directory.path(), super::Pool::new(2)).unwrap().keeping_open(2);
                 super::$case(super::Arc::new(store)).await;
             })*
         }
@@ -168,8 +168,8 @@ async fn probing_leaves_nothing_behind(store: Store) {
 
 #[tokio::test]
 async fn drafts_of_a_dead_process_are_removed_at_the_next_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = FsBlobStore::open(directory.path(), Pool::new(1)).unwrap();
     let mut draft = store.draft().unwrap();
     draft.write(b"bytes").unwrap();
     std::mem::forget(draft);
@@ -180,8 +180,8 @@ async fn drafts_of_a_dead_process_are_removed_at_the_next_start() {
 /// Nor after another process removed it.
 #[tokio::test]
 async fn open_file_is_not_read_after_another_process_replaced_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2);
+    let directory = tempfile::tempdir().unwrap();
+    let store = FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().keeping_open(2);
     let (store, other): (Store, Store) = (Arc::new(store.clone()), Arc::new(store.keeping_open(0)));
     put(&store, key(1), b"first").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
@@ -194,13 +194,14 @@ async fn open_file_is_not_read_after_another_process_replaced_it() {
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a name that is given behind the back of the store")]
 async fn replaced_file_with_another_hard_link_is_not_read_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Store = Arc::new(FsBlobStore::open(folder.path(), Pool::new(1)).unwrap().keeping_open(2));
+    let directory = tempfile::tempdir().unwrap();
+    let store: Store = Arc::new(FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().keeping_open(2));
     put(&store, key(1), b"first").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
     let name = key(1).xorb_hash().to_string();
     // As a snapshot by hard links does.
-    std::fs::hard_link(folder.path().join("xorbs").join(&name[..2]).join(&name), folder.path().join("link")).unwrap();
+    std::fs::hard_link(directory.path().join("xorbs").join(&name[..2]).join(&name), directory.path().join("link"))
+        .unwrap();
     put(&store, key(1), b"other").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
 }

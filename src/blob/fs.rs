@@ -34,7 +34,9 @@ use self::kept::{Found, KeptFiles};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
-use crate::runtime::durable::{TempFile, clear_folder, count_temp_files, create_folder, create_folders_in, remove};
+use crate::runtime::durable::{
+    TempFile, clear_directory, count_temp_files, create_directories_in, create_directory, remove,
+};
 use crate::runtime::system::read_cached;
 
 /// A local directory as a [`BlobStore`].
@@ -62,9 +64,9 @@ impl FsBlobStore {
         let store = Self::open_existing(root, pool);
         // All of them at once, so that every directory that a draft is renamed into is durable.
         let groups = (0..=u8::MAX).map(|group| format!("{group:02x}"));
-        create_folder(&store.tmp)
-            .and_then(|()| create_folder(&store.xorbs))
-            .and_then(|()| create_folders_in(&store.xorbs, groups))
+        create_directory(&store.tmp)
+            .and_then(|()| create_directory(&store.xorbs))
+            .and_then(|()| create_directories_in(&store.xorbs, groups))
             .map_err(|error| BlobError::io("create the directories tmp and xorbs", None, error))?;
         Ok(store)
     }
@@ -118,8 +120,8 @@ impl FsBlobStore {
 
     fn path(&self, key: BlobKey) -> PathBuf {
         let name = key.xorb_hash().to_string();
-        let (folder, _) = name.split_at(2);
-        self.xorbs.join(folder).join(&name)
+        let (directory, _) = name.split_at(2);
+        self.xorbs.join(directory).join(&name)
     }
 }
 
@@ -172,54 +174,54 @@ impl BlobStore for FsBlobStore {
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
-        let folder = self.xorbs.clone();
+        let dir = self.xorbs.clone();
         async move {
-            let keys = self.pool.run(move || list_keys(&folder)).await;
+            let keys = self.pool.run(move || list_keys(&dir)).await;
             keys.map_err(|error| BlobError::io("list the directory xorbs", None, error))
         }
         .boxed()
     }
 
     fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
-        let folder = self.xorbs.join(format!("{group:02x}"));
+        let dir = self.xorbs.join(format!("{group:02x}"));
         async move {
-            let keys = self.pool.run(move || list_group(&folder)).await;
+            let keys = self.pool.run(move || list_group(&dir)).await;
             keys.map_err(|error| BlobError::io("list a directory of xorbs", None, error))
         }
         .boxed()
     }
 
     fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
-        let folder = self.tmp.clone();
+        let dir = self.tmp.clone();
         async move {
-            let count = self.pool.run(move || count_temp_files(&folder)).await;
+            let count = self.pool.run(move || count_temp_files(&dir)).await;
             count.map_err(|error| BlobError::io("list the directory tmp", None, error))
         }
         .boxed()
     }
 
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
-        let folder = self.tmp.clone();
+        let dir = self.tmp.clone();
         async move {
-            let count = self.pool.run(move || clear_folder(&folder)).await;
+            let count = self.pool.run(move || clear_directory(&dir)).await;
             count.map_err(|error| BlobError::io("remove stray drafts from the directory tmp", None, error))
         }
         .boxed()
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
-        let folder = self.tmp.clone();
+        let dir = self.tmp.clone();
         async move {
-            let probed = self.pool.run(move || TempFile::create(&folder)?.write(b"probe")).await;
+            let probed = self.pool.run(move || TempFile::create(&dir)?.write(b"probe")).await;
             probed.map_err(|error| BlobError::io("write to the directory tmp", None, error))
         }
         .boxed()
     }
 
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
-        let folder = self.tmp.clone();
+        let directory = self.tmp.clone();
         async move {
-            let asked = self.pool.run(move || statvfs(&folder)).await;
+            let asked = self.pool.run(move || statvfs(&directory)).await;
             let space = asked.map_err(|error| BlobError::io("query the free space", None, error.into()))?;
             // What this process may use: file systems keep some for root.
             Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
@@ -280,17 +282,17 @@ impl FsReader {
     }
 }
 
-fn list_keys(folder: &Path) -> io::Result<Vec<BlobKey>> {
+fn list_keys(directory: &Path) -> io::Result<Vec<BlobKey>> {
     let mut keys = Vec::new();
-    for group in fs::read_dir(folder)? {
+    for group in fs::read_dir(directory)? {
         keys.extend(list_group(&group?.path())?);
     }
     Ok(keys)
 }
 
-fn list_group(folder: &Path) -> io::Result<Vec<BlobKey>> {
+fn list_group(directory: &Path) -> io::Result<Vec<BlobKey>> {
     let mut keys = Vec::new();
-    for file in fs::read_dir(folder)? {
+    for file in fs::read_dir(directory)? {
         // A name that is no hash was not put there by us, and is none of our business.
         if let Some(hash) = file?.file_name().to_str().and_then(|name| name.parse().ok()) {
             keys.push(BlobKey::xorb(hash));

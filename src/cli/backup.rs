@@ -22,7 +22,7 @@ use crate::format::xorb::RepackMode;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
-use crate::runtime::durable::{TempFile, TempFolder};
+use crate::runtime::durable::{TempDirectory, TempFile};
 use crate::service::access::KeyRing;
 use crate::service::archive::{BackedUp, NoBlobs, Origin, Target, empty_archive};
 
@@ -180,10 +180,10 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
 
 /// A backup inside the data directory would be lost with it, and would back up itself.
 fn check_outside(archive: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    let folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = folder.canonicalize().with_context(|| cannot_write(archive))?;
+    let dir = archive.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = dir.canonicalize().with_context(|| cannot_write(archive))?;
     let data_dir = data_dir.canonicalize().with_context(|| format!("cannot read {}", data_dir.display()))?;
-    if folder.starts_with(&data_dir) {
+    if dir.starts_with(&data_dir) {
         bail!("{} is inside the data directory {}; choose a path outside it", archive.display(), data_dir.display());
     }
     Ok(())
@@ -233,10 +233,10 @@ fn is_open_to_others(metadata: &std::fs::Metadata) -> bool {
 /// Restores into a store that discards all bytes, and a temporary index.
 fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     let archive = open_to_read(path)?;
-    let folder = std::env::temp_dir();
-    let folder = TempFolder::create(&folder).with_context(|| cannot_write(&folder))?;
+    let directory = std::env::temp_dir();
+    let directory = TempDirectory::create(&directory).with_context(|| cannot_write(&directory))?;
     let proven = remote::run(async {
-        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await?;
+        let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await?;
         let target = Target {
             blobs: Arc::new(NoBlobs),
             index: Arc::new(index.clone()),

@@ -55,8 +55,8 @@ impl Destination {
         let file = match self {
             Self::File(path) => TempFile::create_beside(path).with_context(|| cannot_write(path))?,
             Self::Stdout | Self::Device(_) => {
-                let folder = std::env::temp_dir();
-                TempFile::create(&folder).with_context(|| cannot_write(&folder))?
+                let directory = std::env::temp_dir();
+                TempFile::create(&directory).with_context(|| cannot_write(&directory))?
             }
         };
         Ok(Draft(file))

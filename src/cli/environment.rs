@@ -26,7 +26,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_ROUNDTRIP_DIR",
     "ZORB_RUNTIME_IMAGE",
     "ZORB_SEED",
-    "ZORB_SHIM_FOLDER",
+    "ZORB_SHIM_DIRECTORY",
     "ZORB_SHIM_MODE",
     "ZORB_TEST_SEED",
     "ZORB_XORB",
@@ -186,15 +186,15 @@ mod tests {
     fn every_variable_of_the_tests_and_scripts_is_known() {
         let known = all_known();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut folders: Vec<_> = ["src", "crates", "tests", "benches", "examples", "docs", "config", ".ci"]
+        let mut directories: Vec<_> = ["src", "crates", "tests", "benches", "examples", "docs", "config", ".ci"]
             .map(|name| root.join(name))
             .into();
         let mut seen = 0;
-        while let Some(folder) = folders.pop() {
-            for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        while let Some(directory) = directories.pop() {
+            for entry in directory.read_dir().unwrap().map(Result::unwrap) {
                 let path = entry.path();
                 if path.is_dir() {
-                    folders.push(path);
+                    directories.push(path);
                     continue;
                 }
                 // This file names wrong ones on purpose, and so do the tests of starts.

@@ -176,10 +176,10 @@ fn store(
 }
 
 fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Output) -> anyhow::Result<()> {
-    let folder = data_dir.to_string_lossy();
+    let directory = data_dir.to_string_lossy();
     let old = old.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     output.record(&Record {
-        data_dir: &folder,
+        data_dir: &directory,
         xorbs: rebuilt.xorb_count,
         serialized_len: rebuilt.serialized_len,
         records: rebuilt.record_count,
@@ -191,7 +191,7 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
     let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
     let kept = old.map_or_else(String::new, |old| format!("; the old index is {old}"));
     let len = Size(rebuilt.serialized_len);
-    output.line(format_args!("rebuilt the index of {folder}: {xorbs}, {len}, from {records}{kept}"))?;
+    output.line(format_args!("rebuilt the index of {directory}: {xorbs}, {len}, from {records}{kept}"))?;
     if rebuilt.has_problems() {
         let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
         let (spoilt, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::{KeySource, Keys};
-use crate::runtime::durable::{TempFile, create_folder, open_lock, read_private, remove_leftovers};
+use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers};
 use crate::runtime::telemetry::chain;
 use crate::service::access::{KeyRing, KeyRingError};
 
@@ -67,7 +67,7 @@ pub(super) fn change(
     make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>,
 ) -> anyhow::Result<KeyRing> {
     let dir = data_dir.display();
-    create_folder(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
+    create_directory(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
     let lock = open_lock(&data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
     let _lock = lock.with_context(|| format!("cannot lock the keys in {dir}"))?;
     let ring = make(read(data_dir)?)?;
@@ -129,8 +129,8 @@ impl KeySource for KeyFile {
         if stamp == *seen {
             return None;
         }
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let (ring, is_settled) = match read(folder) {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        let (ring, is_settled) = match read(directory) {
             Ok(Some(ring)) => (Some(ring), true),
             Ok(None) => {
                 tracing::warn!("key file deleted; using the keys in memory until the next start");
@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn unreadable_key_file_is_read_again_even_if_unchanged() {
-        let folder = tempfile::tempdir().unwrap();
-        let before = ring(folder.path()).unwrap();
-        let path = folder.path().join(FILE_NAME);
+        let directory = tempfile::tempdir().unwrap();
+        let before = ring(directory.path()).unwrap();
+        let path = directory.path().join(FILE_NAME);
         let file = KeyFile { seen: Mutex::new(Stamp::of(&path)), path };
         assert_eq!(file.changed(), None);
-        let rotated = change(folder.path(), |ring| Ok(ring.unwrap().rotated([7; 32]).unwrap())).unwrap();
-        // A folder in its place cannot be read, whoever tries.
-        let aside = folder.path().join("aside");
+        let rotated = change(directory.path(), |ring| Ok(ring.unwrap().rotated([7; 32]).unwrap())).unwrap();
+        // A directory in its place cannot be read, whoever tries.
+        let aside = directory.path().join("aside");
         std::process::Command::new("mv").args([&file.path, &aside]).status().unwrap();
-        create_folder(&file.path).unwrap();
+        create_directory(&file.path).unwrap();
         let seen = *file.seen.lock().unwrap();
         assert_eq!((file.changed(), *file.seen.lock().unwrap()), (None, seen));
         std::fs::remove_dir(&file.path).unwrap();

@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn what_is_not_what_its_note_says_is_dropped_with_all_behind_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
         let open = || Partial::new(PartialFile::open_beside(&path, "id").unwrap().unwrap());
         let chunks: Vec<Vec<u8>> = (1..=3_u8).map(|byte| vec![byte; 100_000]).collect();
         let notes: Vec<_> = chunks.iter().map(|chunk| (ChunkHash::of(chunk), chunk.len() as u64)).collect();
@@ -135,7 +135,7 @@ mod tests {
         first.0.files().1.write_all(&[7; 9]).unwrap();
         drop(first);
         assert_eq!(open().resume().unwrap(), notes);
-        let data = File::options().write(true).open(folder.path().join(".zorb-id.part")).unwrap();
+        let data = File::options().write(true).open(directory.path().join(".zorb-id.part")).unwrap();
         assert_eq!(data.metadata().unwrap().len(), 300_000);
         std::os::unix::fs::FileExt::write_at(&data, b"!", 150_000).unwrap();
         let mut again = open();

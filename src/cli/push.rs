@@ -83,7 +83,7 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
         output.remark(format_args!("skipped {skipped_count} in the directories: links or special files"));
     }
     let resume = match (args.no_resume, args.cache_dir.or_else(cache_dir)) {
-        (false, Some(folder)) => Some(ResumeCache::new(&folder.join("push"), server.url())),
+        (false, Some(directory)) => Some(ResumeCache::new(&directory.join("push"), server.url())),
         _ => None,
     };
     let push = Push { paths, policy: Policy::Predict, job_count: args.jobs.into(), resume };

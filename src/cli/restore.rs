@@ -24,7 +24,7 @@ use crate::index::RecordIndex;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
-use crate::runtime::durable::{TempFolder, create_folder};
+use crate::runtime::durable::{TempDirectory, create_directory};
 use crate::service::archive::{Restored, Target};
 
 /// Restore a store from an archive.
@@ -69,28 +69,28 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let data_dir = args.store.data_dir()?;
     let target = free_place(&data_dir)?;
     let archive = open_to_read(&args.archive)?;
-    let folder = TempFolder::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
+    let dir = TempDirectory::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
     // The runtime ends before this returns, and with it every task that writes into the directory.
     let restored = remote::run(async {
-        let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await?;
+        let index = SqliteIndex::open(&dir.path().join("index.sqlite")).await?;
         let target = Target {
-            blobs: Arc::new(FsBlobStore::open(folder.path(), Pool::new(16))?),
+            blobs: Arc::new(FsBlobStore::open(dir.path(), Pool::new(16))?),
             index: Arc::new(index.clone()),
             clock: Arc::new(SystemClock),
             pool: workers(),
             mode: RepackMode::Compressed,
         };
         let restored = Box::pin(target.restore(archive, Progress::new(&output, "restore"))).await;
-        let identified = identify(folder.path(), &index).await;
+        let identified = identify(dir.path(), &index).await;
         index.close().await;
         let restored = restored.map_err(anyhow::Error::from).and_then(|restored| identified.map(|()| restored));
         restored.with_context(|| format!("cannot restore {}", args.archive.display()))
     })?;
     let ring = restored.keys.as_ref().filter(|_| args.include_keys);
     if let Some(ring) = ring {
-        keys::write(folder.path(), ring)?;
+        keys::write(dir.path(), ring)?;
     }
-    folder.publish(&target).with_context(|| cannot_write(&data_dir))?;
+    dir.publish(&target).with_context(|| cannot_write(&data_dir))?;
     report(&args.archive, &data_dir, &restored, ring.is_some(), &output)?;
     match (&restored.keys, args.include_keys) {
         (Some(_), false) => output.remark("the archive has keys, which were left out; --include-keys takes them"),
@@ -154,7 +154,7 @@ fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
             if data_dir.symlink_metadata().is_ok() {
                 bail!("{shown} is a dangling link; remove it, or name another directory");
             }
-            create_folder(parent).with_context(|| cannot_write(data_dir))?;
+            create_directory(parent).with_context(|| cannot_write(data_dir))?;
             Ok(data_dir.to_owned())
         }
         Err(error) => Err(error).with_context(|| cannot_write(data_dir)),

@@ -30,7 +30,7 @@ use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
-use crate::runtime::durable::{create_folder, open_lock};
+use crate::runtime::durable::{create_directory, open_lock};
 use crate::runtime::journal::Journal;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::reload::ReloadSignal;
@@ -106,7 +106,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
 /// process ends.
 pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     let dir = data_dir.display();
-    create_folder(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
+    create_directory(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
     let path = data_dir.join("lock");
     let file = open_lock(&path).with_context(|| format!("cannot open {} in the data directory", path.display()))?;
     match file.try_lock() {

@@ -51,15 +51,15 @@ fn serve(data_dir: &Path, clock: &Arc<dyn Clock>, work: impl AsyncFnOnce(&Cas)) 
 
 /// A store, and copies of its index from before.
 struct Stock {
-    folder: TempDir,
+    directory: TempDir,
     clock: Arc<dyn Clock>,
 }
 
 impl Stock {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-        let stock = Self { folder, clock };
+        let stock = Self { directory, clock };
         let chunks = |number: u32| (0..10).map(|chunk| 10 * number + chunk).collect::<Vec<_>>();
         let files = async |cas: &Cas, number: u32, count: u32| {
             let xorb = xorb_of(&chunks(number));
@@ -83,12 +83,12 @@ impl Stock {
         stock.phase(async |cas| files(cas, 11, 1).await);
         let other = tempfile::tempdir().unwrap();
         serve(other.path(), &stock.clock, async |cas| files(cas, 0, 6).await).unwrap();
-        fs::copy(other.path().join("index.sqlite"), stock.folder.path().join("of_another_store")).unwrap();
+        fs::copy(other.path().join("index.sqlite"), stock.directory.path().join("of_another_store")).unwrap();
         stock
     }
 
     fn data_dir(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.directory.path().join("data")
     }
 
     fn phase(&self, work: impl AsyncFnOnce(&Cas)) {
@@ -96,12 +96,12 @@ impl Stock {
     }
 
     fn keep(&self, name: &str) {
-        fs::copy(self.data_dir().join("index.sqlite"), self.folder.path().join(name)).unwrap();
+        fs::copy(self.data_dir().join("index.sqlite"), self.directory.path().join(name)).unwrap();
     }
 
     /// Leaves in a copy of the index what an interrupted deletion does.
     fn begin_deletion(&self, name: &str, xorb: &BuiltXorb) {
-        let (path, now) = (self.folder.path().join(name), self.clock.now());
+        let (path, now) = (self.directory.path().join(name), self.clock.now());
         remote::run(async {
             let index = SqliteIndex::open(&path).await?;
             let hash = vec![xorb.xorb().hash()];
@@ -128,7 +128,7 @@ impl Stock {
                 fs::write(&index, bytes).unwrap();
             }
             kept => {
-                fs::copy(self.folder.path().join(kept), &index).unwrap();
+                fs::copy(self.directory.path().join(kept), &index).unwrap();
             }
         }
         copy
@@ -175,7 +175,7 @@ fn check(stock: &Stock, damage: &str, command: &str) {
     let case = format!("{damage} x {command}");
     let copy = stock.damaged(damage);
     let dir = copy.path().to_str().unwrap();
-    let archive = stock.folder.path().join(format!("{damage}-{}.rca", command.replace(' ', "-")));
+    let archive = stock.directory.path().join(format!("{damage}-{}.rca", command.replace(' ', "-")));
     let clock = Arc::new(ManualClock::new(stock.clock.now()));
     clock.advance(60 * DAY);
     let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
@@ -245,10 +245,10 @@ fn no_file_is_lost_whatever_is_done_to_a_wrong_index() {
 #[test]
 fn a_damaged_or_newer_index_is_told_without_sql() {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-    let folder = tempfile::tempdir().unwrap();
-    serve(folder.path(), &clock, async |cas| upload_as(cas, "org/a", &xorb_of(&[1, 2])).await).unwrap();
-    let (index, dir) = (folder.path().join("index.sqlite"), folder.path().to_str().unwrap());
-    let archive = folder.path().join("../archive-that-is-never-made");
+    let directory = tempfile::tempdir().unwrap();
+    serve(directory.path(), &clock, async |cas| upload_as(cas, "org/a", &xorb_of(&[1, 2])).await).unwrap();
+    let (index, dir) = (directory.path().join("index.sqlite"), directory.path().to_str().unwrap());
+    let archive = directory.path().join("../archive-that-is-never-made");
     let commands = [
         &["fsck", "--data-dir", dir][..],
         &["fsck", "--repair", "--data-dir", dir],
@@ -256,7 +256,7 @@ fn a_damaged_or_newer_index_is_told_without_sql() {
         &["backup", archive.to_str().unwrap(), "--data-dir", dir],
     ];
     let check_told = |words: &[&str]| {
-        let mut told = vec![begin(folder.path(), &clock).map(drop).unwrap_err()];
+        let mut told = vec![begin(directory.path(), &clock).map(drop).unwrap_err()];
         told.extend(commands.iter().map(|line| run(line, &clock).unwrap_err()));
         for error in told {
             let error = format!("{error:#}");
@@ -276,5 +276,5 @@ fn a_damaged_or_newer_index_is_told_without_sql() {
     fs::write(&index, "not a database".repeat(1000)).unwrap();
     check_told(&["damaged or not a database", "zorb index rebuild --data-dir"]);
     fs::write(&index, sound).unwrap();
-    begin(folder.path(), &clock).unwrap();
+    begin(directory.path(), &clock).unwrap();
 }

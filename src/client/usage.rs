@@ -83,11 +83,11 @@ impl Server {
         let mut retries = Retries::new(self.retry, Arc::clone(watch));
         let page = loop {
             let request = self.get_request("v1/usage").query(&query);
-            let answer = match self.send(request, &Activity::new()).await {
+            let sent = match self.send(request, &Activity::new()).await {
                 Ok(response) => self.json::<UsagePage>(response).await,
                 Err(error) => Err(error),
             };
-            match answer {
+            match sent {
                 Ok(page) => break page,
                 Err(error) => retries.after(error).await?,
             }

@@ -246,11 +246,11 @@ mod tests {
             for _ in 0..2 {
                 client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 8388608\r\n\r\n").await.unwrap();
                 client.write_all(&vec![0; 8 << 20]).await.unwrap();
-                let mut answer = Vec::new();
-                while !answer.ends_with(b"\r\n\r\n") {
-                    answer.push(client.read_u8().await.unwrap());
+                let mut response = Vec::new();
+                while !response.ends_with(b"\r\n\r\n") {
+                    response.push(client.read_u8().await.unwrap());
                 }
-                assert!(answer.starts_with(b"HTTP/1.1 200 OK"));
+                assert!(response.starts_with(b"HTTP/1.1 200 OK"));
                 let [last, longest] = &*offered;
                 assert!(longest.load(Ordering::Relaxed) >= 512 << 10);
                 assert!(last.load(Ordering::Relaxed) <= 128 << 10, "{last:?}");

@@ -19,10 +19,10 @@ pub(super) async fn find(
     HashPath(chunk): HashPath<ChunkHash>,
 ) -> Result<Response, Problem> {
     let not_found = || Problem::new(Code::NotFound, "Chunk not found.");
-    let answer = state.cas.dedup_response(&claims, chunk).await.inspect_err(|error| {
+    let found = state.cas.dedup_response(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "chunk lookup failed");
     });
-    let shard = answer.ok().flatten().ok_or_else(not_found)?;
+    let shard = found.ok().flatten().ok_or_else(not_found)?;
     let budget = state.cas.dedup_budget(shard.len()).await;
     let budget = budget
         .inspect_err(|_| tracing::debug!("response budget exhausted for a chunk query"))

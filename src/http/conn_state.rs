@@ -34,7 +34,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use self::activity::Activity;
-pub(super) use self::activity::{Answering, InFlight};
+pub(super) use self::activity::{InFlight, Responding};
 use self::piece::PiecePermit;
 use self::receive_gate::ReceiveGate;
 pub(super) use self::receive_gate::Receiving;
@@ -162,12 +162,12 @@ pub(super) struct PacedStream<S> {
     /// Cancelled when the server is told to stop.
     stopping: CancellationToken,
     /// Of the current response.
-    answer: Answer,
+    response: Response,
     wait: Option<Wait>,
 }
 
 #[derive(Default)]
-struct Answer {
+struct Response {
     number: u64,
     taken_len: u64,
     waited: Duration,
@@ -198,7 +198,7 @@ impl Wait {
 impl<S: Socket> PacedStream<S> {
     pub(super) fn new(socket: S, conn: Arc<ConnState>, pace: Pace, stopping: CancellationToken) -> Self {
         conn.is_watched.store(true, Ordering::Relaxed);
-        Self { socket, conn, pace, stopping, answer: Answer::default(), wait: None }
+        Self { socket, conn, pace, stopping, response: Response::default(), wait: None }
     }
 
     pub(super) const fn socket(&self) -> &S {
@@ -207,8 +207,8 @@ impl<S: Socket> PacedStream<S> {
 
     /// How much longer the client may take nothing.
     fn patience(&self) -> Duration {
-        let earned = Duration::from_secs(self.answer.taken_len / self.pace.min_bytes_per_sec.max(1));
-        (self.pace.idle + earned).saturating_sub(self.answer.waited).min(self.pace.idle)
+        let earned = Duration::from_secs(self.response.taken_len / self.pace.min_bytes_per_sec.max(1));
+        (self.pace.idle + earned).saturating_sub(self.response.waited).min(self.pace.idle)
     }
 
     /// Gets the permit of a piece again when its client takes something again.
@@ -232,15 +232,15 @@ impl<S: Socket> PacedStream<S> {
     /// too long.
     fn account(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let number = self.conn.request_count.load(Ordering::Relaxed);
-        if number != self.answer.number {
-            self.answer = Answer { number, ..Answer::default() };
+        if number != self.response.number {
+            self.response = Response { number, ..Response::default() };
         }
         if let Poll::Ready(written) = written {
             if let Some(wait) = self.wait.take() {
-                self.answer.waited += wait.since.elapsed().saturating_sub(wait.lost);
+                self.response.waited += wait.since.elapsed().saturating_sub(wait.lost);
             }
             let len = written.as_ref().map_or(0, |len| *len as u64);
-            self.answer.taken_len += len;
+            self.response.taken_len += len;
             if let Some(transfer) = self.conn.transfer() {
                 transfer.moved(len);
             }

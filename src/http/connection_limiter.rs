@@ -234,7 +234,7 @@ mod tests {
         let next = sit(&limiter);
         let leaving = async {
             idle.0.evicted().await;
-            assert!(idle.1.begin().is_none(), "what it asks now would not be answered");
+            assert!(idle.1.begin().is_none(), "what it asks now would get no response");
             assert!(!is_evicted(&busy.0) && !is_evicted(&new.0));
             drop(idle);
         };

@@ -33,7 +33,7 @@ pub(super) async fn bounded(
     next: Next,
 ) -> Result<Response, Problem> {
     let tenant = tenant_of(state.auth, request.extensions());
-    let answer = async {
+    let response = async {
         let _permit = match cost {
             CostClass::Lookup => Some(state.cas.lookup_permit(tenant).await?),
             CostClass::Open => Some(state.cas.open_permit(tenant).await?),
@@ -41,7 +41,7 @@ pub(super) async fn bounded(
         };
         Ok(tenant.doing(next.run(request)).await)
     };
-    timeout(state.deadline, answer).await.unwrap_or_else(|_| {
+    timeout(state.deadline, response).await.unwrap_or_else(|_| {
         tracing::warn!(after_secs = state.deadline.as_secs(), "request exceeded request_timeout");
         Err(Problem::new(
             Code::Deadline,

@@ -43,7 +43,7 @@ const DISCARD_LEN: usize = 8 << 10;
 
 /// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is
 /// set.
-pub(super) async fn answer(
+pub(super) async fn respond(
     router: Router,
     unread: Arc<AtomicBool>,
     request: Request<Incoming>,
@@ -226,33 +226,33 @@ mod tests {
         let (mut client, server) = duplex(64 << 10);
         let unread = Arc::new(AtomicBool::new(false));
         let stream = TokioIo::new(DrainingSocket::new(server, Arc::clone(&unread)));
-        let service = service_fn(move |request| answer(router.clone(), Arc::clone(&unread), request));
+        let service = service_fn(move |request| respond(router.clone(), Arc::clone(&unread), request));
         let begun = Instant::now();
         client.write_all(request.as_bytes()).await.unwrap();
         let talk = async {
-            let mut answer = vec![0; 4 << 10];
-            let len = client.read(&mut answer).await.unwrap();
+            let mut response = vec![0; 4 << 10];
+            let len = client.read(&mut response).await.unwrap();
             drop(client);
-            String::from_utf8(answer[..len].to_vec()).unwrap().to_lowercase()
+            String::from_utf8(response[..len].to_vec()).unwrap().to_lowercase()
         };
-        let (_, answer) = tokio::join!(http1::Builder::new().serve_connection(stream, service), talk);
+        let (_, response) = tokio::join!(http1::Builder::new().serve_connection(stream, service), talk);
         let called = called.lock().unwrap().expect("the handler was called");
-        (called - begun, answer)
+        (called - begun, response)
     }
 
     /// The handler may hold a permit.
     #[tokio::test(start_paused = true)]
     async fn unsent_get_body_is_awaited_before_its_handler() {
         for method in ["GET", "HEAD"] {
-            let (waited, answer) =
+            let (waited, response) =
                 ask(&format!("{method} / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n")).await;
             assert!(waited >= SHORT_REST_TIMEOUT, "{method} {waited:?}");
-            assert!(answer.contains("connection: close"), "{answer}");
+            assert!(response.contains("connection: close"), "{response}");
         }
         // A handler that takes a body must see it come.
-        let (waited, answer) = ask("POST / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n").await;
+        let (waited, response) = ask("POST / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n").await;
         assert!(waited < SHORT_REST_TIMEOUT, "{waited:?}");
-        assert!(answer.contains("connection: close"), "{answer}");
+        assert!(response.contains("connection: close"), "{response}");
     }
 
     /// A long body is not waited for, and closes the connection.
@@ -265,9 +265,13 @@ mod tests {
             (format!("content-length: {long}\r\n\r\n{body}"), false),
             ("expect: 100-continue\r\ncontent-length: 1\r\n\r\n".to_owned(), false),
         ] {
-            let (waited, answer) = ask(&format!("GET / HTTP/1.1\r\nhost: zorb\r\n{rest}")).await;
-            assert_eq!((waited, answer.contains("connection: close")), (Duration::ZERO, !is_kept), "{rest}: {answer}");
-            assert!(answer.starts_with("http/1.1 200"), "{answer}");
+            let (waited, response) = ask(&format!("GET / HTTP/1.1\r\nhost: zorb\r\n{rest}")).await;
+            assert_eq!(
+                (waited, response.contains("connection: close")),
+                (Duration::ZERO, !is_kept),
+                "{rest}: {response}"
+            );
+            assert!(response.starts_with("http/1.1 200"), "{response}");
         }
     }
 }

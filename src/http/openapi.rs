@@ -51,7 +51,7 @@ fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
         routes.iter().filter(|route| route.method == HttpMethod::Head).flat_map(|route| route.paths.clone()).collect();
     let mut paths = PathsBuilder::new();
     for route in &routes {
-        for content in route.answers.iter().filter_map(|answer| answer.content.as_ref()).chain(&route.body) {
+        for content in route.responses.iter().filter_map(|response| response.content.as_ref()).chain(&route.body) {
             schemas.extend(content.components.iter().cloned());
         }
         for (index, path) in route.paths.iter().enumerate() {
@@ -105,14 +105,14 @@ fn operation(route: &Route, method: &HttpMethod, path: &str, is_alias: bool, aut
         operation = operation.request_body(Some(body.build()));
     }
     let mut responses: BTreeMap<u16, ResponseBuilder> = BTreeMap::new();
-    for answer in &route.answers {
+    for declared in &route.responses {
         // One status may come with one of several media types.
-        let known = responses.remove(&answer.status);
-        let mut response = known.unwrap_or_else(|| ResponseBuilder::new().description(answer.description));
-        if let Some(content) = answer.content.as_ref().filter(|_| !is_head) {
+        let known = responses.remove(&declared.status);
+        let mut response = known.unwrap_or_else(|| ResponseBuilder::new().description(declared.description));
+        if let Some(content) = declared.content.as_ref().filter(|_| !is_head) {
             response = response.content(content.media_type, media_type(content));
         }
-        responses.insert(answer.status, response);
+        responses.insert(declared.status, response);
     }
     let problem = Content::json::<ProblemJson>();
     for status in route.failures(auth) {

@@ -51,12 +51,12 @@ pub(super) async fn v2(
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
-    let answer = move || ReconstructionV2Json {
+    let response = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         xorbs: found.plan.xorbs.iter().map(|xorb| (xorb.xorb.to_string(), fetch(&urls, xorb))).collect(),
     };
-    json(&state, item_count, budget, answer).await
+    json(&state, item_count, budget, response).await
 }
 
 /// `GET /v1/reconstructions/{file}`.
@@ -73,12 +73,12 @@ pub(super) async fn v1(
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
-    let answer = move || ReconstructionV1Json {
+    let response = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
         fetch_info: fetch_info(&urls, &found.plan.xorbs),
     };
-    json(&state, item_count, budget, answer).await
+    json(&state, item_count, budget, response).await
 }
 
 /// `GET /v1/reconstructions?file_id=…&file_id=…`.
@@ -185,11 +185,11 @@ async fn batch(
     let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, budget } =
         state.cas.reconstruct_all(claims, &files).await?;
     let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
-    let answer = move || BatchJson {
+    let build = move || BatchJson {
         files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
         fetch_info: fetch_info(&urls, &xorbs),
     };
-    json(state, item_count, budget, answer).await
+    json(state, item_count, budget, build).await
 }
 
 /// Items of a response: terms, lengths of chunks, and parts of xorbs.

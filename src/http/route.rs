@@ -27,7 +27,7 @@ pub(super) struct Route {
     pub(super) summary: &'static str,
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Content>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) responses: Vec<Response>,
     /// Statuses of failures, beside those that every route of its kind has.
     failures: Vec<u16>,
     /// Whether it is in the audit log like a write, although it changes nothing here.
@@ -47,7 +47,7 @@ pub(super) struct Parameter {
 }
 
 /// A successful response.
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: u16,
     pub(super) description: &'static str,
     pub(super) content: Option<Content>,
@@ -93,7 +93,7 @@ impl Route {
             summary: "",
             parameters: Vec::new(),
             body: None,
-            answers: Vec::new(),
+            responses: Vec::new(),
             failures: Vec::new(),
             is_audited: false,
             cost: CostClass::Lookup,
@@ -226,13 +226,13 @@ impl Route {
         self
     }
 
-    pub(super) fn answers(
+    pub(super) fn responses(
         mut self,
         status: u16,
         description: &'static str,
         content: impl Into<Option<Content>>,
     ) -> Self {
-        self.answers.push(Answer { status, description, content: content.into() });
+        self.responses.push(Response { status, description, content: content.into() });
         self
     }
 

@@ -35,10 +35,10 @@ fn for_people() -> Vec<Route> {
             .query("format", "xorb for stored records (the default), raw for decompressed bytes")
             .of(schema::one_of(["xorb", "raw"]))
             .header("range", "bytes of what the parameters select, as in RFC 9110")
-            .answers(200, "the chunks", octets())
-            .answers(206, "the bytes of the Range header", octets())
-            .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .answers(304, "not modified (If-None-Match)", None)
+            .responses(200, "the chunks", octets())
+            .responses(206, "the bytes of the Range header", octets())
+            .responses(206, "the bytes of its ranges, where there are several", multipart())
+            .responses(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416])
     };
     vec![
@@ -46,20 +46,20 @@ fn for_people() -> Vec<Route> {
             .costs(Upload)
             .says("Store a xorb of at most 64 MiB")
             .takes(octets())
-            .answers(201, "stored", Content::json::<UploadedJson>())
-            .answers(200, "already stored", Content::json::<UploadedJson>()),
+            .responses(201, "stored", Content::json::<UploadedJson>())
+            .responses(200, "already stored", Content::json::<UploadedJson>()),
         parts(Route::get("/xorbs/{hash}", Read, xorbs::download).costs(Light).also(&["/v1/xorbs/{prefix}/{hash}"]))
             .says("Chunks of a xorb; for tokens of all repositories"),
         Route::get("/xorbs/{hash}/chunks", Read, xorbs::list_chunks)
             .says("Chunk list of a xorb; for tokens of all repositories")
-            .answers(200, "every chunk", Content::json::<ChunksJson>())
+            .responses(200, "every chunk", Content::json::<ChunksJson>())
             .fails(&[404]),
         Route::head("/xorb/{prefix}/{hash}", Read, xorbs::download)
             .costs(Light)
             .also(&["/xorbs/{prefix}/{hash}"])
             .says("Whether a xorb exists, for clients before 1.3.0")
-            .answers(200, "stored", None)
-            .answers(304, "not modified (If-None-Match)", None)
+            .responses(200, "stored", None)
+            .responses(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416]),
     ]
 }
@@ -73,27 +73,27 @@ fn for_writers() -> Vec<Route> {
             .also(&["/xorbs/{prefix}/{hash}", "/xorb/{prefix}/{hash}"])
             .says("Store a xorb, for Xet clients")
             .takes(octets())
-            .answers(200, "stored now or before", Content::json::<WasInsertedJson>()),
+            .responses(200, "stored now or before", Content::json::<WasInsertedJson>()),
         Route::post("/v1/shards", Write, shards::register)
             .costs(Upload)
             .also(&["/shards", "/shard/{prefix}/{hash}"])
             .says("Register the files of a shard")
             .takes(octets())
-            .answers(200, "registered now or before", Content::json::<RegisteredJson>()),
+            .responses(200, "registered now or before", Content::json::<RegisteredJson>()),
         Route::put("/shard/{prefix}/{hash}", Write, shards::register)
             .costs(Upload)
             .says("Register the files of a shard, for clients before 1.1.10")
             .takes(octets())
-            .answers(200, "registered now or before", Content::json::<RegisteredJson>()),
+            .responses(200, "registered now or before", Content::json::<RegisteredJson>()),
         Route::post("/v2/shards", Write, shards::register_events)
             .costs(Upload)
             .says("Register the files of a shard, with a line of JSON per event")
             .takes(octets())
-            .answers(200, "events; the last one is the result", Content::bytes("application/x-ndjson")),
+            .responses(200, "events; the last one is the result", Content::bytes("application/x-ndjson")),
         Route::get("/v1/chunks/{prefix}/{hash}", Read, chunks::find)
             .also(&["/chunks/{prefix}/{hash}", "/chunk/{prefix}/{hash}"])
             .says("A shard that names the xorb of a chunk")
-            .answers(200, "the shard", octets())
+            .responses(200, "the shard", octets())
             .fails(&[404]),
         Route::delete("/v1/files/{file}", Write, removal::file)
             .costs(Light)
@@ -103,18 +103,18 @@ fn for_writers() -> Vec<Route> {
                 "the repository whose claim is removed; without it an admin token for all repositories \
                 removes all claims",
             )
-            .answers(200, "removed", Content::json::<RemovedFileJson>())
+            .responses(200, "removed", Content::json::<RemovedFileJson>())
             .fails(&[403, 404]),
         Route::get("/v1/token", None, refresh::refresh)
             .costs(Open)
             .audited()
             .says("A new token of the repository and scope of the refresh token in Authorization")
-            .answers(200, "the token", Content::json::<RefreshedTokenJson>())
+            .responses(200, "the token", Content::json::<RefreshedTokenJson>())
             .fails(&[401]),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
             .costs(Light)
             .says("Counted and dropped")
-            .answers(200, "dropped", None),
+            .responses(200, "dropped", None),
     ]
 }
 
@@ -126,8 +126,8 @@ fn for_granted() -> Vec<Route> {
             .costs(Light)
             .says("Request an upload grant for a xorb")
             .takes(Content::json::<GrantRequestJson>())
-            .answers(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
-            .answers(200, "the xorb is already stored; no upload needed", Content::json::<WasInsertedJson>())
+            .responses(201, "a grant: send the bytes to its URL, then commit it", Content::json::<GrantJson>())
+            .responses(200, "the xorb is already stored; no upload needed", Content::json::<WasInsertedJson>())
             .fails(&[404, 507]),
         Route::put("/v1/grants/{xorb}", None, grants::send)
             .costs(Upload)
@@ -135,12 +135,12 @@ fn for_granted() -> Vec<Route> {
             .query("s", "the signature")
             .required()
             .takes(octets())
-            .answers(200, "received; commit the grant", None)
+            .responses(200, "received; commit the grant", None)
             .fails(&[403, 412]),
         Route::post("/v1/xorb-commits/{prefix}/{hash}/grant/{id}", Write, grants::commit)
             .costs(Light)
             .says("Store the bytes of a grant")
-            .answers(200, "stored", None)
+            .responses(200, "stored", None)
             .fails(&[403, 404, 507]),
     ]
 }
@@ -154,13 +154,13 @@ fn for_readers() -> Vec<Route> {
             .says("Reconstructions of several files")
             .query("file_id", "hash of a file; may be given several times")
             .of(schema::hashes(reconstructions::MAX_QUERY_COUNT))
-            .answers(200, "all of them", Content::json::<BatchJson>())
+            .responses(200, "all of them", Content::json::<BatchJson>())
             .fails(&[404]),
         Route::post("/v1/reconstructions", Read, reconstructions::batch_post)
             .costs(Light)
             .says("Reconstructions of several files, by a JSON list")
             .takes(Content::json::<FileKeysJson>())
-            .answers(200, "all of them", Content::json::<BatchJson>())
+            .responses(200, "all of them", Content::json::<BatchJson>())
             .fails(&[404]),
         Route::get("/v1/reconstructions/{file}", Read, reconstructions::v1)
             .also(&["/reconstructions/{file}", "/reconstruction/{file}"])
@@ -168,14 +168,14 @@ fn for_readers() -> Vec<Route> {
             .header("range", FILE_RANGE)
             .of(schema::byte_range())
             .query("chunk_byte_sizes", "true: include the raw length of each chunk, for ranges up to 1 GiB")
-            .answers(200, "its terms", Content::json::<ReconstructionV1Json>())
+            .responses(200, "its terms", Content::json::<ReconstructionV1Json>())
             .fails(&[404, 416]),
         Route::get("/v2/reconstructions/{file}", Read, reconstructions::v2)
             .says("Reconstruction of a file, with a URL for each xorb")
             .header("range", FILE_RANGE)
             .of(schema::byte_range())
             .query("chunk_byte_sizes", "true: include the raw length of each chunk, for ranges up to 1 GiB")
-            .answers(200, "its terms", Content::json::<ReconstructionV2Json>())
+            .responses(200, "its terms", Content::json::<ReconstructionV2Json>())
             .fails(&[404, 416]),
         Route::get("/v2/file-chunk-hashes/{file}", Read, chunk_hashes::find)
             .costs(Light)
@@ -183,16 +183,16 @@ fn for_readers() -> Vec<Route> {
             .header("x-range-dirty", "bytes=A-B,C-D: the bytes that will change, inclusive")
             .of(schema::closed_byte_ranges())
             .required()
-            .answers(200, "the windows to rechunk, and a summary of the rest", Content::json::<ChunkHashesJson>())
+            .responses(200, "the windows to rechunk, and a summary of the rest", Content::json::<ChunkHashesJson>())
             .fails(&[404]),
         Route::get("/v1/files/{file}", Read, files::read)
             .costs(Light)
             .says("The bytes of a file")
             .header("range", "bytes of the file, as in RFC 9110")
-            .answers(200, "the file", octets())
-            .answers(206, "the bytes of the Range header", octets())
-            .answers(206, "the bytes of its ranges, where there are several", multipart())
-            .answers(304, "not modified (If-None-Match)", None)
+            .responses(200, "the file", octets())
+            .responses(206, "the bytes of the Range header", octets())
+            .responses(206, "the bytes of its ranges, where there are several", multipart())
+            .responses(304, "not modified (If-None-Match)", None)
             .fails(&[404, 412, 416]),
         Route::get("/v1/data/{xorb}", None, transfer::data)
             .costs(Light)
@@ -202,8 +202,8 @@ fn for_readers() -> Vec<Route> {
             .header("range", "one of the signed ranges, or all of them in order")
             .of(schema::closed_byte_ranges())
             .required()
-            .answers(206, "the bytes", octets())
-            .answers(206, "the bytes of its ranges, where there are several", multipart())
+            .responses(206, "the bytes", octets())
+            .responses(206, "the bytes of its ranges, where there are several", multipart())
             .fails(&[403, 404]),
     ]
 }
@@ -217,14 +217,14 @@ fn for_lists() -> Vec<Route> {
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .answers(200, "a page", Content::json::<FilesPageJson>()),
+            .responses(200, "a page", Content::json::<FilesPageJson>()),
         Route::get("/v1/xorbs", Read, listing::xorbs)
             .says("All xorbs, paged; for tokens of all repositories")
             .query("after", "the `next` of the previous page")
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .answers(200, "a page", Content::json::<XorbsPageJson>())
+            .responses(200, "a page", Content::json::<XorbsPageJson>())
             .fails(&[403]),
         Route::get("/v1/usage", Read, usage::usage)
             .says("Usage and quota of the token's repository, or of each repository for an admin token of all")
@@ -232,11 +232,11 @@ fn for_lists() -> Vec<Route> {
             .query("after", "the `next` of the previous page")
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .answers(200, "a page", Content::json::<UsagePageJson>())
+            .responses(200, "a page", Content::json::<UsagePageJson>())
             .fails(&[403]),
         Route::get("/v1/sha256/{digest}", Read, sha256::find)
             .says("The file with this sha256")
-            .answers(200, "its hash, and whether the claim is verified", Content::json::<Sha256Json>())
+            .responses(200, "its hash, and whether the claim is verified", Content::json::<Sha256Json>())
             .fails(&[404]),
     ]
 }
@@ -244,12 +244,12 @@ fn for_lists() -> Vec<Route> {
 /// For operators.
 fn for_operators() -> Vec<Route> {
     vec![
-        Route::get("/healthz", None, health::live).costs(Open).says("Liveness probe: the process responds").answers(
+        Route::get("/healthz", None, health::live).costs(Open).says("Liveness probe: the process responds").responses(
             200,
             "alive",
             Content::json::<StatusJson>(),
         ),
-        Route::get("/readyz", None, health::ready).costs(Open).says("Readiness probe: store and index work").answers(
+        Route::get("/readyz", None, health::ready).costs(Open).says("Readiness probe: store and index work").responses(
             200,
             "ready",
             Content::json::<ReadyJson>(),
@@ -257,8 +257,8 @@ fn for_operators() -> Vec<Route> {
         Route::get("/metrics", Admin, health::metrics)
             .costs(Light)
             .says("Metrics for Prometheus (OpenMetrics text)")
-            .answers(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
-        Route::get("/openapi.json", None, openapi::document()).costs(Open).says("This document").answers(
+            .responses(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
+        Route::get("/openapi.json", None, openapi::document()).costs(Open).says("This document").responses(
             200,
             "OpenAPI 3",
             Content::json::<serde_json::Value>(),

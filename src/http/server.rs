@@ -24,9 +24,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::conn_state::{Answering, ConnState, PacedStream};
+use super::conn_state::{ConnState, PacedStream, Responding};
 use super::connection_limiter::{ConnectionLimiter, REFUSAL};
-use super::drain::{DrainingSocket, answer};
+use super::drain::{DrainingSocket, respond};
 use super::origin::PeerAddr;
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
@@ -213,9 +213,9 @@ async fn converse(
         async move {
             // A connection that was evicted is dropped while this waits.
             let Some(in_flight) = conn.begin() else { return pending().await };
-            let response = answer(router, unread, request).await?;
+            let response = respond(router, unread, request).await?;
             conn.send(response.extensions().get::<Arc<Transfer>>().cloned());
-            Ok::<_, Infallible>(response.map(|body| Answering { body, _in_flight: in_flight }))
+            Ok::<_, Infallible>(response.map(|body| Responding { body, _in_flight: in_flight }))
         }
     });
     let no_head = async {

@@ -46,9 +46,9 @@ impl KeySource for NoOthers {
 const FIRST_COUNT: i64 = 8;
 
 /// A server without tokens, with one permit for pieces of bodies and no store but memory.
-async fn state(folder: &Path) -> AppState {
+async fn state(directory: &Path) -> AppState {
     let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock));
-    let index = Arc::new(SqliteIndex::open(&folder.join("index.sqlite")).await.unwrap());
+    let index = Arc::new(SqliteIndex::open(&directory.join("index.sqlite")).await.unwrap());
     let budget = Budget { upload_count: 32, verify_worker_count: 1, layout_cache_len: 1 << 20 };
     let (blobs, records) = (Arc::new(MemoryBlobStore::new()), Arc::new(MemoryRecordStore::new()));
     let cas = Cas::new(blobs, records, index, Arc::clone(&clock) as _, Arc::clone(&metrics), budget)
@@ -87,8 +87,8 @@ async fn served(state: AppState, stop: &CancellationToken) -> (SocketAddr, impl 
 
 #[tokio::test]
 async fn with_many_uploads_the_next_body_waits_for_a_permit() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = state(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
     let (cas, metrics) = (state.cas.clone(), Arc::clone(&state.metrics));
     let stop = CancellationToken::new();
     let (address, serving) = served(state, &stop).await;
@@ -132,8 +132,8 @@ async fn with_many_uploads_the_next_body_waits_for_a_permit() {
 /// Without budget the request is refused.
 #[tokio::test]
 async fn long_response_holds_its_budget_until_its_last_byte() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = state(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
     let short = || json(&state, 1, ResponseBudget::default(), || "a");
     let long = || json(&state, 1, ResponseBudget::default(), || "a".repeat(8 << 20));
     let kept = long().await.unwrap();
@@ -157,8 +157,8 @@ async fn long_response_holds_its_budget_until_its_last_byte() {
 
 #[tokio::test]
 async fn stalled_client_holds_its_response_budget_until_it_leaves() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = state(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
     let (cas, stop) = (state.cas.clone(), CancellationToken::new());
     let (address, serving) = served(state, &stop).await;
     let asking = async {
@@ -202,8 +202,8 @@ async fn stalled_client_holds_its_response_budget_until_it_leaves() {
 #[tokio::test]
 async fn slow_readers_of_long_responses_are_cut_off_for_others() {
     const COUNT: usize = 50;
-    let folder = tempfile::tempdir().unwrap();
-    let state = state(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
     let (cas, metrics, stop) = (state.cas.clone(), Arc::clone(&state.metrics), CancellationToken::new());
     let (address, serving) = served(state, &stop).await;
     let asking = async {
@@ -253,8 +253,8 @@ async fn slow_readers_of_long_responses_are_cut_off_for_others() {
 
 #[tokio::test]
 async fn one_address_gets_a_share_of_routes_without_token() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = state(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
     let (cas, stop) = (state.cas.clone(), CancellationToken::new());
     let (address, serving) = served(state, &stop).await;
     let asking = async {
@@ -283,8 +283,8 @@ async fn one_address_gets_a_share_of_routes_without_token() {
 
 #[tokio::test]
 async fn the_list_of_routes_is_made_once() {
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let [one, two] = [state(folders[0].path()).await, state(folders[1].path()).await];
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [one, two] = [state(directories[0].path()).await, state(directories[1].path()).await];
     let handler = openapi::document();
     let text = async |state: AppState, host: &str| {
         let response = handler(State(state), BaseUrl(format!("http://{host}"))).await;

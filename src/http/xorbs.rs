@@ -78,13 +78,13 @@ pub(super) async fn list_chunks(
     let xorb = find(&state, &caller, hash).await?;
     let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
     let chunk_count = chunks.len();
-    let answer = move || ChunksJson {
+    let response = move || ChunksJson {
         hash: hash.to_string(),
         serialized_len: xorb.layout().serialized_len(),
         raw_len: xorb.layout().raw_len(),
         chunks: chunks.into_iter().map(Into::into).collect(),
     };
-    json(&state, chunk_count, ResponseBudget::default(), answer).await
+    json(&state, chunk_count, ResponseBudget::default(), response).await
 }
 
 /// The xorb, if this caller may read it. Forbidden and missing are deliberately indistinguishable.

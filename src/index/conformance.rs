@@ -20,8 +20,8 @@ macro_rules! suite {
     ($($case:ident)*) => {
         mod sqlite {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                let index = super::SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+                let directory = tempfile::tempdir().unwrap();
+                let index = super::SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
                 super::$case(std::sync::Arc::new(index.clone())).await;
                 index.close().await;
             })*
@@ -37,8 +37,8 @@ macro_rules! suite_in_steps {
 
         mod sqlite_in_steps {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                let index = super::SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap().in_steps();
+                let directory = tempfile::tempdir().unwrap();
+                let index = super::SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap().in_steps();
                 super::$case(std::sync::Arc::new(index.clone())).await;
                 index.close().await;
             })*
@@ -176,8 +176,8 @@ async fn totals_count_what_readers_see(db: Db) {
 
 #[tokio::test]
 async fn an_index_is_still_there_after_it_was_closed_and_opened_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let index = SqliteIndex::open(&path).await.unwrap();
     let db: Db = Arc::new(index.clone());
     put(&db, xorb(1, 3)).await;
@@ -188,8 +188,8 @@ async fn an_index_is_still_there_after_it_was_closed_and_opened_again() {
 
 #[tokio::test]
 async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let contents = [b'x'; 4096];
     #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
     std::fs::write(&path, contents).unwrap();
@@ -199,9 +199,9 @@ async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
 
 #[test]
 fn every_migration_file_is_built_in_with_number_and_name() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
     let mut files: Vec<_> =
-        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
     let built_in: Vec<_> = SQLITE.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect();
     assert_eq!(files, built_in);
@@ -210,8 +210,8 @@ fn every_migration_file_is_built_in_with_number_and_name() {
 #[tokio::test]
 async fn a_database_of_an_older_schema_keeps_its_files() {
     use sqlx::{Connection, SqliteConnection, raw_sql};
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 4).copied().collect();
     let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
     migrator(&old).run(&mut connection).await.unwrap();

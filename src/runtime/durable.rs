@@ -2,7 +2,7 @@
 //!
 //! After [`TempFile::publish`] returned `Ok`, the file has exactly the bytes written, under its
 //! final name, and both survive a power cut. A crash can leave a temporary file. In the store's own
-//! directory [`clear_folder`] removes it at the next start; beside a user's file, its name tells
+//! directory [`clear_directory`] removes it at the next start; beside a user's file, its name tells
 //! the file that it belongs to. Not covered: a disk that acknowledges syncs that it did not do.
 //!
 //! All functions block.
@@ -38,10 +38,10 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// A new empty file in the directory `folder`, which must be on the file system of the final
+    /// A new empty file in the directory `directory`, which must be on the file system of the final
     /// name: rename needs that.
-    pub(crate) fn create(folder: &Path) -> io::Result<Self> {
-        Self::create_at(folder.join(own_name()))
+    pub(crate) fn create(directory: &Path) -> io::Result<Self> {
+        Self::create_at(directory.join(own_name()))
     }
 
     /// A new empty file in the directory of `path`, where it will be published.
@@ -127,7 +127,7 @@ impl TempFile {
         fs::rename(&self.path, path)?;
         trace("rename");
         self.published = true;
-        sync_folder(parent(path)?)
+        sync_directory(parent(path)?)
     }
 }
 
@@ -147,22 +147,22 @@ impl TempFile {
             }
             Err(error) => return Err(error),
         }
-        sync_folder(parent(path)?)
+        sync_directory(parent(path)?)
     }
 }
 
 /// A directory under a temporary name, accessible only by its owner. Removed with its contents if
 /// it is dropped unpublished.
 #[derive(Debug)]
-pub(crate) struct TempFolder {
+pub(crate) struct TempDirectory {
     path: PathBuf,
     published: bool,
 }
 
-impl TempFolder {
-    /// A new empty directory in `folder`.
-    pub(crate) fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(own_name_beside());
+impl TempDirectory {
+    /// A new empty directory in `directory`.
+    pub(crate) fn create(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(own_name_beside());
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, published: false })
     }
@@ -187,14 +187,14 @@ impl TempFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        sync_folder(&self.path)?;
+        sync_directory(&self.path)?;
         fs::rename(&self.path, path)?;
         self.published = true;
-        sync_folder(parent(path)?)
+        sync_directory(parent(path)?)
     }
 }
 
-impl Drop for TempFolder {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         if !self.published {
             // A courtesy, like that of a temporary file.
@@ -215,10 +215,10 @@ impl Drop for TempFile {
 
 /// Creates a directory and its parents if missing; afterwards all of them are durable, also those
 /// that another process created and did not sync.
-pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     // Without a dot at its end: the part before the dot is not the parent directory.
     let path: PathBuf = path.components().collect();
-    match make_folder(&path) {
+    match make_directory(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = parent(&path)?;
             // The current directory no longer exists, or nothing can be created here: then the
@@ -226,19 +226,19 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
             if above == path {
                 return Err(error);
             }
-            create_folder(above)?;
-            make_folder(&path)
+            create_directory(above)?;
+            make_directory(&path)
         }
         result => result,
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-fn make_folder(path: &Path) -> io::Result<()> {
+fn make_directory(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
-        Ok(()) => sync_folder(parent(path)?),
+        Ok(()) => sync_directory(parent(path)?),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
-            match sync_folder(parent(path)?) {
+            match sync_directory(parent(path)?) {
                 // A directory that this process may not read belongs to another user, who is
                 // responsible for its durability.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -252,14 +252,14 @@ fn make_folder(path: &Path) -> io::Result<()> {
 /// Creates missing ones of these directories in `path`, and makes all of them durable with one
 /// sync.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-pub(crate) fn create_folders_in(path: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
+pub(crate) fn create_directories_in(path: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
     for name in names {
         match fs::create_dir(path.join(&name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
     }
-    sync_folder(path)
+    sync_directory(path)
 }
 
 /// Removes temporary files of a dead process in the directory of `path`. Only for directories that
@@ -278,7 +278,7 @@ pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
 /// durable.
 pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
-        Ok(file) => sync_folder(parent(path)?).map(|()| file),
+        Ok(file) => sync_directory(parent(path)?).map(|()| file),
         // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a
         // link points.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::options().read(true).write(true).open(path),
@@ -289,7 +289,7 @@ pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
 /// Removes a file durably; returns whether it was there.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
-        Ok(()) => sync_folder(parent(path)?).map(|()| true),
+        Ok(()) => sync_directory(parent(path)?).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
@@ -301,7 +301,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     trace("rename");
-    sync_folder(parent(to)?)
+    sync_directory(parent(to)?)
 }
 
 /// Makes a file durable that other code has written.
@@ -313,7 +313,7 @@ pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
 
 /// Removes every temporary file in a directory; returns how many there were. What has another name,
 /// or is not a file, was not put there by this program, and stays.
-pub(crate) fn clear_folder(path: &Path) -> io::Result<usize> {
+pub(crate) fn clear_directory(path: &Path) -> io::Result<usize> {
     let paths = temp_files(path)?;
     paths.iter().try_for_each(fs::remove_file)?;
     Ok(paths.len())
@@ -354,7 +354,7 @@ fn is_own_name_beside(name: &str) -> bool {
     name.is_some_and(is_own_name)
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     trace("sync the directory");
     Ok(())

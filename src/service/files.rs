@@ -14,7 +14,7 @@ use super::error::StoreError;
 use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, place_terms, select};
 use super::register::dedup_scope;
 use super::response_budget::ResponseBudget;
-use crate::format::shard::{CasChunk, CasInfo, DedupAnswer, write_dedup_answer};
+use crate::format::shard::{CasChunk, CasInfo, DedupResponse, write_dedup_response};
 use crate::format::xorb::ChunkPlace;
 use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
 use crate::index::{FileRow, Reader, XorbContents};
@@ -231,7 +231,7 @@ impl Cas {
         let chunk_count = contents.iter().map(|xorb| xorb.chunk_hashes.len()).sum();
         let response = move || {
             let xorbs = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>()?;
-            let response = DedupAnswer {
+            let response = DedupResponse {
                 xorbs: &xorbs,
                 key: HmacKey::from_bytes(rand::random()),
                 created_unix_secs: now.as_secs(),
@@ -239,7 +239,7 @@ impl Cas {
             };
             // A client fails its whole upload over an unreadable shard; a missing response costs it
             // nothing.
-            write_dedup_answer(&response).ok()
+            write_dedup_response(&response).ok()
         };
         Ok(self.compute(chunk_count, response).await)
     }

@@ -73,9 +73,9 @@ def install(release, target):
 
 
 def round_trip(binary, rng):
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        server = Server(binary, folder / "data")
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        server = Server(binary, directory / "data")
         try:
             text = b"".join(b"line %d of a text that compresses\n" % number for number in range(100_000))
             # Not the empty file: the oldest releases make none where one is pulled.
@@ -85,11 +85,11 @@ def round_trip(binary, rng):
                 # Two xorbs: one of them does not compress, the other one does.
                 "mixed": rng.randbytes(64 * MIB) + text * 2,
             }
-            check(server, write_files(folder / "files", contents))
+            check(server, write_files(directory / "files", contents))
             # What is known is named by its hashes: a file that is mostly deduplicated.
             data = contents["mixed"]
             near = data[: 20 * MIB] + rng.randbytes(1000) + data[20 * MIB :]
-            check(server, write_files(folder / "near", {"near": near}))
+            check(server, write_files(directory / "near", {"near": near}))
         finally:
             server.stop()
 

@@ -26,24 +26,24 @@ def main(binary, mib):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
     print(f"ZORB_TEST_SEED={seed}, {mib} MiB")
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "files").mkdir()
-        server = Server(binary, folder / "data")
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        (directory / "files").mkdir()
+        server = Server(binary, directory / "data")
         try:
-            pushed = push(folder, server.url, make_files(folder / "files", rng, "base", mib, 24))
-            load = Load(folder, server.url, random.Random(rng.random()))
-            first = backup(binary, folder, "first")
+            pushed = push(directory, server.url, make_files(directory / "files", rng, "base", mib, 24))
+            load = Load(directory, server.url, random.Random(rng.random()))
+            first = backup(binary, directory, "first")
             load.stop()
             print(f"while it ran, {load.count} files were pushed")
             pushed.update(load.pushed)
-            settle = backup(binary, folder, "settle")
-            load = Load(folder, server.url, random.Random(rng.random()), pause=0.2)
-            pushed.update(push(folder, server.url, make_files(folder / "files", rng, "more", mib // 20, 4)))
+            settle = backup(binary, directory, "settle")
+            load = Load(directory, server.url, random.Random(rng.random()), pause=0.2)
+            pushed.update(push(directory, server.url, make_files(directory / "files", rng, "more", mib // 20, 4)))
             load.stop()
             pushed.update(load.pushed)
-            second = backup(binary, folder, "second")
-            nothing = backup(binary, folder, "nothing")
+            second = backup(binary, directory, "second")
+            nothing = backup(binary, directory, "nothing")
         finally:
             server.stop()
         print(f"second / first: {second['seconds'] / first['seconds']:.3f} of the time, "
@@ -54,23 +54,23 @@ def main(binary, mib):
             sys.exit("a run with nothing new has added something, or there were problems")
         if second["added_len"] > 0.2 * first["added_len"]:
             sys.exit("the second run has added more than its share")
-        run(binary, folder, "verify", "backup", "b.rca", "--verify", "--json")
-        run(binary, folder, "restore", "restore", "b.rca", "--data-dir", "copy", "--json")
-        server = Server(binary, folder / "copy")
+        run(binary, directory, "verify", "backup", "b.rca", "--verify", "--json")
+        run(binary, directory, "restore", "restore", "b.rca", "--data-dir", "copy", "--json")
+        server = Server(binary, directory / "copy")
         try:
-            check_pull(folder, server.url, pushed)
+            check_pull(directory, server.url, pushed)
         finally:
             server.stop()
     print(f"{len(pushed)} files pulled from the restored store, all equal")
 
 
-def make_files(folder, rng, prefix, mib, count):
+def make_files(directory, rng, prefix, mib, count):
     """Half of it noise, a quarter text, a quarter numbers like those of models."""
     paths, left = [], mib * MIB
     for number in range(count):
         size = left if number == count - 1 else min(left, rng.randrange(1, 2 * mib * MIB // count))
         left -= size
-        path = folder / f"{prefix}-{number}"
+        path = directory / f"{prefix}-{number}"
         with open(path, "wb") as file:
             while size > 0:
                 part = piece(rng, number)[:size]
@@ -94,16 +94,16 @@ def piece(rng, kind):
 class Load:
     """Pushes small files until it is told to stop."""
 
-    def __init__(self, folder, url, rng, pause=0.0):
+    def __init__(self, directory, url, rng, pause=0.0):
         self.pushed, self.count, self.stopping = {}, 0, False
-        self.thread = threading.Thread(target=self.work, args=(folder, url, rng, pause))
+        self.thread = threading.Thread(target=self.work, args=(directory, url, rng, pause))
         self.thread.start()
 
-    def work(self, folder, url, rng, pause):
+    def work(self, directory, url, rng, pause):
         while not self.stopping:
-            path = folder / "files" / f"load-{rng.getrandbits(64):x}"
+            path = directory / "files" / f"load-{rng.getrandbits(64):x}"
             path.write_bytes(rng.randbytes(rng.randrange(1, MIB)))
-            self.pushed.update(push(folder, url, [str(path)]))
+            self.pushed.update(push(directory, url, [str(path)]))
             self.count += 1
             time.sleep(pause)
 
@@ -112,13 +112,13 @@ class Load:
         self.thread.join()
 
 
-def backup(binary, folder, name):
-    return run(binary, folder, name, "backup", "b.rca", "--data-dir", "data", "--json")
+def backup(binary, directory, name):
+    return run(binary, directory, name, "backup", "b.rca", "--data-dir", "data", "--json")
 
 
-def run(binary, folder, name, *arguments):
+def run(binary, directory, name, *arguments):
     begin = time.monotonic()
-    process = subprocess.Popen([binary, *arguments], cwd=folder, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([binary, *arguments], cwd=directory, stdout=subprocess.PIPE, text=True)
     output = process.stdout.read()
     # Not wait(): it does not say what the process has used.
     _, status, usage = os.wait4(process.pid, 0)
@@ -152,9 +152,9 @@ class Server:
             sys.exit(f"the server ended with {self.process.returncode}")
 
 
-def client(folder, verb, url, arguments):
+def client(directory, verb, url, arguments):
     """Runs a push or a pull in a process of its own, with an empty cache."""
-    with tempfile.TemporaryDirectory(dir=folder) as cache:
+    with tempfile.TemporaryDirectory(dir=directory) as cache:
         environment = dict(os.environ, HF_XET_CACHE=cache, HF_HUB_DISABLE_TELEMETRY="1", NO_PROXY="127.0.0.1")
         command = [sys.executable, __file__, verb, url]
         result = subprocess.run(
@@ -165,14 +165,14 @@ def client(folder, verb, url, arguments):
     return json.loads(result.stdout or "null")
 
 
-def push(folder, url, paths):
-    return client(folder, "push", url, paths)
+def push(directory, url, paths):
+    return client(directory, "push", url, paths)
 
 
-def check_pull(folder, url, pushed):
-    target = folder / "pulled"
+def check_pull(directory, url, pushed):
+    target = directory / "pulled"
     target.mkdir()
-    client(folder, "pull", url, [str(target), pushed])
+    client(directory, "pull", url, [str(target), pushed])
     for path in pushed:
         name = pathlib.Path(path).name
         if digest(target / name) != digest(path):

@@ -227,8 +227,8 @@ def hash_of(manifest, name):
 class Server:
     """A server process without tokens, until the end of a `with`."""
 
-    def __init__(self, binary, folder):
-        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(folder)]
+    def __init__(self, binary, directory):
+        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(directory)]
         self.binary = binary
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, ZORB_LOG="error"))
         line = self.process.stdout.readline().strip()
@@ -236,7 +236,7 @@ class Server:
         if self.url == line:
             sys.exit(f"zorb says {line!r}")
         self.environment = dict(os.environ, ZORB_SERVER=self.url, NO_PROXY="127.0.0.1",
-                                XDG_CACHE_HOME=str(folder.parent / "cache"))
+                                XDG_CACHE_HOME=str(directory.parent / "cache"))
 
     def __enter__(self):
         return self

@@ -23,12 +23,12 @@ def main(binary):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
     print(f"ZORB_TEST_SEED={seed}")
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        server, url = start(binary, folder / "data")
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        server, url = start(binary, directory / "data")
         try:
             for name, one, other in [("zorb", Zorb, Stock), ("hf_xet", Stock, Zorb)]:
-                here = folder / f"by-{name}"
+                here = directory / f"by-{name}"
                 here.mkdir()
                 check(here, url, one(binary, url, here), other(binary, url, here), rng)
         finally:
@@ -36,7 +36,7 @@ def main(binary):
             server.wait()
 
 
-def check(folder, url, one, other, rng):
+def check(directory, url, one, other, rng):
     files = {
         "empty": b"",
         "one-byte": rng.randbytes(1),
@@ -45,22 +45,22 @@ def check(folder, url, one, other, rng):
         "mixed": rng.randbytes(60 * MIB) + bytes(3 * MIB) + rng.randbytes(20 * MIB),
     }
     for name, data in files.items():
-        (folder / name).write_bytes(data)
-    pushed = one.push([folder / name for name in files])
+        (directory / name).write_bytes(data)
+    pushed = one.push([directory / name for name in files])
     for (name, data), (file_hash, size) in zip(files.items(), pushed, strict=True):
         if size != len(data) or other.pull(file_hash, size) != data:
             sys.exit(f"{name} came back changed")
     # Both cut and hash alike, so the same file is the same file, and nothing of it is sent.
     before = received(url)
-    if other.push([folder / name for name in files]) != pushed:
+    if other.push([directory / name for name in files]) != pushed:
         sys.exit("the other client names the same files otherwise")
     again = received(url) - before
     changed = bytearray(files["mixed"])
     changed[10 * MIB : 10 * MIB] = rng.randbytes(1000)
     changed[70 * MIB : 70 * MIB + 65536] = rng.randbytes(65536)
-    (folder / "near").write_bytes(changed)
+    (directory / "near").write_bytes(changed)
     before = received(url)
-    [(file_hash, size)] = other.push([folder / "near"])
+    [(file_hash, size)] = other.push([directory / "near"])
     near = received(url) - before
     if one.pull(file_hash, size) != changed:
         sys.exit("the near-duplicate came back changed")
@@ -74,8 +74,8 @@ def check(folder, url, one, other, rng):
 class Zorb:
     name = "zorb"
 
-    def __init__(self, binary, url, folder):
-        self.binary, self.url, self.folder = binary, url, folder
+    def __init__(self, binary, url, directory):
+        self.binary, self.url, self.directory = binary, url, directory
 
     def run(self, *arguments):
         with tempfile.TemporaryDirectory() as cache:
@@ -91,18 +91,18 @@ class Zorb:
 
     def pull(self, file_hash, size):
         if size > 1000:
-            record = json.loads(self.run("pull", file_hash, "--range", "-1000", "-o", self.folder / "tail", "--json"))
+            record = json.loads(self.run("pull", file_hash, "--range", "-1000", "-o", self.directory / "tail", "--json"))
             if not record["proven"]:
                 sys.exit("a part of the file is not proven")
-        self.run("pull", file_hash, "-o", self.folder / "pulled")
-        return (self.folder / "pulled").read_bytes()
+        self.run("pull", file_hash, "-o", self.directory / "pulled")
+        return (self.directory / "pulled").read_bytes()
 
 
 class Stock:
     name = "hf_xet"
 
-    def __init__(self, binary, url, folder):
-        self.url, self.folder = url, folder
+    def __init__(self, binary, url, directory):
+        self.url, self.directory = url, directory
 
     def run(self, verb, *arguments):
         with tempfile.TemporaryDirectory() as cache:
@@ -117,8 +117,8 @@ class Stock:
         return self.run("stock-push", *paths)
 
     def pull(self, file_hash, size):
-        self.run("stock-pull", self.folder / "pulled", file_hash, size)
-        return (self.folder / "pulled").read_bytes()
+        self.run("stock-pull", self.directory / "pulled", file_hash, size)
+        return (self.directory / "pulled").read_bytes()
 
 
 def stock_push(url, *paths):
@@ -151,8 +151,8 @@ def start(binary, data):
 
 
 def received(url):
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"{url}/metrics") as response:
+        text = response.read().decode()
     return int(re.search(r"^zorb_received_bytes_total (\d+)", text, re.MULTILINE).group(1))
 
 

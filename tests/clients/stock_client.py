@@ -29,35 +29,35 @@ def main(binary):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
     print(f"ZORB_TEST_SEED={seed}", flush=True)
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        server = Server(binary, folder / "data")
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        server = Server(binary, directory / "data")
         try:
-            files = make_files(folder / "files", rng)
+            files = make_files(directory / "files", rng)
             pushed = push(server, list(files))
             check_pull(server, pushed)
             check_grants(server)
             server.restart()
             check_pull(server, pushed)
             check_parts(server, pushed, rng)
-            check_near_duplicate(folder, server, files, rng)
+            check_near_duplicate(directory, server, files, rng)
             check_walls(server, pushed)
-            check_refresh(folder, server, rng)
-            check_many(folder, server, rng)
-            check_full_xorb(folder, server, rng)
-            check_parallel(folder, server, rng)
+            check_refresh(directory, server, rng)
+            check_many(directory, server, rng)
+            check_full_xorb(directory, server, rng)
+            check_parallel(directory, server, rng)
         finally:
             server.stop()
-        check_addresses(binary, folder, rng)
-        check_quota(binary, folder, rng)
+        check_addresses(binary, directory, rng)
+        check_quota(binary, directory, rng)
 
 
 def say(text):
     print(f"hf_xet: {text}", flush=True)
 
 
-def make_files(folder, rng):
-    folder.mkdir()
+def make_files(directory, rng):
+    directory.mkdir()
     text = b"".join(b"line %d of a text that compresses\n" % number for number in range(400_000))
     contents = {
         "empty": b"",
@@ -67,14 +67,14 @@ def make_files(folder, rng):
         # More than one xorb.
         "mixed": rng.randbytes(80 * MIB) + (text * 6)[: 70 * MIB],
     }
-    return write_files(folder, contents)
+    return write_files(directory, contents)
 
 
-def write_files(folder, contents):
-    folder.mkdir(exist_ok=True)
+def write_files(directory, contents):
+    directory.mkdir(exist_ok=True)
     for name, data in contents.items():
-        (folder / name).write_bytes(data)
-    return {str(folder / name): data for name, data in contents.items()}
+        (directory / name).write_bytes(data)
+    return {str(directory / name): data for name, data in contents.items()}
 
 
 def push(server, paths, repo="models/acme/one"):
@@ -86,7 +86,7 @@ def pull(server, pushed, target, repo="models/acme/one", **environment):
 
 
 def check_pull(server, pushed, **environment):
-    with tempfile.TemporaryDirectory(dir=server.folder) as target:
+    with tempfile.TemporaryDirectory(dir=server.directory) as target:
         pull(server, pushed, target, **environment)
         for path in pushed:
             if (pathlib.Path(target) / pathlib.Path(path).name).read_bytes() != pathlib.Path(path).read_bytes():
@@ -110,7 +110,7 @@ def check_parts(server, pushed, rng):
 
 def check_grants(server):
     """With grants every xorb came by one; without them none did."""
-    counts = {route: server.answered(route) for route in ("/v1/xorb-commits/", "/v1/xorbs/")}
+    counts = {route: server.responded(route) for route in ("/v1/xorb-commits/", "/v1/xorbs/")}
     say(f"uploads: {counts}")
     by_grant, directly = counts.values()
     has_grants = os.environ.get("ZORB_GRANTS") == "true"
@@ -118,14 +118,14 @@ def check_grants(server):
         sys.exit("that is not the way that they should have come")
 
 
-def check_near_duplicate(folder, server, files, rng):
+def check_near_duplicate(directory, server, files, rng):
     """A file that differs a little must cost a little, also for a client that has never seen the first one."""
     data = max(files.values(), key=len)
     changed = bytearray(data)
     changed[30 * MIB : 30 * MIB] = rng.randbytes(1000)
     changed[90 * MIB : 90 * MIB + 65536] = rng.randbytes(65536)
     changed += rng.randbytes(100_000)
-    near = write_files(folder / "near", {"near-duplicate": bytes(changed)})
+    near = write_files(directory / "near", {"near-duplicate": bytes(changed)})
     before = server.received()
     pushed = push(server, list(near))
     sent = server.received() - before
@@ -139,7 +139,7 @@ def check_near_duplicate(folder, server, files, rng):
 def check_walls(server, pushed):
     """What one repository has registered, another does not see; and reading is not writing."""
     some = dict(list(pushed.items())[-1:])
-    with tempfile.TemporaryDirectory(dir=server.folder) as target:
+    with tempfile.TemporaryDirectory(dir=server.directory) as target:
         for repo, scope, verb in [
             ("models/other/one", "read", "pull"),
             ("models/acme/two", "read", "pull"),
@@ -156,57 +156,57 @@ def check_walls(server, pushed):
     say("other repositories, other scopes and no token see nothing and store nothing")
 
 
-def check_refresh(folder, server, rng):
+def check_refresh(directory, server, rng):
     """A client whose token ends gets another one by its refresh token; one that has no token, its first."""
-    command = [server.binary, "token", "issue", "--data-dir", str(server.folder), "--scope", "write"]
+    command = [server.binary, "token", "issue", "--data-dir", str(server.directory), "--scope", "write"]
     command += ["--repo", "models/acme/one", "--refresh", "--token-ttl", "60s"]
     refresh = subprocess.check_output(command, text=True).strip()
     for name, has_token in [("refreshed", True), ("begun-by-refresh", False)]:
-        files = write_files(folder / name, {name: rng.randbytes(300_000)})
-        before = server.answered("/v1/token")
+        files = write_files(directory / name, {name: rng.randbytes(300_000)})
+        before = server.responded("/v1/token")
         arguments = {"paths": list(files), "refresh": refresh, "has_token": has_token}
         pushed = client(server, "push", "models/acme/one", "write", arguments)
-        if server.answered("/v1/token") == before:
+        if server.responded("/v1/token") == before:
             sys.exit("the client did not ask for another token")
         check_pull(server, pushed)
-    subprocess.check_call([server.binary, "token", "revoke", refresh, "--data-dir", str(server.folder), "--quiet"])
+    subprocess.check_call([server.binary, "token", "revoke", refresh, "--data-dir", str(server.directory), "--quiet"])
     time.sleep(1)
-    files = write_files(folder / "revoked", {"revoked": rng.randbytes(300_000)})
+    files = write_files(directory / "revoked", {"revoked": rng.randbytes(300_000)})
     arguments = {"paths": list(files), "refresh": refresh, "has_token": True}
     if client(server, "push", "models/acme/one", "write", arguments, may_fail=True) is not None:
         sys.exit("a revoked refresh token makes tokens")
     say("an upload outlives its token, by a refresh token that can be revoked")
 
 
-def check_many(folder, server, rng):
+def check_many(directory, server, rng):
     contents = {f"tiny-{number}": b"%d " % number * rng.randrange(1, 500) for number in range(3000)}
     begin = time.monotonic()
-    pushed = push(server, list(write_files(folder / "many", contents)))
+    pushed = push(server, list(write_files(directory / "many", contents)))
     say(f"{len(pushed)} tiny files pushed in {time.monotonic() - begin:.1f} s")
     check_pull(server, pushed)
 
 
-def check_full_xorb(folder, server, rng):
+def check_full_xorb(directory, server, rng):
     """Files of one chunk each, as many as fill a xorb to the brim: 64 MiB raw, more than that when serialized."""
     contents = {f"brim-{number}": rng.randbytes(CHUNK_LEN) for number in range(XORB_LEN // CHUNK_LEN)}
-    pushed = push(server, list(write_files(folder / "brim", contents)))
-    longest = max(path.stat().st_size for path in (server.folder / "xorbs").glob("*/*"))
+    pushed = push(server, list(write_files(directory / "brim", contents)))
+    longest = max(path.stat().st_size for path in (server.directory / "xorbs").glob("*/*"))
     if longest <= XORB_LEN:
         sys.exit(f"the longest xorb has {longest} bytes; this test is about longer ones than {XORB_LEN}")
     check_pull(server, dict(rng.sample(sorted(pushed.items()), 300)))
     say(f"a xorb of {longest} bytes is stored")
 
 
-def check_parallel(folder, server, rng):
+def check_parallel(directory, server, rng):
     """Several clients at once, that have some of their files in common."""
     shared = {f"shared-{number}": rng.randbytes(3 * MIB) for number in range(4)}
     sets = []
     for name in range(4):
         own = {f"own-{name}-{number}": rng.randbytes(2 * MIB) for number in range(4)}
-        sets.append(list(write_files(folder / f"client-{name}", shared | own)))
+        sets.append(list(write_files(directory / f"client-{name}", shared | own)))
     running = [start(server, "push", "models/acme/one", "write", {"paths": paths}) for paths in sets]
     pushed = [finish(process) for process in running]
-    targets = [tempfile.TemporaryDirectory(dir=server.folder) for _ in pushed]
+    targets = [tempfile.TemporaryDirectory(dir=server.directory) for _ in pushed]
     arguments = [{"pushed": files, "target": target.name} for files, target in zip(pushed, targets)]
     for process in [start(server, "pull", "models/acme/one", "read", each) for each in arguments]:
         finish(process)
@@ -218,33 +218,33 @@ def check_parallel(folder, server, rng):
     say(f"{len(pushed)} clients at once pushed and pulled {sum(map(len, pushed))} files")
 
 
-def check_addresses(binary, folder, rng):
+def check_addresses(binary, directory, rng):
     """An endpoint with a slash at its end, and one behind a prefix."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    server = Server(binary, folder / "prefixed", f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/some/prefix")
+    server = Server(binary, directory / "prefixed", f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/some/prefix")
     try:
         for number, end in enumerate(["/", "/some/prefix", "/some/prefix/"]):
             server.url = f"http://127.0.0.1:{port}{end}"
-            files = write_files(folder / "addresses", {f"file-{number}": rng.randbytes(300_000)})
+            files = write_files(directory / "addresses", {f"file-{number}": rng.randbytes(300_000)})
             check_pull(server, push(server, list(files)))
     finally:
         server.stop()
     say("a trailing slash and a prefix change nothing")
 
 
-def check_quota(binary, folder, rng):
+def check_quota(binary, directory, rng):
     """Whoever is refused is told why, in words and without further tries."""
-    server = Server(binary, folder / "limited", ZORB_QUOTA_FILES="1")
+    server = Server(binary, directory / "limited", ZORB_QUOTA_FILES="1")
     try:
-        files = list(write_files(folder / "limited-files", {name: rng.randbytes(300_000) for name in ("one", "two")}))
+        files = list(write_files(directory / "limited-files", {name: rng.randbytes(300_000) for name in ("one", "two")}))
         push(server, files[:1])
-        before = server.answered("/v[12]/shards")
+        before = server.responded("/v[12]/shards")
         process = start(server, "push", "models/acme/one", "write", {"paths": files[1:]})
         _, err = process.communicate(timeout=600)
         process.cache.cleanup()
-        tries = server.answered("/v[12]/shards") - before
+        tries = server.responded("/v[12]/shards") - before
         say(f"beyond a quota, after {tries} tries: {err.strip().splitlines()[-1]}")
         # Versions before 1.6 know no events, and show the status.
         if process.returncode == 0 or tries != 1 or not re.search("models/acme/one uses 1 of 1 files|413", err):
@@ -256,14 +256,14 @@ def check_quota(binary, folder, rng):
 class Server:
     """A server process that asks for tokens."""
 
-    def __init__(self, binary, folder, listen="127.0.0.1:0", public_url=None, **settings):
-        self.binary, self.folder, self.listen, self.public_url = binary, folder, listen, public_url
+    def __init__(self, binary, directory, listen="127.0.0.1:0", public_url=None, **settings):
+        self.binary, self.directory, self.listen, self.public_url = binary, directory, listen, public_url
         self.settings = settings
         self.tokens = {}
         self.begin()
 
     def begin(self):
-        command = [self.binary, "serve", "--listen", self.listen, "--data-dir", str(self.folder), "--auth", "token"]
+        command = [self.binary, "serve", "--listen", self.listen, "--data-dir", str(self.directory), "--auth", "token"]
         if self.public_url:
             command += ["--public-url", self.public_url]
         environment = dict(os.environ, ZORB_LOG="error", **self.settings)
@@ -276,7 +276,7 @@ class Server:
 
     def token(self, scope, repo):
         if (scope, repo) not in self.tokens:
-            command = [self.binary, "token", "issue", "--data-dir", str(self.folder), "--scope", scope, "--repo", repo]
+            command = [self.binary, "token", "issue", "--data-dir", str(self.directory), "--scope", scope, "--repo", repo]
             self.tokens[scope, repo] = subprocess.check_output(command, text=True).strip()
         return self.tokens[scope, repo]
 
@@ -286,7 +286,7 @@ class Server:
     def metric(self, name):
         return float(re.search(rf"^{name} (\S+)", self.metrics(), re.MULTILINE).group(1))
 
-    def answered(self, route):
+    def responded(self, route):
         """Number of requests to routes that begin so."""
         name = rf'^zorb_http_requests_total{{route="{route}.*}} (\d+)'
         return sum(map(int, re.findall(name, self.metrics(), re.MULTILINE)))
@@ -294,8 +294,8 @@ class Server:
     def metrics(self):
         request = urllib.request.Request(f"{self.url}/metrics")
         request.add_header("Authorization", f"Bearer {self.token('admin', '*')}")
-        with urllib.request.urlopen(request) as answer:
-            return answer.read().decode()
+        with urllib.request.urlopen(request) as response:
+            return response.read().decode()
 
     def restart(self):
         self.stop()
@@ -313,7 +313,7 @@ def client(server, verb, repo, scope, arguments, may_fail=False, **environment):
 
 
 def start(server, verb, repo, scope, arguments, **environment):
-    cache = tempfile.TemporaryDirectory(dir=server.folder.parent)
+    cache = tempfile.TemporaryDirectory(dir=server.directory.parent)
     manifest = pathlib.Path(cache.name) / "arguments.json"
     token = server.token(scope, repo) if scope else None
     manifest.write_text(json.dumps({**arguments, "endpoint": server.url, "token": token}))

@@ -47,7 +47,7 @@ main() {
     *) die "unknown argument '$1'; the only one is --force" ;;
   esac
   [[ $build_image == *:* && $runtime_image == *:* ]] || die "image names need a tag, like name:tag"
-  docker info >/dev/null 2>&1 || die "no container engine answers ('docker info' fails)"
+  docker info >/dev/null 2>&1 || die "no container engine responds ('docker info' fails)"
   trap clean_up EXIT
 
   make_runtime_image
@@ -79,9 +79,9 @@ make_toolchain_image() {
   local sysroot version inputs
   sysroot=${RUST_SYSROOT:-$(rustc --print sysroot)}
   [[ -x $sysroot/bin/rustc && -x $sysroot/bin/cargo ]] ||
-    die "$sysroot holds no bin/rustc and bin/cargo; name a toolchain's folder in RUST_SYSROOT"
+    die "$sysroot holds no bin/rustc and bin/cargo; name a toolchain's dir in RUST_SYSROOT"
   [[ $sysroot != /usr && $sysroot != /usr/local ]] ||
-    die "the toolchain lies in $sysroot among other things; name a folder of its own in RUST_SYSROOT"
+    die "the toolchain lies in $sysroot among other things; name a dir of its own in RUST_SYSROOT"
   version=$("$sysroot/bin/rustc" -vV && "$sysroot/bin/cargo" -V)
   inputs=$(digest "$(recipe debian_rootfs import_rootfs copy_toolchain)" \
     "$suite" "$build_packages" "$version")

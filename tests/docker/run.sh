@@ -4,7 +4,7 @@
 #
 #   tests/docker/run.sh
 #
-# Where no container engine answers, it says so and succeeds. It disturbs nothing that runs: its own
+# Where no container engine responds, it says so and succeeds. It disturbs nothing that runs: its own
 # project name, a free port; and removes its container, network and volume in any case. Images stay.
 #
 # Environment (defaults in brackets):
@@ -17,7 +17,7 @@
 #   ZORB_RANGES         how many random ranges to fetch     [20]
 #   ZORB_ROUNDTRIP      instead of the round trip here, a command called with
 #                       `<base-url> upload` before the restart and `<base-url> check` after it, in
-#                       whose environment ZORB_ROUNDTRIP_DIR names a folder that lasts from the one
+#                       whose environment ZORB_ROUNDTRIP_DIR names a dir that lasts from the one
 #                       to the other; words are split at spaces
 #   HEALTHY_WITHIN      seconds                             [60]
 #   COMPOSE             the Compose command                 [docker compose, else docker-compose]
@@ -43,8 +43,8 @@ die() {
 }
 
 main() {
-  if ! engine_answers; then
-    echo "container test: not run, because no container engine answers here ('docker info' fails)"
+  if ! engine_responses; then
+    echo "container test: not run, because no container engine responds here ('docker info' fails)"
     return
   fi
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/zorb-docker.XXXXXX")
@@ -69,7 +69,7 @@ main() {
   say "passed"
 }
 
-engine_answers() {
+engine_responses() {
   command -v docker >/dev/null && timeout 30 docker info >/dev/null 2>&1
 }
 
@@ -194,7 +194,7 @@ round_trip() {
     find_xorb
     find_chunk_ends
     http "" --request POST --upload-file "$xorb"
-    say "uploaded $xorb_hash: $(stat -c %s "$xorb") bytes, $((${#ends[@]} - 1)) chunks; $(<"$scratch/answer")"
+    say "uploaded $xorb_hash: $(stat -c %s "$xorb") bytes, $((${#ends[@]} - 1)) chunks; $(<"$scratch/response")"
   fi
   check_xorb
 }
@@ -267,19 +267,19 @@ check_xorb() {
 fetch_and_compare() {
   local query=$1 from=${ends[$2]} len=$((${ends[$3]} - ${ends[$2]})) received
   http "$query"
-  received=$(stat -c %s "$scratch/answer")
+  received=$(stat -c %s "$scratch/response")
   [[ $received == "$len" ]] || die "GET /xorbs/$xorb_hash$query: $received bytes instead of $len"
-  cmp --ignore-initial="$from:0" --bytes="$len" "$xorb" "$scratch/answer" ||
+  cmp --ignore-initial="$from:0" --bytes="$len" "$xorb" "$scratch/response" ||
     die "GET /xorbs/$xorb_hash$query: other bytes"
 }
 
-# http QUERY [CURL OPTION...]: the answer's body goes to $scratch/answer.
+# http QUERY [CURL OPTION...]: the response's body goes to $scratch/response.
 http() {
   local path=/xorbs/$xorb_hash$1 status
   shift
-  status=$(curl --silent --show-error --max-time 120 --output "$scratch/answer" \
+  status=$(curl --silent --show-error --max-time 120 --output "$scratch/response" \
     --write-out '%{http_code}' "$@" "$base_url$path") || die "$path: curl failed"
-  [[ $status == 20[01] ]] || die "$path answered $status: $(head -c 400 "$scratch/answer")"
+  [[ $status == 20[01] ]] || die "$path responded $status: $(head -c 400 "$scratch/response")"
 }
 
 restart() {

@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::{
-    Answer, Client, Grant, Metrics, Raw, Start, Xorb, eventually, issue, rng, routes, send, upload_shard,
+    Client, Grant, Metrics, Raw, Response, Start, Xorb, eventually, issue, rng, routes, send, upload_shard,
 };
 
-/// A file for an audit log in a folder of its own.
+/// A file for an audit log in a directory of its own.
 struct Log {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Log {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("the test can make a temporary folder") }
+        Self { directory: tempfile::tempdir().expect("the test can make a temporary directory") }
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("audit.log")
+        self.directory.path().join("audit.log")
     }
 
     /// A server that asks for tokens and notes into this.
     fn start(&self, scope: &str) -> Start {
-        let path = self.path().to_str().expect("temporary folders have names").to_owned();
+        let path = self.path().to_str().expect("temporary directories have names").to_owned();
         Start::default().with("auth", "token").with("audit_log", path).with("audit", scope)
     }
 
@@ -166,7 +166,7 @@ async fn reads_are_recorded_with_bytes_sent_and_completeness() {
     assert_eq!(client.head(&xorb.path()).await.status, 200);
     assert_eq!(client.get_with(&xorb.path(), &[("if-none-match", "*")]).await.status, 304);
     assert_eq!(client.get("/nothing").await.status, 404);
-    // A client that leaves in the middle of an answer, and one that leaves in the middle of its upload.
+    // A client that leaves in the middle of a response, and one that leaves in the middle of its upload.
     let mut reader = Raw::connect(&server).await;
     reader.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\nauthorization: Bearer {admin}\r\n\r\n", xorb.path())).await;
     assert_eq!(reader.head().await.status, 200);
@@ -207,7 +207,7 @@ async fn sighup_reopens_the_log_after_it_was_moved_away() {
     let log = Log::new();
     let server = log.start("writes").start();
     let client = server.client();
-    let moved = log.folder.path().join("audit.log.1");
+    let moved = log.directory.path().join("audit.log.1");
     client.post("/v1/shards", "").await;
     log.lines(1).await;
     fs::rename(log.path(), &moved).expect("the test can rename");
@@ -238,10 +238,11 @@ async fn unwritable_log_counts_lost_lines_and_stops_no_requests() {
 
 #[test]
 fn a_log_that_cannot_be_opened_ends_the_start() {
-    let folder = tempfile::tempdir().expect("the test can make a temporary folder");
+    let directory = tempfile::tempdir().expect("the test can make a temporary directory");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zorb"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path().join("data"));
-    let output = command.env("ZORB_AUDIT_LOG", folder.path().join("no/such/folder")).output().expect("it was built");
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path().join("data"));
+    let output =
+        command.env("ZORB_AUDIT_LOG", directory.path().join("no/such/directory")).output().expect("it was built");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && text.contains("cannot append to the audit log"), "{text}");
 }
@@ -263,15 +264,15 @@ async fn after_sigterm_every_request_has_a_whole_line() {
     eventually("it is under way", async || Metrics::of(&admin).await.get("zorb_uploads_in_flight") == 1.0).await;
     let xorbs: Vec<_> = (0..50).map(|_| Xorb::mixed(&mut rng, 1)).collect();
     let uploads = xorbs.iter().map(|xorb| async {
-        Answer::try_of(client.request(reqwest::Method::POST, &xorb.path()).body(xorb.bytes.clone())).await
+        Response::try_of(client.request(reqwest::Method::POST, &xorb.path()).body(xorb.bytes.clone())).await
     });
     let uploads = futures_util::future::join_all(uploads);
-    let (answers, ()) = tokio::join!(uploads, async { server.terminate() });
+    let (responses, ()) = tokio::join!(uploads, async { server.terminate() });
     let (status, text) = server.exit().await;
     assert_eq!(status.code(), Some(0), "{text}");
     let lines = lines_of(&log.path());
-    for (xorb, answer) in xorbs.iter().zip(answers) {
-        if answer.is_ok_and(|answer| answer.status == 201) {
+    for (xorb, response) in xorbs.iter().zip(responses) {
+        if response.is_ok_and(|response| response.status == 201) {
             let found = lines.iter().any(|line| line["resource"] == xorb.hash() && line["status"] == 201);
             assert!(found, "no line for {}", xorb.hash());
         }
@@ -287,7 +288,7 @@ async fn client_behind_a_trusted_proxy_is_recorded() {
         let log = Log::new();
         let server = log.start("writes").with("trusted_proxies", trusted).start();
         let request = server.client().request(reqwest::Method::POST, "/v1/shards");
-        Answer::of(request.header("x-forwarded-for", "192.0.2.1, 203.0.113.9")).await.problem(401, "unauthorized");
+        Response::of(request.header("x-forwarded-for", "192.0.2.1, 203.0.113.9")).await.problem(401, "unauthorized");
         assert_eq!(log.lines(1).await[0]["client"].as_str(), expected);
     }
 }
@@ -311,9 +312,9 @@ async fn grants_are_noted_without_what_they_are_made_of() {
 struct Child(std::process::Child);
 
 impl Child {
-    fn start(folder: &Path, stdout: impl Into<std::process::Stdio>) -> Self {
+    fn start(directory: &Path, stdout: impl Into<std::process::Stdio>) -> Self {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zorb"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.join("data"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.join("data"));
         let command = command.env("ZORB_AUDIT_LOG", "stdout").stdout(stdout).stderr(std::process::Stdio::null());
         Self(command.spawn().expect("the binary was built for this test"))
     }
@@ -329,9 +330,9 @@ impl Drop for Child {
 
 #[tokio::test]
 async fn on_stdout_the_lines_come_after_the_one_that_scripts_wait_for() {
-    let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-    let path = folder.path().join("stdout");
-    let child = Child::start(folder.path(), fs::File::create(&path).expect("the test can write"));
+    let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+    let path = directory.path().join("stdout");
+    let child = Child::start(directory.path(), fs::File::create(&path).expect("the test can write"));
     let text = || fs::read_to_string(&path).expect("stdout is text");
     eventually("it listens", async || text().ends_with('\n')).await;
     let first = text();
@@ -346,8 +347,8 @@ async fn on_stdout_the_lines_come_after_the_one_that_scripts_wait_for() {
 #[tokio::test]
 async fn closed_stdout_does_not_delay_shutdown() {
     use std::io::BufRead;
-    let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-    let mut child = Child::start(folder.path(), std::process::Stdio::piped());
+    let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+    let mut child = Child::start(directory.path(), std::process::Stdio::piped());
     // Held, and not read: what the server writes fills the pipe, and then it waits.
     let mut stdout = std::io::BufReader::with_capacity(1, child.0.stdout.take().expect("stdout is piped"));
     let mut first = String::new();
@@ -369,7 +370,7 @@ async fn issued_tokens_and_rotated_keys_are_recorded_by_the_command() {
     let log = Log::new();
     let server = log.start("writes").start();
     let path = log.path();
-    let path = path.to_str().expect("temporary folders have names");
+    let path = path.to_str().expect("temporary directories have names");
     let token = issue(&server, "write", "models/a/one", &["--subject", "ci", "--audit-log", path]);
     let rotated = crate::support::token_command(&server, &["rotate-key", "--audit-log", path]);
     assert!(rotated.status.success(), "{rotated:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::{
-    Answer, Client, Grant, Start, TestServer, UploadShard, Xorb, guarded, issue, rng, send, sha256_of, token_command,
+    Client, Grant, Response, Start, TestServer, UploadShard, Xorb, guarded, issue, rng, send, sha256_of, token_command,
     upload_shard,
 };
 
@@ -103,8 +103,8 @@ async fn unknown_routes_are_404_for_all_so_newer_clients_fall_back() {
     let zeros = "0".repeat(64);
     for path in ["/v1/xorb-grants-2/default/", "/v3/shards/", "/v1/xorbs/default/x/y/", "/nothing/"] {
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
-            let answer = send(&server.client(), method, &format!("{path}{zeros}"), None, Vec::new()).await;
-            assert_eq!(answer.status, 404, "{method} {path}");
+            let response = send(&server.client(), method, &format!("{path}{zeros}"), None, Vec::new()).await;
+            assert_eq!(response.status, 404, "{method} {path}");
         }
     }
     assert_eq!(send(&server.client(), "DELETE", "/v1/shards", None, Vec::new()).await.status, 404);
@@ -130,8 +130,8 @@ async fn tenants() -> Tenants {
     assert_eq!(send(&client, "POST", &path, Some(&writers[0]), xorb.bytes.to_vec()).await.status, 200);
     let shards = [upload_shard(&xorb, 0, 5), upload_shard(&xorb, 3, 9)];
     for (shard, writer) in shards.iter().zip(&writers) {
-        let answer = send(&client, "POST", "/v1/shards", Some(writer), shard.clone().bytes()).await;
-        assert_eq!((answer.status, answer.json()["result"].as_u64()), (200, Some(1)), "{answer:?}");
+        let response = send(&client, "POST", "/v1/shards", Some(writer), shard.clone().bytes()).await;
+        assert_eq!((response.status, response.json()["result"].as_u64()), (200, Some(1)), "{response:?}");
     }
     let files = shards.map(|shard| shard.file_hash());
     Tenants { server, client, writers, xorb, files }
@@ -160,7 +160,8 @@ async fn file_is_visible_to_its_repository_and_all_tokens_only() {
             let (foreign, none) =
                 (get(&tenants.writers[1 - index], path).await, get(&tenants.writers[1 - index], &unknown).await);
             assert_eq!((foreign.status, none.status), (404, 404), "{path}");
-            let text = |answer: &Answer| String::from_utf8_lossy(&answer.body).replace(file, "").replace(&missing, "");
+            let text =
+                |response: &Response| String::from_utf8_lossy(&response.body).replace(file, "").replace(&missing, "");
             assert_eq!(text(&foreign), text(&none), "unknown and forbidden look the same");
             if index == 0 {
                 assert_eq!(get(&same_owner, path).await.status, 404, "{path}");
@@ -178,12 +179,12 @@ async fn whole_xorb_needs_a_token_for_all_repositories() {
         for method in ["GET", "HEAD"] {
             let own = send(&tenants.client, method, &path, Some(&tenants.writers[0]), Vec::new()).await;
             assert_eq!(own.status, 404, "{method} {path}: even the one who uploaded it sees it only through files");
-            let answer = send(&tenants.client, method, &path, Some(&all), Vec::new()).await;
-            assert_eq!(answer.status, 200, "{method} {path}");
+            let response = send(&tenants.client, method, &path, Some(&all), Vec::new()).await;
+            assert_eq!(response.status, 200, "{method} {path}");
         }
     }
-    let answer = send(&tenants.client, "GET", &format!("/xorbs/{hash}"), Some(&all), Vec::new()).await;
-    assert_eq!(answer.header("cache-control"), "private, immutable, max-age=31536000");
+    let response = send(&tenants.client, "GET", &format!("/xorbs/{hash}"), Some(&all), Vec::new()).await;
+    assert_eq!(response.header("cache-control"), "private, immutable, max-age=31536000");
 }
 
 #[tokio::test]
@@ -240,8 +241,8 @@ async fn false_statements_about_foreign_xorbs_tell_nothing() {
     let [owner, stranger] = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
     let xorbs: Vec<_> = (0..2).map(|_| Xorb::mixed(&mut rng, 5)).collect();
     let (stored, absent) = (&xorbs[0], &xorbs[1]);
-    let answer = send(&client, "POST", &stored.xet_path(), Some(&owner), stored.bytes.to_vec()).await;
-    assert_eq!(answer.status, 200);
+    let response = send(&client, "POST", &stored.xet_path(), Some(&owner), stored.bytes.to_vec()).await;
+    assert_eq!(response.status, 200);
     let guesses = |xorb: &Xorb| {
         let good = upload_shard(xorb, 0, 3);
         let mut listed = good.clone();
@@ -256,8 +257,8 @@ async fn false_statements_about_foreign_xorbs_tell_nothing() {
         async |token: &str, shard: &UploadShard| send(&client, "POST", "/v1/shards", Some(token), shard.bytes()).await;
     for (guess, same) in guesses(stored).iter().zip(&guesses(absent)) {
         let (of_stored, of_absent) = (register(&stranger, guess).await, register(&stranger, same).await);
-        let [told, expected] = [(of_stored, stored), (of_absent, absent)].map(|(answer, xorb)| {
-            let problem = answer.problem(400, "missing_xorb");
+        let [told, expected] = [(of_stored, stored), (of_absent, absent)].map(|(response, xorb)| {
+            let problem = response.problem(400, "missing_xorb");
             problem["detail"].as_str().unwrap().replace(&xorb.hash(), "H")
         });
         assert_eq!(told, expected);
@@ -280,8 +281,9 @@ async fn expired_token_is_accepted_for_one_more_minute_only() {
     assert_eq!(expires - issued, 1);
     // That it is refused after the minute is tested with a clock that can be moved (service::access).
     let zeros = "0".repeat(64);
-    let answer = send(&server.client(), "GET", &format!("/v1/reconstructions/{zeros}"), Some(&short), Vec::new()).await;
-    assert_eq!(answer.status, 200, "the empty file is there for everybody with a token");
+    let response =
+        send(&server.client(), "GET", &format!("/v1/reconstructions/{zeros}"), Some(&short), Vec::new()).await;
+    assert_eq!(response.status, 200, "the empty file is there for everybody with a token");
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ struct Segment {
 impl File {
     /// Asks what the file is made of.
     async fn find(client: &Client, hash: &str, contents: Vec<u8>) -> Self {
-        let answer = client.get(&format!("/v1/reconstructions/{hash}")).await.json();
+        let response = client.get(&format!("/v1/reconstructions/{hash}")).await.json();
         let mut end = 0;
         let segment = |term: &Value| {
             let number = |value: &Value| u32::try_from(value.as_u64().unwrap()).unwrap();
@@ -42,7 +42,7 @@ impl File {
             end += u64::from(raw_len);
             Segment { start, end, term: Term { xorb, raw_len, chunks } }
         };
-        let segments: Vec<_> = answer["terms"].as_array().unwrap().iter().map(segment).collect();
+        let segments: Vec<_> = response["terms"].as_array().unwrap().iter().map(segment).collect();
         assert_eq!(end, contents.len() as u64);
         Self { hash: hash.to_owned(), contents, segments }
     }
@@ -87,44 +87,44 @@ async fn stored_file(client: &Client, rng: &mut StdRng) -> File {
 }
 
 /// What the server says of a change.
-struct Answer {
+struct Response {
     windows: Vec<(u64, u64)>,
     gaps: Vec<Option<MerkleHashSubtree>>,
     verification: Vec<RangeHash>,
 }
 
-async fn ask(client: &Client, file: &File, changes: &[(u64, u64)]) -> Answer {
+async fn ask(client: &Client, file: &File, changes: &[(u64, u64)]) -> Response {
     let ranges: Vec<String> = changes.iter().map(|(start, end)| format!("{start}-{}", end - 1)).collect();
-    let answer = client.get_with(&file.path(), &[("x-range-dirty", &format!("bytes={}", ranges.join(",")))]).await;
-    assert_eq!(answer.status, 200, "{:?}", answer.body);
-    let answer = answer.json();
-    assert_eq!(answer["fileSize"], file.contents.len());
-    assert_eq!(answer["totalChunks"], chunks(&file.contents).count());
+    let response = client.get_with(&file.path(), &[("x-range-dirty", &format!("bytes={}", ranges.join(",")))]).await;
+    assert_eq!(response.status, 200, "{:?}", response.body);
+    let response = response.json();
+    assert_eq!(response["fileSize"], file.contents.len());
+    assert_eq!(response["totalChunks"], chunks(&file.contents).count());
     let window = |window: &Value| {
         let [start, end] = window["dirtyByteRange"].as_array().unwrap().as_slice() else { panic!("{window}") };
         (start.as_u64().unwrap(), end.as_u64().unwrap())
     };
-    let windows: Vec<_> = answer["windows"].as_array().unwrap().iter().map(window).collect();
+    let windows: Vec<_> = response["windows"].as_array().unwrap().iter().map(window).collect();
     // The official crate reads the summaries.
-    let gaps: Vec<Option<MerkleHashSubtree>> = serde_json::from_value(answer["hashRanges"].clone()).unwrap();
+    let gaps: Vec<Option<MerkleHashSubtree>> = serde_json::from_value(response["hashRanges"].clone()).unwrap();
     assert_eq!(gaps.len(), windows.len() + 1);
     assert_eq!(windows[0].0 == 0, gaps[0].is_none());
-    let hashes: Vec<String> = serde_json::from_value(answer["gapVerification"].clone()).unwrap();
+    let hashes: Vec<String> = serde_json::from_value(response["gapVerification"].clone()).unwrap();
     let range_hash = |text: &String| RangeHash::from_bytes(*text.parse::<XorbHash>().unwrap().as_bytes());
-    Answer { windows, gaps, verification: hashes.iter().map(range_hash).collect() }
+    Response { windows, gaps, verification: hashes.iter().map(range_hash).collect() }
 }
 
 /// The file that the gaps and these windows make, as the official crate joins them.
-fn join(answer: &Answer, windows: &[Vec<Chunk>]) -> FileHash {
+fn join(response: &Response, windows: &[Vec<Chunk>]) -> FileHash {
     let mut parts = Vec::new();
     let last = windows.len() - 1;
-    for (index, (gap, window)) in answer.gaps.iter().zip(windows).enumerate() {
-        let (at_start, at_end) = (index == 0 && gap.is_none(), index == last && answer.gaps[last + 1].is_none());
+    for (index, (gap, window)) in response.gaps.iter().zip(windows).enumerate() {
+        let (at_start, at_end) = (index == 0 && gap.is_none(), index == last && response.gaps[last + 1].is_none());
         parts.extend(gap.clone());
         let window: Vec<_> = window.iter().map(|(hash, len)| (MerkleHash::from(hash.as_bytes()), *len)).collect();
         parts.push(MerkleHashSubtree::from_chunks(at_start, &window, at_end));
     }
-    parts.extend(answer.gaps[last + 1].clone());
+    parts.extend(response.gaps[last + 1].clone());
     let root = MerkleHashSubtree::merge(&parts).unwrap().final_hash().expect("the parts are the whole file");
     root.hmac(MerkleHash::default()).hex().parse().unwrap()
 }
@@ -139,11 +139,11 @@ async fn edit(
     client: &Client,
     file: &File,
     changes: &[(u64, u64)],
-    answer: &Answer,
+    response: &Response,
     rng: &mut StdRng,
 ) -> (String, Vec<u8>) {
     let (mut xorbs, mut windows) = (Vec::new(), Vec::new());
-    for window in &answer.windows {
+    for window in &response.windows {
         let mut data = file.part(*window).to_vec();
         // Nowhere else in the window: its last chunks are to be cut where they were.
         for (start, end) in changes.iter().filter(|(start, end)| window.0 <= *start && *end <= window.1) {
@@ -159,10 +159,10 @@ async fn edit(
         xorbs.push(xorb);
     }
     let (mut terms, mut proofs, mut contents) = (Vec::new(), Vec::new(), Vec::new());
-    let mut kept = answer.verification.iter();
+    let mut kept = response.verification.iter();
     let mut next = 0;
     for segment in &file.segments {
-        let inside = answer.windows.iter().position(|(start, end)| *start < segment.end && segment.start < *end);
+        let inside = response.windows.iter().position(|(start, end)| *start < segment.end && segment.start < *end);
         match inside {
             None => {
                 terms.push(segment.term);
@@ -170,7 +170,7 @@ async fn edit(
                 contents.extend_from_slice(file.part((segment.start, segment.end)));
             }
             Some(index) => {
-                let (start, end) = answer.windows[index];
+                let (start, end) = response.windows[index];
                 assert!(start <= segment.start && segment.end <= end, "windows end where segments do");
                 if index == next {
                     let new = upload_shard(&xorbs[index], 0, xorbs[index].chunk_count()).shard.files.remove(0);
@@ -183,7 +183,7 @@ async fn edit(
         }
     }
     assert_eq!((kept.next(), next), (None, xorbs.len()));
-    let hash = join(answer, &windows);
+    let hash = join(response, &windows);
     let file = FileInfo { hash, terms, range_hashes: Some(proofs), sha256: None };
     let listed = xorbs.iter().flat_map(|xorb| upload_shard(xorb, 0, 1).shard.xorbs).collect();
     assert_eq!(register(client, write_upload(&Shard { files: vec![file], xorbs: listed }).unwrap()).await, 1);
@@ -197,10 +197,10 @@ async fn client_with_windows_only_derives_file_and_edited_file_hash() {
     let mut file = stored_file(&client, &mut rng).await;
     for _ in 0..8 {
         let changes = file.random_changes(&mut rng);
-        let answer = ask(&client, &file, &changes).await;
-        let windows: Vec<_> = answer.windows.iter().map(|window| hash_chunks(file.part(*window))).collect();
-        assert_eq!(join(&answer, &windows).to_string(), file.hash, "nothing was changed yet");
-        let (hash, contents) = edit(&client, &file, &changes, &answer, &mut rng).await;
+        let response = ask(&client, &file, &changes).await;
+        let windows: Vec<_> = response.windows.iter().map(|window| hash_chunks(file.part(*window))).collect();
+        assert_eq!(join(&response, &windows).to_string(), file.hash, "nothing was changed yet");
+        let (hash, contents) = edit(&client, &file, &changes, &response, &mut rng).await;
         assert!(read(&client, "v2", &hash, None).await.unwrap() == contents);
         file = File::find(&client, &hash, contents).await;
     }
@@ -214,14 +214,14 @@ async fn a_change_of_everything_has_one_window_and_nothing_around_it() {
     let len = file.contents.len() as u64;
     // Also in another order, more than once, and past the end.
     for changes in [vec![(0, len)], vec![(len / 2, u64::MAX), (0, len / 2 + 1), (5, 9)]] {
-        let answer = ask(&client, &file, &changes).await;
-        assert_eq!(answer.windows, [(0, len)]);
-        assert!(answer.gaps.iter().all(Option::is_none) && answer.verification.is_empty());
+        let response = ask(&client, &file, &changes).await;
+        assert_eq!(response.windows, [(0, len)]);
+        assert!(response.gaps.iter().all(Option::is_none) && response.verification.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_question_without_an_answer_is_400_or_404() {
+async fn a_question_without_an_response_is_400_or_404() {
     let server = TestServer::start();
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 3));
     client.post(&xorb.path(), xorb.bytes.clone()).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::gc::{DAY, age, collect, count};
 use crate::support::{
     Client, Metrics, Start, TestServer, UploadShard, Xorb, eventually, read_file, register, rng, shard_of, upload_shard,
@@ -58,10 +58,10 @@ impl Stocked {
 #[tokio::test]
 async fn dry_run_says_what_would_be_rewritten_and_changes_nothing() {
     let stocked = Stocked::new(Start::default()).await;
-    let (folder, data_dir) = (Folder::new(), stocked.server.data_dir().to_owned());
+    let (directory, data_dir) = (Directory::new(), stocked.server.data_dir().to_owned());
     let [a, b, _] = &stocked.xorbs[..] else { panic!("three") };
     let before = stocked.server.blobs();
-    let (plan, planned) = collect(&folder, &data_dir, &["--compact", "--dry-run"]);
+    let (plan, planned) = collect(&directory, &data_dir, &["--compact", "--dry-run"]);
     let of = |action: &str| -> Vec<&Value> { planned.iter().filter(|line| line["action"] == action).collect() };
     assert_eq!((of("compact").len(), of("make").len()), (2, 1), "{planned:?}");
     let mut old: Vec<&str> = of("compact").iter().map(|line| line["xorb"].as_str().unwrap()).collect();
@@ -81,7 +81,7 @@ async fn dry_run_says_what_would_be_rewritten_and_changes_nothing() {
     assert_eq!(count(&compaction["retained"], "needed"), 1);
     // In words, and with another share.
     let dir = data_dir.to_str().unwrap();
-    let text = folder.zorb(&["gc", "--compact", "--dry-run", "--data-dir", dir]).ok().text();
+    let text = directory.zorb(&["gc", "--compact", "--dry-run", "--data-dir", dir]).ok().text();
     for part in [
         "compact: 16 % of it is referenced",
         "make: 5 chunks of 2 xorbs",
@@ -90,10 +90,10 @@ async fn dry_run_says_what_would_be_rewritten_and_changes_nothing() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let (plan, _) = collect(&folder, &data_dir, &["--compact", "--dry-run", "--min-live", "0.2"]);
+    let (plan, _) = collect(&directory, &data_dir, &["--compact", "--dry-run", "--min-live", "0.2"]);
     assert_eq!(count(&plan["compaction"], "rewritten"), 1);
     assert_eq!(stocked.server.blobs(), before, "a dry run makes nothing");
-    assert!(collect(&folder, &data_dir, &["--dry-run"]).0.get("compaction").is_none());
+    assert!(collect(&directory, &data_dir, &["--dry-run"]).0.get("compaction").is_none());
     stocked.check_served(&stocked.server.client()).await;
 }
 
@@ -137,12 +137,13 @@ impl Reading {
 #[tokio::test]
 async fn xorbs_are_rewritten_beside_a_server_and_old_ones_removed() {
     let stocked = Stocked::new(Start::default()).await;
-    let (folder, client, data_dir) = (Folder::new(), stocked.server.client(), stocked.server.data_dir().to_owned());
+    let (directory, client, data_dir) =
+        (Directory::new(), stocked.server.client(), stocked.server.data_dir().to_owned());
     let reading = Reading::of(&stocked);
     reading.goes_on().await;
     let running = tokio::task::spawn_blocking({
         let data_dir = data_dir.clone();
-        move || collect(&Folder::new(), &data_dir, &["--compact"]).0
+        move || collect(&Directory::new(), &data_dir, &["--compact"]).0
     });
     let done = running.await.unwrap();
     reading.goes_on().await;
@@ -154,13 +155,13 @@ async fn xorbs_are_rewritten_beside_a_server_and_old_ones_removed() {
     let plan = client.get(&format!("/v1/reconstructions/{}", stocked.shards[0].file_hash())).await.json();
     let made = plan["terms"][0]["hash"].as_str().unwrap().to_owned();
     assert!(stocked.xorbs.iter().all(|xorb| xorb.hash() != made) && stocked.server.blobs().contains(&made));
-    let (again, _) = collect(&folder, &data_dir, &["--compact"]);
+    let (again, _) = collect(&directory, &data_dir, &["--compact"]);
     assert_eq!((count(&again["compaction"], "rewritten"), &again["compaction"]["files"]), (0, &json!(0)));
 
     age(&data_dir, 21 * DAY).await;
-    collect(&folder, &data_dir, &[]);
+    collect(&directory, &data_dir, &[]);
     age(&data_dir, DAY).await;
-    assert_eq!(count(&collect(&folder, &data_dir, &[]).0, "deleted"), 2);
+    assert_eq!(count(&collect(&directory, &data_dir, &[]).0, "deleted"), 2);
     let mut left = stocked.server.blobs();
     left.sort();
     let mut expected = vec![stocked.xorbs[2].hash(), made];
@@ -172,59 +173,59 @@ async fn xorbs_are_rewritten_beside_a_server_and_old_ones_removed() {
 #[tokio::test]
 async fn compacted_files_are_served_by_rebuilt_index_and_backup() {
     let mut stocked = Stocked::new(Start::default()).await;
-    let folder = Folder::new();
+    let directory = Directory::new();
     let data_dir = stocked.server.data_dir().to_owned();
     let dir = data_dir.to_str().unwrap();
     // A backup before, and one after that only adds to it.
-    folder.zorb(&["backup", "store.rca", "--data-dir", dir]).ok();
-    collect(&folder, &data_dir, &["--compact"]);
-    let records = folder.zorb(&["backup", "store.rca", "--json", "--data-dir", dir]).ok().records();
+    directory.zorb(&["backup", "store.rca", "--data-dir", dir]).ok();
+    collect(&directory, &data_dir, &["--compact"]);
+    let records = directory.zorb(&["backup", "store.rca", "--json", "--data-dir", dir]).ok().records();
     assert_eq!(
         (&records[0]["xorbs"], &records[0]["files"], &records[0]["problems"]),
         (&json!(1), &json!(3), &json!(0))
     );
-    folder.zorb(&["backup", "store.rca", "--verify"]).ok();
+    directory.zorb(&["backup", "store.rca", "--verify"]).ok();
     for _ in 0..2 {
         age(&data_dir, 21 * DAY).await;
-        collect(&folder, &data_dir, &[]);
+        collect(&directory, &data_dir, &[]);
     }
     assert_eq!(stocked.server.blobs().len(), 2);
-    let folders = stocked.server.folder();
+    let directories = stocked.server.directory();
     stocked.server.terminate();
     let (status, log) = stocked.server.exit().await;
     assert!(status.success(), "{log}");
-    folder.zorb(&["index", "rebuild", "--data-dir", dir]).ok();
+    directory.zorb(&["index", "rebuild", "--data-dir", dir]).ok();
     stocked.server = Start::default().data_dir(&data_dir).start();
-    stocked.server.keep(folders);
+    stocked.server.keep(directories);
     stocked.check_served(&stocked.server.client()).await;
 
-    let copy = folder.path("copy");
-    folder.zorb(&["restore", "store.rca", "--data-dir", copy.to_str().unwrap()]).ok();
+    let copy = directory.path("copy");
+    directory.zorb(&["restore", "store.rca", "--data-dir", copy.to_str().unwrap()]).ok();
     let restored = Start::default().data_dir(&copy).start();
     stocked.check_served(&restored.client()).await;
 }
 
 #[tokio::test]
 async fn invalid_share_is_refused_and_so_is_share_without_compact() {
-    let (server, folder) = (TestServer::start(), Folder::new());
+    let (server, directory) = (TestServer::start(), Directory::new());
     let dir = server.data_dir().to_str().unwrap();
     for share in ["0", "-0.5", "1.5", "half", "nan"] {
         let share = format!("--min-live={share}");
-        let ran = folder.zorb(&["gc", "--compact", &share, "--data-dir", dir]);
+        let ran = directory.zorb(&["gc", "--compact", &share, "--data-dir", dir]);
         assert_eq!(ran.code, Some(2), "{share}: {ran:?}");
         assert!(ran.stderr.contains("more than 0 and at most 1, such as 0.5"), "{share}: {ran:?}");
     }
-    let ran = folder.zorb(&["gc", "--min-live", "0.5", "--data-dir", dir]);
+    let ran = directory.zorb(&["gc", "--min-live", "0.5", "--data-dir", dir]);
     assert!(ran.code == Some(2) && ran.stderr.contains("--compact"), "{ran:?}");
 }
 
 #[tokio::test]
 async fn nothing_is_copied_where_there_is_too_little_room() {
     let stocked = Stocked::new(Start::default()).await;
-    let folder = Folder::new();
-    folder.write("zorb.toml", b"min_free_space = 9000000000000000000\n");
-    let (dir, config) = (stocked.server.data_dir().to_str().unwrap(), folder.path("zorb.toml"));
-    let ran = folder.zorb(&["gc", "--compact", "--data-dir", dir, "--config", config.to_str().unwrap()]);
+    let directory = Directory::new();
+    directory.write("zorb.toml", b"min_free_space = 9000000000000000000\n");
+    let (dir, config) = (stocked.server.data_dir().to_str().unwrap(), directory.path("zorb.toml"));
+    let ran = directory.zorb(&["gc", "--compact", "--data-dir", dir, "--config", config.to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("compaction stopped early") && ran.stderr.contains("free"), "{ran:?}");
     assert_eq!(stocked.server.blobs().len(), 3);

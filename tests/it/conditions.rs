@@ -2,7 +2,7 @@
 
 use reqwest::header::HeaderMap;
 
-use crate::support::{Answer, Client, TestServer, Xorb, rng};
+use crate::support::{Client, Response, TestServer, Xorb, rng};
 
 /// A server with a xorb, and the resources that the tests ask for: path and bytes.
 async fn stocked() -> (TestServer, Client, Vec<(String, Vec<u8>)>) {
@@ -33,43 +33,43 @@ use Expect::{Malformed, Part, Parts, Unsatisfiable, Whole};
 /// Asks with a Range header; parts are half-open.
 async fn check(client: &Client, (path, bytes): &(String, Vec<u8>), range: &str, expected: Expect) {
     let whole = client.head(path).await;
-    let answer = client.get_with(path, &[("range", range)]).await;
+    let response = client.get_with(path, &[("range", range)]).await;
     let context = format!("{range} of {path}, {} bytes: {expected:?}", bytes.len());
     match expected {
-        Whole => assert!((answer.status, &answer.body[..]) == (200, &bytes[..]), "{context}"),
+        Whole => assert!((response.status, &response.body[..]) == (200, &bytes[..]), "{context}"),
         Part(start, end) => {
-            assert_eq!(answer.status, 206, "{context}");
-            assert!(answer.body == bytes[start..end], "{context}");
-            assert_eq!(answer.header("content-range"), format!("bytes {start}-{}/{}", end - 1, bytes.len()));
-            assert_eq!(answer.header("content-length"), (end - start).to_string());
-            assert_eq!(answer.header("content-type"), "application/octet-stream");
+            assert_eq!(response.status, 206, "{context}");
+            assert!(response.body == bytes[start..end], "{context}");
+            assert_eq!(response.header("content-range"), format!("bytes {start}-{}/{}", end - 1, bytes.len()));
+            assert_eq!(response.header("content-length"), (end - start).to_string());
+            assert_eq!(response.header("content-type"), "application/octet-stream");
         }
         Parts(parts) => {
-            assert_eq!(answer.status, 206, "{context}");
-            assert!(!answer.headers.contains_key("content-range"), "{context}");
-            assert_eq!(answer.header("content-length"), answer.body.len().to_string());
+            assert_eq!(response.status, 206, "{context}");
+            assert!(!response.headers.contains_key("content-range"), "{context}");
+            assert_eq!(response.header("content-length"), response.body.len().to_string());
             let expected: Vec<_> = parts.iter().map(|(start, end)| (*start, bytes[*start..*end].to_vec())).collect();
-            assert!(multipart(&answer, bytes.len()) == expected, "{context}");
+            assert!(multipart(&response, bytes.len()) == expected, "{context}");
         }
         Unsatisfiable => {
-            answer.problem(416, "range_not_satisfiable");
-            assert_eq!(answer.header("content-range"), format!("bytes */{}", bytes.len()), "{context}");
+            response.problem(416, "range_not_satisfiable");
+            assert_eq!(response.header("content-range"), format!("bytes */{}", bytes.len()), "{context}");
             return;
         }
-        Malformed => return drop(answer.problem(400, "invalid_range")),
+        Malformed => return drop(response.problem(400, "invalid_range")),
     }
     for name in ["etag", "cache-control", "accept-ranges", "x-xorb-chunk-range", "x-xorb-byte-range"] {
-        assert_eq!(answer.header(name), whole.header(name), "{name}, {context}");
+        assert_eq!(response.header(name), whole.header(name), "{name}, {context}");
     }
-    assert!(!answer.headers.contains_key("content-encoding"), "{context}");
+    assert!(!response.headers.contains_key("content-encoding"), "{context}");
 }
 
 /// Takes `multipart/byteranges` apart: the offset and the bytes of each part.
-fn multipart(answer: &Answer, len: usize) -> Vec<(usize, Vec<u8>)> {
-    let boundary = answer.header("content-type").strip_prefix("multipart/byteranges; boundary=").expect("multipart");
+fn multipart(response: &Response, len: usize) -> Vec<(usize, Vec<u8>)> {
+    let boundary = response.header("content-type").strip_prefix("multipart/byteranges; boundary=").expect("multipart");
     let boundary = boundary.trim_matches('"');
     let delimiter = format!("--{boundary}");
-    let mut rest = answer.body.strip_prefix(delimiter.as_bytes()).expect("it begins with the boundary");
+    let mut rest = response.body.strip_prefix(delimiter.as_bytes()).expect("it begins with the boundary");
     let mut parts = Vec::new();
     while let Some(part) = rest.strip_prefix(b"\r\n") {
         let end_of_head = find(part, b"\r\n\r\n");
@@ -198,9 +198,9 @@ async fn head_ignores_the_range_header() {
     let (_server, client, resources) = stocked().await;
     for (path, bytes) in &resources {
         for range in ["bytes=0-0", "bytes=0-0,2-2", "bytes=999999999-", "bytes=x"] {
-            let answer = Answer::of(client.request(reqwest::Method::HEAD, path).header("range", range)).await;
-            assert_eq!((answer.status, answer.header("content-length")), (200, &*bytes.len().to_string()));
-            assert!(!answer.headers.contains_key("content-range"));
+            let response = Response::of(client.request(reqwest::Method::HEAD, path).header("range", range)).await;
+            assert_eq!((response.status, response.header("content-length")), (200, &*bytes.len().to_string()));
+            assert!(!response.headers.contains_key("content-range"));
         }
     }
 }
@@ -216,24 +216,24 @@ async fn check_condition(client: &Client, path: &str, headers: &[(&'static str, 
             let value = at.map_or(value.to_vec(), |at| [&value[..at], tag.as_bytes(), &value[at + 3..]].concat());
             request = request.header(*name, reqwest::header::HeaderValue::from_bytes(&value).expect("a value"));
         }
-        let answer = Answer::of(request).await;
+        let response = Response::of(request).await;
         // The Range header is for GET only.
         let expected = if (&method, status) == (&reqwest::Method::HEAD, 206) { 200 } else { status };
         let names: Vec<_> = headers.iter().map(|(name, value)| (*name, String::from_utf8_lossy(value))).collect();
-        assert_eq!(answer.status, expected, "{method} {path} {names:?}");
+        assert_eq!(response.status, expected, "{method} {path} {names:?}");
         if status == 304 {
-            assert!(answer.body.is_empty());
+            assert!(response.body.is_empty());
             for name in ["etag", "cache-control", "x-xorb-chunk-range", "x-xorb-byte-range"] {
-                assert_eq!(answer.header(name), whole.header(name));
+                assert_eq!(response.header(name), whole.header(name));
             }
-            assert!(!answer.headers.contains_key("content-type"));
+            assert!(!response.headers.contains_key("content-type"));
             // RFC 9110, section 8.6: it is that of the 200, or not there.
-            if let Some(len) = answer.headers.get("content-length") {
+            if let Some(len) = response.headers.get("content-length") {
                 assert_eq!(len, whole.header("content-length"));
             }
         }
         if status == 412 && method == reqwest::Method::GET {
-            answer.problem(412, "precondition_failed");
+            response.problem(412, "precondition_failed");
         }
     }
 }

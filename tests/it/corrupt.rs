@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Raw, Start, TestServer, Xorb, random_bytes, rng};
+use crate::support::{Raw, Response, Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with one xorb, and the file of its blob.
 async fn stocked(xorb: &Xorb) -> (TestServer, PathBuf) {
@@ -31,7 +31,7 @@ fn errors(server: &TestServer, id: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// The answer must not arrive whole: either it is a 500, or its body breaks. Then the log says why, once.
+/// The response must not arrive whole: either it is a 500, or its body breaks. Then the log says why, once.
 async fn check_broken(server: &TestServer, xorb: &Xorb, query: &str, range: Option<&str>, why: &str) {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let id = format!("broken-{}-", NEXT.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
@@ -40,24 +40,24 @@ async fn check_broken(server: &TestServer, xorb: &Xorb, query: &str, range: Opti
     if let Some(range) = range {
         request = request.header("range", range);
     }
-    if let Ok(answer) = Answer::try_of(request).await {
-        check_opaque(server, &answer);
+    if let Ok(response) = Response::try_of(request).await {
+        check_opaque(server, &response);
     }
     let errors = errors(server, &id);
     assert!(matches!(&errors[..], [line] if line.contains(why) && line.contains(&xorb.hash())), "{path}: {errors:?}");
 }
 
 /// A 500 that says nothing of the inside.
-fn check_opaque(server: &TestServer, answer: &Answer) {
-    let problem = answer.problem(500, "internal").to_string();
-    let folder = server.data_dir().to_str().expect("the path is text").to_owned();
-    for inside in [&folder, "SELECT", "sqlite", "No such file", "os error", "blob"] {
+fn check_opaque(server: &TestServer, response: &Response) {
+    let problem = response.problem(500, "internal").to_string();
+    let directory = server.data_dir().to_str().expect("the path is text").to_owned();
+    for inside in [&directory, "SELECT", "sqlite", "No such file", "os error", "blob"] {
         assert!(!problem.contains(inside), "{problem}");
     }
 }
 
 #[tokio::test]
-async fn a_blob_that_is_shorter_than_its_index_breaks_the_answer() {
+async fn a_blob_that_is_shorter_than_its_index_breaks_the_response() {
     let xorb = Xorb::incompressible(&mut rng(), 5 << 20);
     let (server, blob) = stocked(&xorb).await;
     let len = xorb.bytes.len();
@@ -82,7 +82,7 @@ async fn a_blob_that_is_shorter_than_its_index_breaks_the_answer() {
 }
 
 #[tokio::test]
-async fn a_short_answer_is_cut_off_before_its_declared_length() {
+async fn a_short_response_is_cut_off_before_its_declared_length() {
     let xorb = Xorb::incompressible(&mut rng(), 5 << 20);
     let (server, blob) = stocked(&xorb).await;
     cut(&blob, 3 << 20);
@@ -102,18 +102,18 @@ async fn missing_blob_is_500_without_internal_details() {
     for (query, range) in [("", None), ("?range=1-2", None), ("?format=raw", None), ("", Some("bytes=0-1"))] {
         check_broken(&server, &xorb, query, range, "its blob is missing").await;
     }
-    let answer = server.client().get_with(&xorb.path(), &[("range", "bytes=0-0,2-2")]).await;
-    check_opaque(&server, &answer);
-    let answer = server.client().get(&xorb.path()).await;
-    check_opaque(&server, &answer);
-    assert!(!answer.headers.contains_key("etag"), "nobody is to keep a failure");
-    assert_eq!(answer.headers["cache-control"], "no-store", "nobody is to keep a failure");
+    let response = server.client().get_with(&xorb.path(), &[("range", "bytes=0-0,2-2")]).await;
+    check_opaque(&server, &response);
+    let response = server.client().get(&xorb.path()).await;
+    check_opaque(&server, &response);
+    assert!(!response.headers.contains_key("etag"), "nobody is to keep a failure");
+    assert_eq!(response.headers["cache-control"], "no-store", "nobody is to keep a failure");
     // The index still knows where its chunks were.
     assert_eq!(server.client().get(&format!("{}/chunks", xorb.path())).await.status, 200);
 }
 
 #[tokio::test]
-async fn stored_bytes_that_do_not_decode_break_the_raw_answer() {
+async fn stored_bytes_that_do_not_decode_break_the_raw_response() {
     let xorb = Xorb::of(Policy::Lz4, &(0..6).map(|index| vec![index; 50_000]).collect::<Vec<_>>());
     let (server, blob) = stocked(&xorb).await;
     let offset = xorb.serialized(0, 3).len();

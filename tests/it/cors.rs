@@ -2,14 +2,14 @@
 
 use reqwest::Method;
 
-use crate::support::{Answer, Client, Start, TestServer, routes};
+use crate::support::{Client, Response, Start, TestServer, routes};
 
 const SITE: &str = "https://models.example";
 
-async fn preflight(client: &Client, path: &str, method: &str, origin: &str) -> Answer {
+async fn preflight(client: &Client, path: &str, method: &str, origin: &str) -> Response {
     let request = client.request(Method::OPTIONS, path).header("origin", origin);
     let request = request.header("access-control-request-method", method);
-    Answer::of(request.header("access-control-request-headers", "authorization,range,x-xet-session-id")).await
+    Response::of(request.header("access-control-request-headers", "authorization,range,x-xet-session-id")).await
 }
 
 fn sharing() -> TestServer {
@@ -21,13 +21,13 @@ async fn a_preflight_from_an_allowed_origin_succeeds_on_every_route() {
     let server = sharing();
     let client = server.client();
     for case in routes(&client).await {
-        let answer = preflight(&client, &case.path(&"0".repeat(64)), &case.method, SITE).await;
-        assert_eq!(answer.status, 204, "{case:?}");
-        assert_eq!(answer.header("access-control-allow-origin"), SITE);
-        assert!(answer.header("access-control-allow-methods").contains(&case.method), "{case:?}");
-        assert_eq!(answer.header("access-control-allow-headers"), "authorization,range,x-xet-session-id");
-        assert!(!answer.headers.contains_key("access-control-allow-credentials"));
-        assert!(answer.headers.get_all("vary").iter().any(|value| value == "origin"), "{:?}", answer.headers);
+        let response = preflight(&client, &case.path(&"0".repeat(64)), &case.method, SITE).await;
+        assert_eq!(response.status, 204, "{case:?}");
+        assert_eq!(response.header("access-control-allow-origin"), SITE);
+        assert!(response.header("access-control-allow-methods").contains(&case.method), "{case:?}");
+        assert_eq!(response.header("access-control-allow-headers"), "authorization,range,x-xet-session-id");
+        assert!(!response.headers.contains_key("access-control-allow-credentials"));
+        assert!(response.headers.get_all("vary").iter().any(|value| value == "origin"), "{:?}", response.headers);
     }
 }
 
@@ -35,9 +35,9 @@ async fn a_preflight_from_an_allowed_origin_succeeds_on_every_route() {
 async fn every_response_to_an_allowed_origin_says_so() {
     let server = sharing();
     for (path, status) in [("/healthz", 200), ("/nothing", 404), ("/v1/data/0?s=x", 400)] {
-        let answer = server.client().get_with(path, &[("origin", SITE)]).await;
-        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (status, SITE), "{path}");
-        let exposed = answer.header("access-control-expose-headers").to_ascii_lowercase();
+        let response = server.client().get_with(path, &[("origin", SITE)]).await;
+        assert_eq!((response.status, response.header("access-control-allow-origin")), (status, SITE), "{path}");
+        let exposed = response.header("access-control-expose-headers").to_ascii_lowercase();
         for name in ["content-range", "etag", "x-request-id", "www-authenticate", "retry-after", "content-length"] {
             assert!(exposed.contains(name), "{name}");
         }
@@ -59,8 +59,8 @@ async fn other_origins_get_no_cors_headers() {
             assert_eq!(refused.status, 404, "{origin}");
             let read = client.get_with("/healthz", &[("origin", origin)]).await;
             assert_eq!(read.status, 200);
-            for answer in [refused, read] {
-                let names: Vec<_> = answer.headers.keys().map(|name| name.as_str()).collect();
+            for response in [refused, read] {
+                let names: Vec<_> = response.headers.keys().map(|name| name.as_str()).collect();
                 assert!(!names.iter().any(|name| name.starts_with("access-control-")), "{origin}: {names:?}");
             }
         }

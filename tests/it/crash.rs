@@ -1,7 +1,7 @@
 //! The process dies at any moment: what was acknowledged is served, what was not is invisible or whole.
 //!
 //! "Invisible or whole", because a client cannot know how far the server got between the last byte of a body and the
-//! answer: a xorb whose body had arrived may have gone live without anyone having been told. One whose body had not
+//! response: a xorb whose body had arrived may have gone live without anyone having been told. One whose body had not
 //! arrived must not be there at all.
 
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use reqwest::{Body, Method};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::support::{Answer, Client, Start, TestServer, Xorb, rng};
+use crate::support::{Client, Response, Start, TestServer, Xorb, rng};
 
 /// How often the process is killed.
 const ROUND_COUNT: usize = 200;
@@ -30,7 +30,7 @@ const CLIENT_COUNT: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Acknowledged,
-    /// The last byte was handed to the connection, and no answer came.
+    /// The last byte was handed to the connection, and no response came.
     SentWhole,
     /// The connection broke before.
     SentPartly,
@@ -45,8 +45,8 @@ struct Attempt {
 #[tokio::test]
 async fn server_killed_200_times_serves_what_it_acknowledged() {
     let mut rng = rng();
-    let folder = tempfile::tempdir().unwrap();
-    let data_dir = folder.path().join("data");
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
     let mut stored: HashMap<String, Xorb> = HashMap::new();
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut startups = Vec::new();
@@ -87,7 +87,7 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
         check_served(&server.client(), xorb).await;
     }
     println!(
-        "{ROUND_COUNT} kills: {acknowledged} uploads acknowledged, {unheard} whole without an answer, {broken} broken; \
+        "{ROUND_COUNT} kills: {acknowledged} uploads acknowledged, {unheard} whole without a response, {broken} broken; \
          {} xorbs stored; slowest start {:?}",
         stored.len(),
         startups.iter().max().unwrap()
@@ -117,8 +117,8 @@ async fn settle(server: &TestServer, attempt: Attempt, stored: &mut HashMap<Stri
 }
 
 async fn check_served(client: &Client, xorb: &Xorb) {
-    let answer = client.get(&xorb.path()).await;
-    assert!(answer.status == 200 && answer.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), answer.status);
+    let response = client.get(&xorb.path()).await;
+    assert!(response.status == 200 && response.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), response.status);
 }
 
 /// After a start there are no drafts, and the blobs are those of the xorbs that are served.
@@ -161,9 +161,9 @@ async fn upload(client: &Client, xorb: &Xorb) -> Outcome {
         Ok::<_, std::io::Error>(portion)
     }));
     let request = client.request(Method::POST, &xorb.path()).body(Body::wrap_stream(body));
-    match Answer::try_of(request).await {
-        Ok(answer) => {
-            assert!(matches!(answer.status, 200 | 201), "{}: {:?}", answer.status, answer.body);
+    match Response::try_of(request).await {
+        Ok(response) => {
+            assert!(matches!(response.status, 200 | 201), "{}: {:?}", response.status, response.body);
             Outcome::Acknowledged
         }
         Err(_) if sent_whole.load(Ordering::SeqCst) => Outcome::SentWhole,

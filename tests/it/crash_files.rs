@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{Answer, Client, Promise, Start, Xorb, check_promise, rng, shard_of};
+use crate::support::{Client, Promise, Response, Start, Xorb, check_promise, rng, shard_of};
 
 /// How often the process is killed: with the 200 times of `crash`, 500.
 const ROUND_COUNT: usize = 300;
@@ -20,8 +20,8 @@ const ROUND_COUNT: usize = 300;
 /// Clients that upload and register at once.
 const CLIENT_COUNT: usize = 4;
 
-/// Answers after which the process is killed, at most: some for each client.
-const MAX_ANSWER_COUNT: u32 = 16;
+/// Responses after which the process is killed, at most: some for each client.
+const MAX_RESPONSE_COUNT: u32 = 16;
 
 /// A file, and what its reader must get.
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ struct Done {
 #[tokio::test]
 async fn server_killed_300_times_keeps_acknowledged_files() {
     let mut rng = rng();
-    let folder = tempfile::tempdir().unwrap();
-    let data_dir = folder.path().join("data");
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
     let mut files: HashMap<String, Known> = HashMap::new();
     let (mut xorbs, mut new): (Vec<Xorb>, Vec<String>) = Default::default();
     let (mut unheard, mut unheard_there, mut removed) = (0, 0, 0);
@@ -65,16 +65,17 @@ async fn server_killed_300_times_keeps_acknowledged_files() {
         files.retain(|_, known| known.promise == Promise::There);
         assert_eq!(server.drafts(), 0);
 
-        let (mut clients, answers) = (JoinSet::new(), Arc::new(Semaphore::new(0)));
+        let (mut clients, responses) = (JoinSet::new(), Arc::new(Semaphore::new(0)));
         for _ in 0..CLIENT_COUNT {
             let again: Vec<_> = files.values().take(10).map(|known| known.shard.clone()).collect();
             let some: Vec<_> = xorbs.iter().rev().take(10).cloned().collect();
-            let client = Acknowledged { client: server.client(), count: Arc::clone(&answers) };
+            let client = Acknowledged { client: server.client(), count: Arc::clone(&responses) };
             clients.spawn(register_until_it_breaks(client, StdRng::from_rng(&mut rng), some, again));
         }
-        // The moment of death is counted in answers, so that a busy machine shows as much as an idle one; and then some
-        // time, which is not a wait for anything. Without answers a client has failed, and says so when it is joined.
-        let _ = timeout(Duration::from_secs(60), answers.acquire_many(rng.random_range(0..=MAX_ANSWER_COUNT))).await;
+        // The moment of death is counted in responses, so that a busy machine shows as much as an idle one; and then some
+        // time, which is not a wait for anything. Without responses a client has failed, and says so when it is joined.
+        let _ =
+            timeout(Duration::from_secs(60), responses.acquire_many(rng.random_range(0..=MAX_RESPONSE_COUNT))).await;
         sleep(Duration::from_micros(rng.random_range(0..10_000))).await;
         server.kill();
         while let Some(done) = clients.join_next().await {
@@ -91,12 +92,17 @@ async fn server_killed_300_times_keeps_acknowledged_files() {
         check_promise(&server.client(), hash, &known.contents, known.promise).await;
     }
     for xorb in &xorbs {
-        let answer = server.client().get(&xorb.path()).await;
-        assert!(answer.status == 200 && answer.body == xorb.bytes, "{} is damaged: {}", xorb.hash(), answer.status);
+        let response = server.client().get(&xorb.path()).await;
+        assert!(
+            response.status == 200 && response.body == xorb.bytes,
+            "{} is damaged: {}",
+            xorb.hash(),
+            response.status
+        );
     }
     println!(
         "{ROUND_COUNT} kills: {acknowledged} files and {} xorbs acknowledged, {removed} files removed; {unheard} files \
-         without an answer, {unheard_there} of them there",
+         without a response, {unheard_there} of them there",
         xorbs.len()
     );
     // A run in which the kill always came too early or too late would show nothing.
@@ -159,18 +165,18 @@ fn run_is_shared(runs: &[(&Xorb, u32, u32)], shared: &[Xorb]) -> bool {
     runs.iter().all(|(xorb, ..)| shared.iter().any(|other| other.hash() == xorb.hash()))
 }
 
-/// A client whose answers are counted.
+/// A client whose responses are counted.
 struct Acknowledged {
     client: Client,
     count: Arc<Semaphore>,
 }
 
 impl Acknowledged {
-    /// Sends something that nothing can be against; returns whether there was an answer.
+    /// Sends something that nothing can be against; returns whether there was a response.
     async fn hears(&self, method: Method, path: &str, body: impl Into<reqwest::Body>) -> bool {
-        match Answer::try_of(self.client.request(method, path).body(body)).await {
-            Ok(answer) => {
-                assert!(matches!(answer.status, 200 | 201), "{}: {:?}", answer.status, answer.body);
+        match Response::try_of(self.client.request(method, path).body(body)).await {
+            Ok(response) => {
+                assert!(matches!(response.status, 200 | 201), "{}: {:?}", response.status, response.body);
                 self.count.add_permits(1);
                 true
             }

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use zorb::format::XorbHash;
 
 use self::clients::{Acknowledged, Errand, Known, run};
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::support::{Promise, Start, TestServer, Xorb, check_promise, eventually, rng};
 
 /// How often something is killed.
@@ -34,8 +34,8 @@ const SERVER_ROUNDS: usize = 12;
 /// Clients that come and go at once.
 const CLIENT_COUNT: usize = 4;
 
-/// Answers after which the process is killed, at most: some for each client.
-const MAX_ANSWER_COUNT: u32 = 48;
+/// Responses after which the process is killed, at most: some for each client.
+const MAX_RESPONSE_COUNT: u32 = 48;
 
 /// Files that stay from one round to the next, at most; the others are there to be removed.
 const KEPT_COUNT: usize = 16;
@@ -84,8 +84,8 @@ enum Victim {
 #[tokio::test]
 async fn store_killed_100_times_in_gc_keeps_acknowledged_data() {
     let mut rng = rng();
-    let folder = Folder::new();
-    let data_dir = folder.path("data");
+    let directory = Directory::new();
+    let data_dir = directory.path("data");
     let (mut told, mut counts) = (Told::default(), Counts::default());
     let mut running: Option<Child> = None;
 
@@ -100,21 +100,22 @@ async fn store_killed_100_times_in_gc_keeps_acknowledged_data() {
         }
         age(&data_dir).await;
 
-        let answers = Arc::new(Semaphore::new(0));
+        let responses = Arc::new(Semaphore::new(0));
         let (mut clients, kept) = (JoinSet::new(), keep(&told));
         let mut errands = errands(&mut rng, &told, &kept);
         if is_servers {
             // It looks for garbage once a second.
             sleep(Duration::from_millis(970).saturating_sub(begin.elapsed())).await;
         }
-        let mut command = (!is_servers).then(|| collect(&folder, &data_dir));
+        let mut command = (!is_servers).then(|| collect(&directory, &data_dir));
         for errand in errands.drain(..) {
-            let client = Acknowledged { client: server.client(), count: Arc::clone(&answers) };
+            let client = Acknowledged { client: server.client(), count: Arc::clone(&responses) };
             clients.spawn(run(client, StdRng::from_rng(&mut rng), errand));
         }
-        // The moment of death is counted in answers, so that a busy machine shows as much as an idle one; and then some
-        // time, which is not a wait for anything. Without answers a client has failed, and says so when it is joined.
-        let _ = timeout(Duration::from_secs(60), answers.acquire_many(rng.random_range(0..=MAX_ANSWER_COUNT))).await;
+        // The moment of death is counted in responses, so that a busy machine shows as much as an idle one; and then some
+        // time, which is not a wait for anything. Without responses a client has failed, and says so when it is joined.
+        let _ =
+            timeout(Duration::from_secs(60), responses.acquire_many(rng.random_range(0..=MAX_RESPONSE_COUNT))).await;
         sleep(Duration::from_micros(rng.random_range(0..10_000))).await;
         let victim = [Victim::Both, Victim::Both, Victim::Server, Victim::Command][rng.random_range(0..4)];
         match (command.take(), victim) {
@@ -125,7 +126,10 @@ async fn store_killed_100_times_in_gc_keeps_acknowledged_data() {
             (Some(mut command), Victim::Command) => {
                 counts.killed_commands += usize::from(kill(&mut command));
                 look(&data_dir, &mut counts).await;
-                assert!(ends_well(collect(&folder, &data_dir)).await, "the next one finishes what a killed one leaves");
+                assert!(
+                    ends_well(collect(&directory, &data_dir)).await,
+                    "the next one finishes what a killed one leaves"
+                );
                 server.kill();
             }
             (command, _) => {
@@ -144,16 +148,16 @@ async fn store_killed_100_times_in_gc_keeps_acknowledged_data() {
     if let Some(command) = running {
         assert!(ends_well(command).await);
     }
-    check_end(&folder, &data_dir, told, &mut counts).await;
+    check_end(&directory, &data_dir, told, &mut counts).await;
 }
 
 /// Nobody dies any more: files read as they were, and nothing else is left.
-async fn check_end(folder: &Folder, data_dir: &Path, mut told: Told, counts: &mut Counts) {
+async fn check_end(directory: &Directory, data_dir: &Path, mut told: Told, counts: &mut Counts) {
     let server = Start::default().data_dir(data_dir).with("gc_interval", "0s").start();
     settle(&server, &mut told, counts).await;
     for _ in 0..3 {
         age(data_dir).await;
-        assert!(ends_well(collect(folder, data_dir)).await);
+        assert!(ends_well(collect(directory, data_dir)).await);
     }
     for (hash, known) in &told.files {
         check_promise(&server.client(), hash, &known.contents, known.promise).await;
@@ -165,7 +169,7 @@ async fn check_end(folder: &Folder, data_dir: &Path, mut told: Told, counts: &mu
     server.terminate();
     assert!(server.wait().success());
     let fsck = ["fsck", "--deep", "--json", "--data-dir", data_dir.to_str().unwrap()];
-    assert_eq!(folder.zorb(&fsck).ok().record()["xorbs"], needed.len());
+    assert_eq!(directory.zorb(&fsck).ok().record()["xorbs"], needed.len());
 
     println!("{ROUND_COUNT} rounds, {} files and {} xorbs in the end: {counts:?}", told.files.len(), needed.len());
     // A run in which the kills always came too early or too late would show nothing.
@@ -211,11 +215,11 @@ async fn look(data_dir: &Path, counts: &mut Counts) {
     }
 }
 
-fn collect(folder: &Folder, data_dir: &Path) -> Child {
+fn collect(directory: &Directory, data_dir: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_zorb"))
         .args(["gc", "--json", "--data-dir"])
         .arg(data_dir)
-        .current_dir(folder.path(""))
+        .current_dir(directory.path(""))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
@@ -251,9 +255,9 @@ async fn settle(server: &TestServer, told: &mut Told, counts: &mut Counts) {
     }
     told.files.retain(|_, known| known.promise == Promise::There);
     for xorb in told.fresh.drain(..) {
-        let answer = server.client().get(&xorb.path()).await;
-        let is_same = answer.status == 200 && answer.body == xorb.bytes;
-        assert!(is_same, "{} was acknowledged in this round: {}", xorb.hash(), answer.status);
+        let response = server.client().get(&xorb.path()).await;
+        let is_same = response.status == 200 && response.body == xorb.bytes;
+        assert!(is_same, "{} was acknowledged in this round: {}", xorb.hash(), response.status);
     }
 }
 

@@ -1,11 +1,11 @@
-//! Downloads: which chunks, in which form, which bytes of them, and every header of the answers.
+//! Downloads: which chunks, in which form, which bytes of them, and every header of the responses.
 
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::json;
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Client, TestServer, Xorb, rng};
+use crate::support::{Client, Response, TestServer, Xorb, rng};
 
 /// Chunks of the xorb that these tests store.
 const COUNT: u32 = 9;
@@ -38,7 +38,7 @@ fn resource<'a>(xorb: &'a Xorb, query: &str, chunks: (u32, u32), is_raw: bool) -
     Resource { path: format!("{}?{query}", xorb.path()), chunks, offset: before, bytes }
 }
 
-/// The headers that every answer about the resource has, whatever part of it was asked for.
+/// The headers that every response about the resource has, whatever part of it was asked for.
 fn check_description(headers: &HeaderMap, resource: &Resource<'_>) {
     let header = |name: &str| headers.get(name).unwrap_or_else(|| panic!("no {name}")).to_str().expect("text");
     let (start, end) = resource.chunks;
@@ -65,11 +65,11 @@ async fn check_whole(client: &Client, resource: &Resource<'_>) {
     assert!(get.body == resource.bytes, "{}", resource.path);
     let head = client.head(&resource.path).await;
     assert_eq!((head.status, head.body.len()), (200, 0));
-    for answer in [&get, &head] {
-        check_description(&answer.headers, resource);
-        assert_eq!(answer.header("content-length"), resource.bytes.len().to_string());
-        assert_eq!(answer.header("content-type"), "application/octet-stream");
-        assert!(!answer.headers.contains_key("content-range"));
+    for response in [&get, &head] {
+        check_description(&response.headers, resource);
+        assert_eq!(response.header("content-length"), resource.bytes.len().to_string());
+        assert_eq!(response.header("content-type"), "application/octet-stream");
+        assert!(!response.headers.contains_key("content-range"));
     }
     assert_eq!(get.header("etag"), head.header("etag"));
 }
@@ -130,22 +130,22 @@ async fn chunk_range_past_the_end_is_416_and_a_malformed_one_400() {
             ("format=raw&format=raw", 400),
             ("range=%ff", 400),
         ] {
-            let answer = Answer::of(client.request(method.clone(), &format!("{}?{query}", xorb.path()))).await;
-            assert_eq!(answer.status, status, "{method} {query}");
-            assert_eq!(answer.header("content-type"), "application/problem+json");
+            let response = Response::of(client.request(method.clone(), &format!("{}?{query}", xorb.path()))).await;
+            assert_eq!(response.status, status, "{method} {query}");
+            assert_eq!(response.header("content-type"), "application/problem+json");
             if method == Method::HEAD {
-                assert!(answer.body.is_empty());
+                assert!(response.body.is_empty());
             } else if status == 416 {
-                assert_eq!(answer.problem(416, "range_not_satisfiable")["chunks"], COUNT);
+                assert_eq!(response.problem(416, "range_not_satisfiable")["chunks"], COUNT);
             } else {
-                answer.problem(400, "invalid_range");
+                response.problem(400, "invalid_range");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn the_aliases_give_the_same_answers() {
+async fn the_aliases_give_the_same_responses() {
     let (_server, client, xorb) = stocked().await;
     let hash = xorb.hash();
     for query in ["", "?range=2-5", "?range=-3&format=raw"] {
@@ -156,13 +156,13 @@ async fn the_aliases_give_the_same_answers() {
             format!("//v1/xorbs/default/{hash}{query}"),
             format!("/xorbs/{}{query}", hash.to_uppercase()),
         ] {
-            for answer in [client.get(&path).await, client.head(&path).await] {
-                assert_eq!(answer.status, 200, "{path}");
-                assert!(answer.body.is_empty() || answer.body == original.body);
+            for response in [client.get(&path).await, client.head(&path).await] {
+                assert_eq!(response.status, 200, "{path}");
+                assert!(response.body.is_empty() || response.body == original.body);
                 for (name, value) in
                     original.headers.iter().filter(|(name, _)| !["date", "x-request-id"].contains(&name.as_str()))
                 {
-                    assert_eq!(answer.headers.get(name), Some(value), "{name} of {path}");
+                    assert_eq!(response.headers.get(name), Some(value), "{name} of {path}");
                 }
             }
         }
@@ -172,8 +172,8 @@ async fn the_aliases_give_the_same_answers() {
 #[tokio::test]
 async fn the_list_of_chunks_says_where_each_one_is() {
     let (_server, client, xorb) = stocked().await;
-    let answer = client.get(&format!("{}/chunks", xorb.path())).await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    let response = client.get(&format!("{}/chunks", xorb.path())).await;
+    assert_eq!((response.status, response.header("content-type")), (200, "application/json"));
     let (mut serialized_offset, mut raw_offset) = (0, 0);
     let chunks: Vec<_> = (0..COUNT)
         .map(|index| {
@@ -192,9 +192,9 @@ async fn the_list_of_chunks_says_where_each_one_is() {
     let expected = json!({
         "hash": xorb.hash(), "serialized_len": xorb.bytes.len(), "raw_len": xorb.raw.len(), "chunks": chunks,
     });
-    assert_eq!(answer.json(), expected);
+    assert_eq!(response.json(), expected);
     let head = client.head(&format!("{}/chunks", xorb.path())).await;
-    assert_eq!((head.status, head.header("content-length")), (200, &*answer.body.len().to_string()));
+    assert_eq!((head.status, head.header("content-length")), (200, &*response.body.len().to_string()));
 }
 
 #[tokio::test]

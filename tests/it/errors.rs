@@ -6,7 +6,7 @@ use zorb::http::Code;
 
 use crate::outages::Shimmed;
 use crate::support::{
-    Answer, Certificates, Client, Grant, Metrics, Raw, Start, TestServer, Xorb, eventually, header, issue,
+    Certificates, Client, Grant, Metrics, Raw, Response, Start, TestServer, Xorb, eventually, header, issue,
     random_bytes, rng, sha256_of, upload_shard,
 };
 
@@ -47,21 +47,21 @@ fn the_table_lists_every_code_once_with_its_status() {
 #[tokio::test]
 async fn every_documented_error_code_is_returned_for_its_cause() {
     for row in table() {
-        let answer = provoke(&row.code).await;
-        let problem = answer.problem(row.status, &row.code);
+        let response = provoke(&row.code).await;
+        let problem = response.problem(row.status, &row.code);
         let names: Vec<_> = problem.as_object().expect("a problem is an object").keys().cloned().collect();
         let extra: Vec<_> = names.iter().filter(|name| !COMMON.contains(&name.as_str())).collect();
         assert!(extra.iter().all(|name| row.fields.contains(name)), "{problem} has other fields than {row:?}");
         assert!(row.fields.is_empty() || !extra.is_empty(), "{problem} has none of the fields of {row:?}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with('.')), "no sentence: {problem}");
         let comes_back = ["overloaded", "too_many_requests", "deadline", "unavailable"].contains(&row.code.as_str());
-        assert_eq!(answer.headers.contains_key("retry-after"), comes_back);
-        assert_eq!(answer.headers.contains_key("x-request-id"), row.code != "https_required");
+        assert_eq!(response.headers.contains_key("retry-after"), comes_back);
+        assert_eq!(response.headers.contains_key("x-request-id"), row.code != "https_required");
     }
 }
 
 /// Brings an error about.
-async fn provoke(code: &str) -> Answer {
+async fn provoke(code: &str) -> Response {
     let mut rng = rng();
     let xorb = Xorb::mixed(&mut rng, 3);
     let (path, part) = (xorb.path(), format!("{}?range=", xorb.path()));
@@ -104,18 +104,18 @@ async fn provoke(code: &str) -> Answer {
         "unauthorized" => Start::default().with("auth", "token").start().client().get("/v1/reconstructions").await,
         "forbidden" => client.get(&format!("/v1/data/{}?s=forged", xorb.hash())).await,
         "not_found" => client.get(&path).await,
-        "body_timeout" => Raw::begin_upload(&server, &path, 10).await.answer().await,
+        "body_timeout" => Raw::begin_upload(&server, &path, 10).await.response().await,
         "precondition_failed" => client.get_with(&path, &[("if-match", "\"another\"")]).await,
-        "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.answer().await,
+        "too_large" => Raw::begin_upload(&server, &path, 1 << 30).await.response().await,
         "range_not_satisfiable" => client.get(&format!("{part}3")).await,
         "xorb_damaged" => xorb_damaged(&server, &client, &xorb).await,
         "internal" => {
-            fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
+            fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the directory is there");
             client.get(&path).await
         }
-        "deadline" => Raw::begin_upload(&server, "/v1/reconstructions", 10).await.answer().await,
+        "deadline" => Raw::begin_upload(&server, "/v1/reconstructions", 10).await.response().await,
         "not_ready" => {
-            fs::remove_dir_all(server.data_dir().join("tmp")).expect("the folder is there");
+            fs::remove_dir_all(server.data_dir().join("tmp")).expect("the directory is there");
             client.get("/readyz").await
         }
         code => panic!("docs/errors.md has the code {code}, and this test does not know how to provoke it"),
@@ -123,7 +123,7 @@ async fn provoke(code: &str) -> Answer {
 }
 
 /// The same for errors that need a server of a kind of its own.
-async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Answer {
+async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Response {
     match code {
         "https_required" => plain_to_tls().await,
         "overloaded" => busy(1, 1, xorb).await,
@@ -140,7 +140,7 @@ async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Answer {
 }
 
 /// One more upload, where so many of those that may be under way are.
-async fn busy(max_count: u32, count: u32, xorb: &Xorb) -> Answer {
+async fn busy(max_count: u32, count: u32, xorb: &Xorb) -> Response {
     let server = Start::default().with("max_uploads", max_count).start();
     let (client, mut uploads) = (server.client(), Vec::new());
     for count in 1..=count {
@@ -152,7 +152,7 @@ async fn busy(max_count: u32, count: u32, xorb: &Xorb) -> Answer {
 }
 
 /// A xorb of which the blob is gone, once somebody has noticed.
-async fn xorb_damaged(server: &TestServer, client: &Client, xorb: &Xorb) -> Answer {
+async fn xorb_damaged(server: &TestServer, client: &Client, xorb: &Xorb) -> Response {
     fs::remove_file(crate::scrub::blob(server.data_dir(), xorb)).expect("the blob is there");
     assert_eq!(client.get(&xorb.path()).await.status, 500);
     let found = async || Metrics::of(client).await.get("zorb_store_damaged_xorbs") == 1.0;
@@ -161,15 +161,15 @@ async fn xorb_damaged(server: &TestServer, client: &Client, xorb: &Xorb) -> Answ
 }
 
 /// Plain HTTP where TLS is spoken. No layer but one has seen it, so it has no id.
-async fn plain_to_tls() -> Answer {
+async fn plain_to_tls() -> Response {
     let server = Certificates::new().start().start();
     let mut connection = Raw::connect(&server).await;
     connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
-    connection.answer().await
+    connection.response().await
 }
 
 /// A second file of a repository that may have one.
-async fn quota_exceeded(xorb: &Xorb) -> Answer {
+async fn quota_exceeded(xorb: &Xorb) -> Response {
     let server = Start::default().with("auth", "token").with("quota_files", 1).start();
     let client = server.client().bearing(&issue(&server, "write", "acme/bert", &[]));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
@@ -178,7 +178,7 @@ async fn quota_exceeded(xorb: &Xorb) -> Answer {
 }
 
 /// Other bytes than the grant is for.
-async fn grant_mismatch(granted: &Xorb, sent: Xorb) -> Answer {
+async fn grant_mismatch(granted: &Xorb, sent: Xorb) -> Response {
     let server = Start::default().with("grants", true).start();
     let grant = Grant::of(&server.client(), granted).await;
     grant.send(&server.client(), sent.bytes).await
@@ -186,17 +186,17 @@ async fn grant_mismatch(granted: &Xorb, sent: Xorb) -> Answer {
 
 /// An upload to a store that is to keep more free than its disk has; what it has is still served. That a disk which is
 /// really full gets the same response is shown in `full_disk`, which needs one of its own.
-async fn out_of_space() -> Answer {
+async fn out_of_space() -> Response {
     let (server, mut rng) = (TestServer::start(), rng());
     let kept = Xorb::mixed(&mut rng, 3);
     assert_eq!(server.client().post(&kept.path(), kept.bytes.clone()).await.status, 201);
     let server = server.restart_with(|start| start.with("min_free_space", i64::MAX));
     let client = server.client();
     let refused = Xorb::incompressible(&mut rng, 4 << 20);
-    let answer = client.post(&refused.path(), refused.bytes.clone()).await;
+    let response = client.post(&refused.path(), refused.bytes.clone()).await;
     client.get(&refused.path()).await.problem(404, "not_found");
     assert_eq!(client.get(&kept.path()).await.body, kept.bytes);
-    answer
+    response
 }
 
 /// Everything that is no route is 404 with a problem, whatever the method, with and without a body.
@@ -208,10 +208,10 @@ async fn check_unknown(server: &TestServer, method: &str, path: &str) {
         assert_eq!((head.status, head.header("content-type")), (404, "application/problem+json"), "{method} {path}");
         return;
     }
-    let answer = connection.answer().await;
-    assert_eq!(answer.status, 404, "{method} {path}: {:?}", answer.body);
-    let problem = answer.problem(404, "not_found");
-    assert!(answer.headers.get("allow").is_none(), "{method} {path}: {:?}", answer.headers);
+    let response = connection.response().await;
+    assert_eq!(response.status, 404, "{method} {path}: {:?}", response.body);
+    let problem = response.problem(404, "not_found");
+    assert!(response.headers.get("allow").is_none(), "{method} {path}: {:?}", response.headers);
     let query = path.split_once('?').map_or("", |(_, query)| query);
     assert!(query.is_empty() || !problem.to_string().contains(query), "queries may be secret: {problem}");
 }

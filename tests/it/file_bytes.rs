@@ -6,7 +6,7 @@ use reqwest::Method;
 use zorb::format::compression::Policy;
 
 use crate::support::{
-    Answer, Client, Start, TestServer, Xorb, guarded, issue, random_bytes, register, rng, shard_of, stocked,
+    Client, Response, Start, TestServer, Xorb, guarded, issue, random_bytes, register, rng, shard_of, stocked,
 };
 
 /// A server with a file, its path and its bytes.
@@ -27,14 +27,14 @@ async fn a_file_is_served_whole_with_its_headers_and_head_alike() {
     let head = client.head(&path).await;
     assert_eq!((head.status, head.body.len()), (200, 0));
     let hash = path.rsplit('/').next().unwrap();
-    for answer in [&get, &head] {
-        assert_eq!(answer.header("content-length"), bytes.len().to_string());
-        assert_eq!(answer.header("content-type"), "application/octet-stream");
-        assert_eq!(answer.header("etag"), format!("\"{hash}\""));
-        assert_eq!(answer.header("accept-ranges"), "bytes");
-        assert!(answer.header("cache-control").contains("immutable"));
+    for response in [&get, &head] {
+        assert_eq!(response.header("content-length"), bytes.len().to_string());
+        assert_eq!(response.header("content-type"), "application/octet-stream");
+        assert_eq!(response.header("etag"), format!("\"{hash}\""));
+        assert_eq!(response.header("accept-ranges"), "bytes");
+        assert!(response.header("cache-control").contains("immutable"));
         for absent in ["content-encoding", "transfer-encoding", "x-xorb-chunk-range", "x-xorb-byte-range"] {
-            assert!(!answer.headers.contains_key(absent), "{absent}");
+            assert!(!response.headers.contains_key(absent), "{absent}");
         }
     }
     // A restarted server continues a download that has begun.
@@ -72,7 +72,7 @@ async fn ranges_of_a_file_are_206_416_or_400_as_those_of_a_xorb() {
     assert_eq!(past.header("content-range"), format!("bytes */{len}"));
     get("bytes=9-2").await.problem(400, "invalid_range");
     assert_eq!(get("lines=1-2").await.status, 200);
-    let head = Answer::of(client.request(Method::HEAD, &path).header("range", "bytes=0-0")).await;
+    let head = Response::of(client.request(Method::HEAD, &path).header("range", "bytes=0-0")).await;
     assert_eq!((head.status, head.header("content-length")), (200, &*len.to_string()));
 }
 
@@ -88,11 +88,11 @@ async fn conditions_on_a_file_hold_for_its_etag_alone() {
         (vec![("range", "bytes=0-0"), ("if-range", tag.as_str())], 206),
         (vec![("range", "bytes=0-0"), ("if-range", "\"other\"")], 200),
     ] {
-        let answer = client.get_with(&path, &headers).await;
-        assert_eq!(answer.status, status, "{headers:?}");
+        let response = client.get_with(&path, &headers).await;
+        assert_eq!(response.status, status, "{headers:?}");
         if status == 304 {
-            assert_eq!((answer.header("etag"), answer.body.len()), (tag.as_str(), 0));
-            assert!(answer.headers.get("content-length").is_none_or(|len| *len == bytes.len().to_string()));
+            assert_eq!((response.header("etag"), response.body.len()), (tag.as_str(), 0));
+            assert!(response.headers.get("content-length").is_none_or(|len| *len == bytes.len().to_string()));
         }
     }
 }
@@ -119,8 +119,8 @@ async fn a_file_of_thousands_of_terms_is_its_bytes() {
 async fn the_empty_file_is_there_and_has_no_bytes() {
     let server = TestServer::start();
     let (client, path) = (server.client(), format!("/v1/files/{}", "0".repeat(64)));
-    for answer in [client.get(&path).await, client.head(&path).await] {
-        assert_eq!((answer.status, answer.header("content-length"), answer.body.len()), (200, "0", 0));
+    for response in [client.get(&path).await, client.head(&path).await] {
+        assert_eq!((response.status, response.header("content-length"), response.body.len()), (200, "0", 0));
     }
     client.get_with(&path, &[("range", "bytes=0-")]).await.problem(416, "range_not_satisfiable");
 }
@@ -136,9 +136,9 @@ async fn a_file_is_404_to_a_token_of_another_repository() {
     let shard = shard_of(&[(&xorb, 0, 3)]);
     register(&own, shard.bytes()).await;
     let path = format!("/v1/files/{}", shard.file_hash());
-    let answer = own.get(&path).await;
-    assert_eq!((answer.status, answer.body == xorb.raw), (200, true));
-    assert!(answer.header("cache-control").starts_with("private"));
+    let response = own.get(&path).await;
+    assert_eq!((response.status, response.body == xorb.raw), (200, true));
+    assert!(response.header("cache-control").starts_with("private"));
     foreign.get(&path).await.problem(404, "not_found");
     assert_eq!(foreign.head(&path).await.status, 404);
     client.get(&path).await.problem(401, "unauthorized");
@@ -161,8 +161,8 @@ async fn a_file_with_a_damaged_xorb_never_ends_as_if_it_were_whole() {
     bytes[middle] ^= 1;
     fs::write(&blob, bytes).unwrap();
     let path = format!("/v1/files/{}", shard.file_hash());
-    let whole = Answer::try_of(client.request(Method::GET, &path)).await;
-    assert!(whole.is_err(), "{:?}", whole.map(|answer| answer.status));
+    let whole = Response::try_of(client.request(Method::GET, &path)).await;
+    assert!(whole.is_err(), "{:?}", whole.map(|response| response.status));
     // What is before the damage can be had.
     let range = format!("bytes=0-{}", good.raw.len() - 1);
     let part = client.get_with(&path, &[("range", &range)]).await;

@@ -55,9 +55,9 @@ async fn chunk_lengths_are_sent_only_when_requested() {
     for version in ["v1", "v2"] {
         let path = format!("/{version}/reconstructions/{}", shard.file_hash());
         let sizes = async |query: &str, headers: &[(&'static str, &str)]| -> Vec<Value> {
-            let answer = client.get_with(&format!("{path}{query}"), headers).await;
-            assert_eq!(answer.status, 200);
-            answer.json()["terms"].as_array().unwrap().iter().map(|term| term["chunk_byte_sizes"].clone()).collect()
+            let response = client.get_with(&format!("{path}{query}"), headers).await;
+            assert_eq!(response.status, 200);
+            response.json()["terms"].as_array().unwrap().iter().map(|term| term["chunk_byte_sizes"].clone()).collect()
         };
         let expected = [raw_lens(&a, 1, 4), raw_lens(&b, 0, 5), raw_lens(&a, 6, 7)];
         assert_eq!(sizes("?chunk_byte_sizes=true", &[]).await, expected);
@@ -68,7 +68,7 @@ async fn chunk_lengths_are_sent_only_when_requested() {
     }
 }
 
-/// Answers of more than a thousand terms are made on another thread than others.
+/// Responses of more than a thousand terms are made on another thread than others.
 #[tokio::test]
 async fn file_of_many_terms_is_equal_whole_and_by_windows() {
     let server = TestServer::start();
@@ -152,8 +152,8 @@ async fn hostile_shard_is_refused_and_an_existing_file_unchanged() {
         ("nothing", Vec::new(), "malformed_shard"),
     ] {
         for path in ["/v1/shards", "/v2/shards"] {
-            let answer = client.post(path, shard.clone()).await;
-            let problem = answer.problem(400, code);
+            let response = client.post(path, shard.clone()).await;
+            let problem = response.problem(400, code);
             assert!(problem["detail"].as_str().is_some_and(|text| text.len() < 400), "{what}: {problem}");
         }
         assert!(read(&client, "v2", &good.file_hash(), None).await.unwrap() == contents, "{what}");
@@ -162,12 +162,12 @@ async fn hostile_shard_is_refused_and_an_existing_file_unchanged() {
 }
 
 #[tokio::test]
-async fn the_second_version_answers_a_line_of_json_per_event() {
+async fn the_second_version_sends_a_line_of_json_per_event() {
     let (server, a, _) = stocked().await;
-    let answer = server.client().post("/v2/shards", upload_shard(&a, 0, 2).bytes()).await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
+    let response = server.client().post("/v2/shards", upload_shard(&a, 0, 2).bytes()).await;
+    assert_eq!((response.status, response.header("content-type")), (200, "application/x-ndjson"));
     let lines: Vec<Value> =
-        std::str::from_utf8(&answer.body).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        std::str::from_utf8(&response.body).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.last().unwrap()["type"], "result");
 }
 
@@ -200,14 +200,14 @@ async fn data_url_allows_its_ranges_alone_or_together_only() {
         ("chunks=0-1".to_owned(), 403),
         (String::new(), 403),
     ] {
-        let answer = client.get_with(&path, &[("range", &header), ("if-range", "\"other\"")]).await;
-        assert_eq!(answer.status, status, "{header}: {:?}", answer.body.len());
+        let response = client.get_with(&path, &[("range", &header), ("if-range", "\"other\"")]).await;
+        assert_eq!(response.status, status, "{header}: {:?}", response.body.len());
         if status == 403 {
-            answer.problem(403, "forbidden");
+            response.problem(403, "forbidden");
         } else {
-            assert_eq!(answer.header("cache-control"), "private, max-age=3600");
+            assert_eq!(response.header("cache-control"), "private, max-age=3600");
             let of_the_whole = ["etag", "x-xorb-chunk-range", "x-xorb-byte-range"];
-            assert!(of_the_whole.iter().all(|name| !answer.headers.contains_key(*name)), "{:?}", answer.headers);
+            assert!(of_the_whole.iter().all(|name| !response.headers.contains_key(*name)), "{:?}", response.headers);
         }
     }
     assert_eq!(client.get(&path).await.status, 403);
@@ -229,19 +229,19 @@ async fn eligible_chunk_gets_a_shard_and_any_other_404() {
     client.get(&format!("/v1/chunks/default/{first}")).await.problem(404, "not_found");
     register(&client, upload_shard(&a, 2, 4).bytes()).await;
     for prefix in ["default", "default-merkledb"] {
-        let answer = client.get(&format!("/v1/chunks/{prefix}/{first}")).await;
-        assert_eq!(answer.status, 200);
-        let shard = zorb::format::shard::parse(&answer.body).unwrap();
+        let response = client.get(&format!("/v1/chunks/{prefix}/{first}")).await;
+        assert_eq!(response.status, 200);
+        let shard = zorb::format::shard::parse(&response.body).unwrap();
         assert_eq!((shard.files.len(), shard.xorbs.len(), shard.xorbs[0].hash), (0, 1, a.verified.hash()));
         assert_ne!(shard.xorbs[0].chunks[2].hash, first, "chunk hashes are blinded");
     }
     let other = a.verified.chunk_hashes()[3];
-    let answer = client.get(&format!("/v1/chunks/default/{other}")).await;
+    let response = client.get(&format!("/v1/chunks/default/{other}")).await;
     // One in 1024 may be asked for wherever it is.
     if other.is_dedup_eligible() {
-        assert_eq!(answer.status, 200);
+        assert_eq!(response.status, 200);
     } else {
-        answer.problem(404, "not_found");
+        response.problem(404, "not_found");
     }
 }
 

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection, raw_sql};
 use tempfile::TempDir;
 
 use crate::backup::{Stored, check_served, store, text};
-use crate::cli::{Folder, Ran};
+use crate::cli::{Directory, Ran};
 use crate::scrub::{blob, fetch, first_fetch, flip};
 use crate::support::{Start, TestServer, Xorb, eventually, rng};
 
@@ -20,7 +20,7 @@ const DRAFT: &str = "tmp/0123456789abcdef0123456789abcdef";
 struct Stopped {
     data_dir: PathBuf,
     stored: Vec<Stored>,
-    folder: Folder,
+    directory: Directory,
     _keep: Vec<Arc<TempDir>>,
 }
 
@@ -31,14 +31,14 @@ impl Stopped {
         for _ in 0..3 {
             stored.push(store(&server.client(), Xorb::mixed(&mut rng, 6)).await);
         }
-        let (data_dir, keep) = (server.data_dir().to_owned(), server.folder());
+        let (data_dir, keep) = (server.data_dir().to_owned(), server.directory());
         server.terminate();
         assert!(server.wait().success());
-        Self { data_dir, stored, folder: Folder::new(), _keep: keep }
+        Self { data_dir, stored, directory: Directory::new(), _keep: keep }
     }
 
     fn fsck(&self, args: &[&str]) -> Ran {
-        fsck(&self.folder, &self.data_dir, args)
+        fsck(&self.directory, &self.data_dir, args)
     }
 
     fn blob(&self, index: usize) -> PathBuf {
@@ -66,8 +66,8 @@ impl Stopped {
     }
 }
 
-fn fsck(folder: &Folder, data_dir: &Path, args: &[&str]) -> Ran {
-    folder.zorb(&[&["fsck", "--json", "--data-dir", text(data_dir)], args].concat())
+fn fsck(directory: &Directory, data_dir: &Path, args: &[&str]) -> Ran {
+    directory.zorb(&[&["fsck", "--json", "--data-dir", text(data_dir)], args].concat())
 }
 
 /// Kinds and outcomes of what was found.
@@ -185,7 +185,7 @@ async fn sound_blob_without_a_row_gets_one_and_completes_its_files() {
 async fn lost_xorb_is_named_with_its_file_and_restored_by_archive() {
     let store = Stopped::new().await;
     let archive = ["backup", "b.rca", "--data-dir", text(&store.data_dir)];
-    store.folder.zorb(&[&archive[..], &["--quiet"]].concat()).ok();
+    store.directory.zorb(&[&archive[..], &["--quiet"]].concat()).ok();
     fs::remove_file(store.blob(1)).unwrap();
     store
         .sql(
@@ -207,13 +207,13 @@ async fn lost_xorb_is_named_with_its_file_and_restored_by_archive() {
 #[tokio::test]
 async fn damaged_archive_heals_what_precedes_the_damage() {
     let store = Stopped::new().await;
-    store.folder.zorb(&["backup", "b.rca", "--quiet", "--data-dir", text(&store.data_dir)]).ok();
+    store.directory.zorb(&["backup", "b.rca", "--quiet", "--data-dir", text(&store.data_dir)]).ok();
     flip(&store.blob(0), 10);
     store.fsck(&["--deep", "--repair"]).failed(1, &[]);
-    let bytes = store.folder.read("b.rca");
-    store.folder.write("cut.rca", &bytes[..60]);
+    let bytes = store.directory.read("b.rca");
+    store.directory.write("cut.rca", &bytes[..60]);
     store.fsck(&["--repair", "--from", "cut.rca"]).failed(2, &[]);
-    store.folder.write("none.rca", b"no archive");
+    store.directory.write("none.rca", b"no archive");
     store.fsck(&["--repair", "--from", "none.rca"]).failed(2, &["cannot restore"]);
     store.fsck(&["--repair", "--from", "missing.rca"]).failed(2, &["cannot read"]);
     assert_eq!(findings(&store.fsck(&[]).failed(1, &[])).len(), 1);
@@ -274,7 +274,7 @@ async fn future_times_stay_until_the_clock_is_confirmed() {
     );
     store.sql(&sql).await;
     let gc = ["gc", "--data-dir", text(&store.data_dir)];
-    store.folder.zorb(&gc).failed(1, &["the clock is at"]);
+    store.directory.zorb(&gc).failed(1, &["the clock is at"]);
     let found = store.fsck(&["--repair"]).failed(1, &["1 finding left"]);
     assert_eq!(findings(&found), [("future_times".to_owned(), Some("left".to_owned()))]);
     let server = Start::default().data_dir(&store.data_dir).start();
@@ -283,7 +283,7 @@ async fn future_times_stay_until_the_clock_is_confirmed() {
     fetch(&client, &first_fetch(&client, file).await).await.problem(403, "forbidden");
     let repaired = findings(&store.fsck(&["--repair", "--trust-clock"]).ok());
     assert_eq!(repaired, [("future_times".to_owned(), Some("repaired".to_owned()))]);
-    store.folder.zorb(&gc).ok();
+    store.directory.zorb(&gc).ok();
     // A second after the times were set back, and when the server has noticed.
     eventually("it is served again", async || fetch(&client, &first_fetch(&client, file).await).await.status == 206)
         .await;
@@ -303,12 +303,12 @@ async fn terms_that_do_not_parse_are_named_and_left() {
 
 #[tokio::test]
 async fn directory_that_is_no_store_is_refused_and_text_has_lines() {
-    let folder = Folder::new();
-    folder.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["no store"]);
-    folder.zorb(&["fsck", "--from", "x"]).failed(2, &["--repair"]);
+    let directory = Directory::new();
+    directory.zorb(&["fsck", "--data-dir", "none"]).failed(2, &["no store"]);
+    directory.zorb(&["fsck", "--from", "x"]).failed(2, &["--repair"]);
     let store = Stopped::new().await;
     let people = |args: &[&str], code| {
-        let ran = folder.zorb(&[&["fsck", "--data-dir", text(&store.data_dir)], args].concat());
+        let ran = directory.zorb(&[&["fsck", "--data-dir", text(&store.data_dir)], args].concat());
         assert_eq!(ran.code, Some(code), "{}", ran.stderr);
         ran.text()
     };

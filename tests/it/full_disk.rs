@@ -53,12 +53,12 @@ async fn upload_to_a_nearly_full_disk_is_stored_or_refused() {
         filler.leave(page_count);
         let len = usize::try_from(page_count % 5).expect("small") * 4096 + 100;
         let xorb = Xorb::stored(random_bytes(&mut rng, len).chunks(5000));
-        let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
+        let response = client.post(&xorb.path(), xorb.bytes.clone()).await;
 
-        match answer.status {
+        match response.status {
             201 => stored.push(xorb),
             _ => {
-                answer.problem(507, "out_of_space");
+                response.problem(507, "out_of_space");
                 refused.push(xorb);
             }
         }
@@ -68,8 +68,8 @@ async fn upload_to_a_nearly_full_disk_is_stored_or_refused() {
     client.get("/readyz").await.problem(503, "not_ready");
     let check = async |server: &TestServer| {
         for xorb in &stored {
-            let answer = server.client().get(&xorb.path()).await;
-            assert!(answer.status == 200 && answer.body == xorb.bytes, "{}: {}", xorb.hash(), answer.status);
+            let response = server.client().get(&xorb.path()).await;
+            assert!(response.status == 200 && response.body == xorb.bytes, "{}: {}", xorb.hash(), response.status);
         }
         for xorb in &refused {
             server.client().get(&xorb.path()).await.problem(404, "not_found");
@@ -79,7 +79,7 @@ async fn upload_to_a_nearly_full_disk_is_stored_or_refused() {
     filler.leave(200);
     assert_eq!(client.get("/readyz").await.status, 200);
     let tmp = server.seen_from_inside(&server.data_dir().join("tmp"));
-    eventually("every draft is gone", async || tmp.read_dir().expect("the folder is there").count() == 0).await;
+    eventually("every draft is gone", async || tmp.read_dir().expect("the directory is there").count() == 0).await;
     // What was refused is welcome now.
     for xorb in &refused {
         assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
@@ -102,7 +102,7 @@ async fn below_low_water_mark_writes_are_refused_before_their_body() {
     eventually("the mark is noticed", async || Metrics::of(&client).await.get("zorb_store_free_bytes") < MARK as f64)
         .await;
     let mut upload = Raw::begin_upload(&server, &refused.path(), refused.bytes.len()).await;
-    upload.answer().await.problem(507, "out_of_space");
+    upload.response().await.problem(507, "out_of_space");
     let other = upload_shard(&kept, 1, 3);
     client.post("/v1/shards", other.bytes()).await.problem(507, "out_of_space");
     let wanted = r#"{"length":1000,"checksum":{"algo":"crc64nvme","value":"1"}}"#;
@@ -136,19 +136,19 @@ async fn send_until_full(client: Client, mut rng: StdRng) -> Sent {
         // Small ones, too: they still fit when the others do not, and then it is the index that is full.
         let len = if rng.random() { rng.random_range(16..3000) } else { rng.random_range(16..300_000) };
         let xorb = Xorb::incompressible(&mut rng, len);
-        let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
-        let is_stored = answer.status == 201;
+        let response = client.post(&xorb.path(), xorb.bytes.clone()).await;
+        let is_stored = response.status == 201;
         if !is_stored {
-            answer.problem(507, "out_of_space");
+            response.problem(507, "out_of_space");
             refusals += 1;
         }
         sent.xorbs.insert(xorb.hash(), (xorb.clone(), is_stored));
         if is_stored {
             let shard = upload_shard(&xorb, 0, xorb.chunk_count());
-            let answer = client.post("/v1/shards", shard.bytes()).await;
-            let is_registered = answer.status == 200;
+            let response = client.post("/v1/shards", shard.bytes()).await;
+            let is_registered = response.status == 200;
             if !is_registered {
-                answer.problem(507, "out_of_space");
+                response.problem(507, "out_of_space");
                 refusals += 1;
             }
             sent.files.insert(shard.file_hash(), (xorb, is_registered));
@@ -160,14 +160,14 @@ async fn send_until_full(client: Client, mut rng: StdRng) -> Sent {
 async fn check_sent(server: &TestServer, sent: &Sent) {
     let client = server.client();
     for (hash, (xorb, is_stored)) in &sent.xorbs {
-        let answer = client.get(&xorb.path()).await;
-        assert_eq!(answer.status, if *is_stored { 200 } else { 404 }, "{hash}");
-        assert!(!is_stored || answer.body == xorb.bytes, "{hash}");
+        let response = client.get(&xorb.path()).await;
+        assert_eq!(response.status, if *is_stored { 200 } else { 404 }, "{hash}");
+        assert!(!is_stored || response.body == xorb.bytes, "{hash}");
     }
     for (file, (xorb, is_registered)) in &sent.files {
         match read_file(&client, "v1", file, None).await {
             Ok(contents) => assert!(*is_registered && contents == xorb.raw, "{file}"),
-            Err(answer) => assert!(!is_registered && answer.status == 404, "{file}: {}", answer.status),
+            Err(response) => assert!(!is_registered && response.status == 404, "{file}: {}", response.status),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sqlx::{Connection, SqliteConnection};
 
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::support::{
     Metrics, Start, TestServer, Xorb, eventually, guarded, issue, read_file, register, rng, send, shard_of, stocked,
     upload_shard,
@@ -29,10 +29,10 @@ pub async fn age(data_dir: &Path, by: Duration) {
     connection.close().await.unwrap();
 }
 
-/// `zorb gc` on this folder; its last line of JSON, and the ones before it.
-pub fn collect(folder: &Folder, data_dir: &Path, args: &[&str]) -> (Value, Vec<Value>) {
+/// `zorb gc` on this directory; its last line of JSON, and the ones before it.
+pub fn collect(directory: &Directory, data_dir: &Path, args: &[&str]) -> (Value, Vec<Value>) {
     let all = [&["gc", "--json", "--data-dir", data_dir.to_str().unwrap()], args].concat();
-    let mut records = folder.zorb(&all).ok().records();
+    let mut records = directory.zorb(&all).ok().records();
     (records.pop().unwrap(), records)
 }
 
@@ -43,7 +43,7 @@ pub fn count(record: &Value, what: &str) -> u64 {
 #[tokio::test]
 async fn removed_file_is_unreadable_at_once_and_deleted_later() {
     let (server, a, b) = stocked().await;
-    let (folder, client) = (Folder::new(), server.client());
+    let (directory, client) = (Directory::new(), server.client());
     // One file of both, one of the second alone.
     let shards = [shard_of(&[(&a, 0, 7), (&b, 0, 5)]), upload_shard(&b, 1, 4)];
     for shard in &shards {
@@ -62,27 +62,27 @@ async fn removed_file_is_unreadable_at_once_and_deleted_later() {
 
     // Nothing is taken before its time, whoever asks.
     let data_dir = server.data_dir();
-    let (plan, planned) = collect(&folder, data_dir, &["--dry-run"]);
+    let (plan, planned) = collect(&directory, data_dir, &["--dry-run"]);
     assert_eq!(
         (count(&plan["retained"], "referenced"), count(&plan["retained"], "in_grace"), planned.len()),
         (1, 1, 0)
     );
     age(data_dir, 21 * DAY).await;
-    let (plan, planned) = collect(&folder, data_dir, &["--dry-run"]);
+    let (plan, planned) = collect(&directory, data_dir, &["--dry-run"]);
     assert_eq!((planned.len(), &planned[0]["xorb"], &planned[0]["action"]), (1, &json!(a.hash()), &json!("condemn")));
     assert_eq!(planned[0]["serialized_len"], a.bytes.len());
     assert_eq!(plan["freed_later"], json!({"xorbs": 1, "serialized_len": a.bytes.len()}));
-    let (done, _) = collect(&folder, data_dir, &[]);
+    let (done, _) = collect(&directory, data_dir, &[]);
     assert_eq!((count(&done, "condemned"), count(&done, "deleted")), (1, 0));
-    let (done, _) = collect(&folder, data_dir, &[]);
+    let (done, _) = collect(&directory, data_dir, &[]);
     assert_eq!((count(&done, "condemned"), count(&done, "deleted")), (0, 0));
     assert_eq!(client.get(&a.path()).await.body, a.bytes, "what is condemned can be read");
 
     age(data_dir, DAY).await;
-    let text = folder.zorb(&["gc", "--dry-run", "--data-dir", data_dir.to_str().unwrap()]).ok().text();
+    let text = directory.zorb(&["gc", "--dry-run", "--data-dir", data_dir.to_str().unwrap()]).ok().text();
     assert!(text.contains(&a.hash()) && text.contains("delete: condemned and not used"), "{text}");
     assert_eq!(server.blobs().len(), 2, "a dry run deletes nothing");
-    let (done, _) = collect(&folder, data_dir, &[]);
+    let (done, _) = collect(&directory, data_dir, &[]);
     assert_eq!((count(&done, "condemned"), count(&done, "deleted")), (0, 1));
     assert_eq!(server.blobs(), [b.hash()]);
     // The server that has it in memory notices, at the latest when it reads.
@@ -96,12 +96,12 @@ async fn removed_file_is_unreadable_at_once_and_deleted_later() {
 #[tokio::test]
 async fn xorb_just_deleted_by_a_command_can_be_uploaded_again() {
     let (server, a, _b) = stocked().await;
-    let (folder, client) = (Folder::new(), server.client());
+    let (directory, client) = (Directory::new(), server.client());
     assert_eq!(client.get(&a.path()).await.status, 200);
     age(server.data_dir(), 21 * DAY).await;
-    collect(&folder, server.data_dir(), &[]);
+    collect(&directory, server.data_dir(), &[]);
     age(server.data_dir(), DAY).await;
-    collect(&folder, server.data_dir(), &[]);
+    collect(&directory, server.data_dir(), &[]);
     // One refusal, where memory was behind, and never a second one.
     let first = client.post(&a.path(), a.bytes.clone()).await;
     if first.status != 201 {
@@ -114,18 +114,18 @@ async fn xorb_just_deleted_by_a_command_can_be_uploaded_again() {
 #[tokio::test]
 async fn whoever_is_told_by_head_that_a_xorb_is_there_can_count_on_it() {
     let (server, a, b) = stocked().await;
-    let (folder, client) = (Folder::new(), server.client());
+    let (directory, client) = (Directory::new(), server.client());
     let c = Xorb::mixed(&mut rng(), 3);
     assert_eq!(client.post(&c.path(), c.bytes.clone()).await.status, 201);
     age(server.data_dir(), 21 * DAY).await;
     assert_eq!(client.head(&a.path()).await.status, 200);
     assert_eq!(client.head(&format!("/xorb/default/{}", b.hash())).await.status, 200);
-    let (done, _) = collect(&folder, server.data_dir(), &[]);
+    let (done, _) = collect(&directory, server.data_dir(), &[]);
     assert_eq!(count(&done, "condemned"), 1);
     // Also what is condemned: asked for, it stays.
     assert_eq!(client.head(&format!("/v1/xorbs/default/{}", c.hash())).await.status, 200);
     age(server.data_dir(), 2 * DAY).await;
-    let (done, _) = collect(&folder, server.data_dir(), &[]);
+    let (done, _) = collect(&directory, server.data_dir(), &[]);
     assert_eq!((count(&done, "condemned"), count(&done, "deleted")), (0, 0));
     assert_eq!(client.get(&c.path()).await.body, c.bytes);
 }
@@ -208,48 +208,48 @@ async fn token_removes_only_the_files_of_its_repository() {
 
 #[tokio::test]
 async fn rm_removes_files_by_their_hashes_and_says_for_whom() {
-    let (folder, server) = (Folder::new(), guarded());
+    let (directory, server) = (Directory::new(), guarded());
     let writer = issue(&server, "write", "models/a/one", &[]);
     let login = ["--server", server.url(), "--token", writer.as_str()];
     for name in ["a", "b"] {
-        folder.write(name, name.repeat(1000).as_bytes());
+        directory.write(name, name.repeat(1000).as_bytes());
     }
-    folder.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok_with_remarks();
-    let list = || folder.zorb(&[&["ls", "--json"], &login[..]].concat()).ok().records();
+    directory.zorb(&[&["push", "a", "b"], &login[..]].concat()).ok_with_remarks();
+    let list = || directory.zorb(&[&["ls", "--json"], &login[..]].concat()).ok().records();
     let hashes: Vec<String> = list().iter().map(|file| file["hash"].as_str().unwrap().to_owned()).collect();
     let [first, second] = hashes.as_slice() else { panic!("{hashes:?}") };
-    let text = folder.zorb(&[&["rm", first], &login[..]].concat()).ok().text();
+    let text = directory.zorb(&[&["rm", first], &login[..]].concat()).ok().text();
     assert_eq!(text, format!("{first}  removed for models/a/one\n"));
     assert_eq!(list().len(), 1);
-    folder.zorb(&[&["rm", first, second], &login[..]].concat()).failed(1, &[first, "File "]);
-    folder
+    directory.zorb(&[&["rm", first, second], &login[..]].concat()).failed(1, &[first, "File "]);
+    directory
         .zorb(&[&["rm", second, "--repo", "models/b/one"], &login[..]].concat())
         .failed(1, &["requires an admin token"]);
     assert_eq!(list().len(), 1, "the first one that fails ends it");
-    let record = folder.zorb(&[&["rm", second, "--json"], &login[..]].concat()).ok().record();
+    let record = directory.zorb(&[&["rm", second, "--json"], &login[..]].concat()).ok().record();
     assert_eq!(record, json!({"file": second, "file_removed": true, "claims_removed": ["models/a/one"]}));
     assert_eq!(list().len(), 0);
-    folder.zorb(&[&["rm", "xyz"], &login[..]].concat()).failed(2, &[]);
+    directory.zorb(&[&["rm", "xyz"], &login[..]].concat()).failed(2, &[]);
 }
 
 #[tokio::test]
 async fn one_process_at_a_time_deletes_and_none_below_the_grace() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let server = TestServer::start();
     let data_dir = server.data_dir().to_str().unwrap().to_owned();
     let held = File::create(server.data_dir().join("gc.lock")).unwrap();
     held.lock().unwrap();
     let gc = ["gc", "--data-dir", data_dir.as_str()];
-    folder.zorb(&gc).failed(1, &["another process is running GC"]);
-    folder.zorb(&[&gc[..], &["--dry-run"]].concat()).ok();
+    directory.zorb(&gc).failed(1, &["another process is running GC"]);
+    directory.zorb(&[&gc[..], &["--dry-run"]].concat()).ok();
     // A start does not wait for it.
     let server = server.restart();
     drop(held);
-    folder.zorb(&gc).ok();
-    folder.write("zorb.toml", b"gc_grace = '20d'\n");
-    let short = folder.zorb(&[&gc[..], &["--config", "zorb.toml"]].concat());
+    directory.zorb(&gc).ok();
+    directory.write("zorb.toml", b"gc_grace = '20d'\n");
+    let short = directory.zorb(&[&gc[..], &["--config", "zorb.toml"]].concat());
     short.failed(1, &["gc_grace = 20days", "at least 21d"]);
-    folder.zorb(&["gc", "--data-dir", "nowhere"]).failed(1, &["no store in nowhere"]);
+    directory.zorb(&["gc", "--data-dir", "nowhere"]).failed(1, &["no store in nowhere"]);
     drop(server);
 }
 
@@ -280,10 +280,10 @@ async fn removal_beyond_the_request_timeout_says_so_and_completes() {
 
     // The record says the same as the index.
     let server = server.restart();
-    let (data_dir, keep) = (server.data_dir().to_owned(), server.folder());
+    let (data_dir, keep) = (server.data_dir().to_owned(), server.directory());
     server.terminate();
     assert!(server.wait().success());
-    Folder::new().zorb(&["index", "rebuild", "--json", "--data-dir", data_dir.to_str().unwrap()]).ok();
+    Directory::new().zorb(&["index", "rebuild", "--json", "--data-dir", data_dir.to_str().unwrap()]).ok();
     let server = Start::default().data_dir(&data_dir).start();
     assert_eq!(server.client().head(&path).await.status, 404);
     read_file(&server.client(), "v1", &kept.file_hash(), None).await.unwrap();

@@ -5,7 +5,7 @@ mod hostile;
 use serde_json::json;
 
 use crate::support::{
-    Answer, Client, Grant, Metrics, Raw, Start, TestServer, Xorb, ask, body_for_grant, crc64, guarded, issue, rng,
+    Client, Grant, Metrics, Raw, Response, Start, TestServer, Xorb, ask, body_for_grant, crc64, guarded, issue, rng,
     send, upload_shard,
 };
 
@@ -18,13 +18,13 @@ fn granting_with_tokens() -> TestServer {
 }
 
 /// The bytes that readers get, if they get any.
-async fn stored(client: &Client, xorb: &Xorb) -> Option<Answer> {
-    let answer = client.get(&xorb.path()).await;
-    if answer.status == 404 {
+async fn stored(client: &Client, xorb: &Xorb) -> Option<Response> {
+    let response = client.get(&xorb.path()).await;
+    if response.status == 404 {
         return None;
     }
-    assert_eq!(answer.status, 200, "{answer:?}");
-    Some(answer)
+    assert_eq!(response.status, 200, "{response:?}");
+    Some(response)
 }
 
 /// Nobody sees anything of this xorb.
@@ -52,7 +52,7 @@ async fn granted_bytes_are_invisible_until_the_commit() {
     // As stock clients do it: neither a body nor a length.
     let mut connection = Raw::connect(&server).await;
     connection.send(format!("POST {} HTTP/1.1\r\nhost: zorb\r\n\r\n", grant.commit_path())).await;
-    assert_eq!(connection.answer().await.status, 200);
+    assert_eq!(connection.response().await.status, 200);
     assert_eq!(stored(&client, &xorb).await.unwrap().body, xorb.bytes);
     assert_eq!((server.blobs(), server.drafts()), (vec![xorb.hash()], 0));
     assert_eq!(client.post("/v1/shards", upload_shard(&xorb, 0, 7).bytes()).await.status, 200);
@@ -68,7 +68,7 @@ async fn a_committed_xorb_is_there_after_the_process_was_killed() {
     let grant = Grant::of(&client, &xorb).await;
     assert_eq!(grant.send(&client, xorb.bytes.clone()).await.status, 200);
     assert_eq!(grant.commit(&client).await.status, 200);
-    let (data_dir, _folder) = (server.data_dir().to_owned(), server.folder());
+    let (data_dir, _directory) = (server.data_dir().to_owned(), server.directory());
     server.kill();
     let server = Start::default().data_dir(&data_dir).with("grants", true).start();
     assert_eq!(stored(&server.client(), &xorb).await.unwrap().body, xorb.bytes);
@@ -84,7 +84,7 @@ async fn killed_server_forgets_uncommitted_bytes_and_regrants() {
     let xorb = Xorb::mixed(&mut rng, 7);
     let grant = Grant::of(&server.client(), &xorb).await;
     assert_eq!(grant.send(&server.client(), xorb.bytes.clone()).await.status, 200);
-    let (data_dir, _folder) = (server.data_dir().to_owned(), server.folder());
+    let (data_dir, _directory) = (server.data_dir().to_owned(), server.directory());
     server.kill();
     let server = Start::default().data_dir(&data_dir).with("grants", true).start();
     let client = server.client();
@@ -103,7 +103,7 @@ async fn stopped_server_leaves_nothing_uncommitted() {
     let xorb = Xorb::mixed(&mut rng, 7);
     let grant = Grant::of(&server.client(), &xorb).await;
     assert_eq!(grant.send(&server.client(), xorb.bytes.clone()).await.status, 200);
-    let (data_dir, _folder) = (server.data_dir().to_owned(), server.folder());
+    let (data_dir, _directory) = (server.data_dir().to_owned(), server.directory());
     server.terminate();
     assert!(server.wait().success());
     assert_eq!(std::fs::read_dir(data_dir.join("tmp")).unwrap().count(), 0);
@@ -116,7 +116,7 @@ async fn the_checksum_is_of_the_body_and_what_is_stored_has_no_footer() {
     for version in [0, 1] {
         let xorb = Xorb::mixed(&mut rng, 4);
         let body = if version == 0 { xorb.with_footer_v0() } else { xorb.with_footer_v1(7) };
-        let grant = Grant::from_answer(&client, &xorb.hash(), &ask(&client, &xorb.hash(), &body).await);
+        let grant = Grant::from_response(&client, &xorb.hash(), &ask(&client, &xorb.hash(), &body).await);
         grant.send(&client, xorb.bytes.clone()).await.problem(400, "grant_mismatch");
         assert_eq!(grant.send(&client, body).await.status, 200);
         assert_eq!(grant.commit(&client).await.status, 200);
@@ -139,8 +139,8 @@ async fn xorb_uploaded_directly_meanwhile_stays_and_commit_succeeds() {
     assert_eq!(early.commit(&client).await.status, 200);
     assert_eq!(late.send(&client, xorb.bytes.clone()).await.status, 200, "it is verified all the same");
     assert_eq!(late.commit(&client).await.status, 200);
-    let answer = stored(&client, &xorb).await.unwrap();
-    assert_eq!((answer.header("etag"), &answer.body), (etag.as_str(), &other.bytes));
+    let response = stored(&client, &xorb).await.unwrap();
+    assert_eq!((response.header("etag"), &response.body), (etag.as_str(), &other.bytes));
     assert_eq!((server.blobs().len(), server.drafts()), (1, 0));
 }
 

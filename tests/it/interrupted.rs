@@ -64,7 +64,7 @@ async fn hanging_up_at_any_byte_leaves_nothing_and_the_server_goes_on() {
             // Only this client hears about it: it has stopped sending, and still listens.
             _ => {
                 connection.finish_sending().await;
-                connection.answer().await.problem(400, "incomplete_body");
+                connection.response().await.problem(400, "incomplete_body");
             }
         }
     }
@@ -101,7 +101,7 @@ async fn drafts_of_stalled_clients_are_removed_while_serving() {
         connections.push(connection);
     }
     for connection in &mut connections {
-        connection.answer().await.problem(408, "body_timeout");
+        connection.response().await.problem(408, "body_timeout");
     }
     check_untouched(&server, &[&xorb], &Xorb::mixed(&mut rng, 3)).await;
 }
@@ -113,13 +113,13 @@ async fn client_that_half_closes_still_gets_its_response() {
     let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
     connection.send(&xorb.bytes).await;
     connection.finish_sending().await;
-    assert_eq!(connection.answer().await.status, 201);
+    assert_eq!(connection.response().await.status, 201);
 
     let mut connection = Raw::connect(&server).await;
     connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", xorb.path())).await;
     connection.finish_sending().await;
-    let answer = connection.answer().await;
-    assert_eq!((answer.status, answer.body), (200, xorb.bytes));
+    let response = connection.response().await;
+    assert_eq!((response.status, response.body), (200, xorb.bytes));
 }
 
 #[tokio::test]
@@ -132,18 +132,18 @@ async fn a_connection_goes_on_after_a_refused_upload() {
         [(&other.bytes[..], "hash_mismatch"), (&xorb.bytes[..xorb.bytes.len() - 1], "incomplete_body"), (&garbage, "")];
     for (body, code) in refused {
         connection.send(request(&xorb.path(), body)).await;
-        let answer = connection.answer().await;
-        assert_eq!((answer.status, answer.headers.get("connection")), (400, None));
-        assert!(code.is_empty() || answer.json()["code"] == code);
+        let response = connection.response().await;
+        assert_eq!((response.status, response.headers.get("connection")), (400, None));
+        assert!(code.is_empty() || response.json()["code"] == code);
     }
     connection.send(request("/xorbs/123", &xorb.bytes)).await;
-    connection.answer().await.problem(400, "invalid_hash");
+    connection.response().await.problem(400, "invalid_hash");
     connection.send(request(&format!("/v1/xorb-grants/default/{}", xorb.hash()), b"{}")).await;
-    connection.answer().await.problem(404, "not_found");
+    connection.response().await.problem(404, "not_found");
     connection.send(request(&xorb.path(), &xorb.bytes)).await;
-    assert_eq!(connection.answer().await.status, 201);
+    assert_eq!(connection.response().await.status, 201);
     connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", xorb.path())).await;
-    assert_eq!(connection.answer().await.body, xorb.bytes);
+    assert_eq!(connection.response().await.body, xorb.bytes);
 }
 
 fn request(path: &str, body: &[u8]) -> Vec<u8> {
@@ -169,12 +169,12 @@ async fn a_client_that_goes_on_sending_after_it_was_refused_reads_why() {
             let mut connection = Raw::begin_upload(&server, &path, len).await;
             let piece = vec![0xff; 1 << 20];
             for _ in 0..len >> 20 {
-                // A client may notice that the server reads no more; what counts is that the answer arrives.
+                // A client may notice that the server reads no more; what counts is that the response arrives.
                 if connection.try_send(&piece).await.is_err() {
                     break;
                 }
             }
-            connection.answer().await.problem(status, code);
+            connection.response().await.problem(status, code);
         }
     }
 }
@@ -194,20 +194,20 @@ async fn body_of_a_refused_request_is_never_the_next_request() {
             let (begin, rest) = body.split_at(if is_split { body.len() / 2 } else { 0 });
             connection.send(begin).await;
             if is_split {
-                // The head is read by now; the rest of the body comes when the answer may be there already.
+                // The head is read by now; the rest of the body comes when the response may be there already.
                 server.client().get("/healthz").await;
             }
             connection.send([rest, next].concat()).await;
-            let answer = connection.answer().await;
-            assert!([400, 404].contains(&answer.status));
-            assert_eq!(connection.answer().await.status, 200, "{path}");
+            let response = connection.response().await;
+            assert!([400, 404].contains(&response.status));
+            assert_eq!(connection.response().await.status, 200, "{path}");
         }
     }
     // A body that is too long to be swallowed ends the connection instead.
     let mut connection = Raw::begin_upload(&server, "/unknown", 1 << 20).await;
     connection.send(&hidden).await;
-    let answer = connection.answer().await;
-    assert_eq!((answer.status, answer.header("connection")), (404, "close"));
+    let response = connection.response().await;
+    assert_eq!((response.status, response.header("connection")), (404, "close"));
     assert_eq!(connection.rest().await, b"");
     assert!(!server.log().contains("/hidden"));
 }
@@ -219,7 +219,7 @@ async fn an_upload_that_could_not_be_published_can_be_sent_again() {
         let group_of = |xorb: &Xorb| server.data_dir().join("xorbs").join(&xorb.hash()[..2]);
         let xorb = loop {
             let xorb = Xorb::mixed(&mut rng, 3);
-            // A folder that is empty can be removed.
+            // A directory that is empty can be removed.
             if std::fs::remove_dir(group_of(&xorb)).is_ok() {
                 break xorb;
             }

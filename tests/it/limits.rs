@@ -30,10 +30,10 @@ async fn check(server: &TestServer, path: &str, body: impl Into<Bytes>, expected
 }
 
 async fn check_once(server: &TestServer, path: &str, body: impl Into<Body>, (status, code): Outcome) {
-    let answer = server.client().post(path, body).await;
+    let response = server.client().post(path, body).await;
     match code {
-        "" => assert_eq!(answer.status, status, "{:?}", answer.body),
-        code => drop(answer.problem(status, code)),
+        "" => assert_eq!(response.status, status, "{:?}", response.body),
+        code => drop(response.problem(status, code)),
     }
 }
 
@@ -118,7 +118,7 @@ async fn upload_that_declares_too_much_is_refused_before_its_body() {
     let hash = "0".repeat(64);
     for (path, len) in [("/xorbs", MIB_64 + 1), ("/v1/xorbs/default", 67_502_177), ("/xorbs", usize::MAX >> 1)] {
         let mut connection = Raw::begin_upload(&server, &format!("{path}/{hash}"), len).await;
-        connection.answer().await.problem(413, "too_large");
+        connection.response().await.problem(413, "too_large");
     }
     assert_eq!(Metrics::of(&server.client()).await.get("zorb_received_bytes_total"), 0.0);
 }
@@ -159,9 +159,9 @@ async fn beyond_max_uploads_is_503_before_the_body_is_read() {
         let received = Metrics::of(&client).await.get("zorb_received_bytes_total");
 
         let mut refused = Raw::begin_upload(&server, &xorb.path(), MIB_64).await;
-        let answer = refused.answer().await;
-        answer.problem(503, "overloaded");
-        assert!(answer.header("retry-after").parse::<u64>().expect("whole seconds") >= 1);
+        let response = refused.response().await;
+        response.problem(503, "overloaded");
+        assert!(response.header("retry-after").parse::<u64>().expect("whole seconds") >= 1);
         client.post(&xorb.path(), xorb.bytes.clone()).await.problem(503, "overloaded");
         client.post(&xorb.xet_path(), xorb.bytes.clone()).await.problem(503, "overloaded");
         assert_eq!(Metrics::of(&client).await.get("zorb_received_bytes_total"), received);
@@ -171,7 +171,7 @@ async fn beyond_max_uploads_is_503_before_the_body_is_read() {
         let mut upload = uploads.pop().expect("there are two");
         if how == "finishes" {
             upload.send(&xorb.bytes[100..]).await;
-            assert_eq!(upload.answer().await.status, 201);
+            assert_eq!(upload.response().await.status, 201);
         }
         drop(upload);
         wait_for_uploads(&server, 1).await;
@@ -199,8 +199,8 @@ async fn where_every_connection_is_busy_one_more_waits_for_an_end() {
     assert!(matches!(refused.status().await, Some(503) | None));
     assert!(waiting.is_silent().await);
     busy[0].send(&xorb.bytes).await;
-    assert_eq!(busy[0].answer().await.status, 201);
-    assert_eq!(waiting.answer().await.status, 200);
+    assert_eq!(busy[0].response().await.status, 201);
+    assert_eq!(waiting.response().await.status, 200);
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn stalled_or_slow_body_is_408() {
     for sent in [0, 1, xorb.bytes.len() - 1] {
         let mut connection = Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
         connection.send(&xorb.bytes[..sent]).await;
-        connection.answer().await.problem(408, "body_timeout");
+        connection.response().await.problem(408, "body_timeout");
         assert_eq!(connection.rest().await, b"", "what comes next could be the body, so the connection must end");
     }
     let server = start().with("min_upload_rate", 100_000).start();
@@ -226,7 +226,7 @@ async fn stalled_or_slow_body_is_408() {
             break;
         }
     }
-    connection.answer().await.problem(408, "body_timeout");
+    connection.response().await.problem(408, "body_timeout");
     eventually("the draft is gone", async || server.drafts() == 0).await;
 }
 
@@ -241,7 +241,7 @@ async fn slow_body_above_the_minimum_rate_is_never_cut_off() {
         connection.send(piece).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    assert_eq!(connection.answer().await.status, 201);
+    assert_eq!(connection.response().await.status, 201);
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn connection_without_a_request_head_is_closed() {
         let mut connection = Raw::connect(&server).await;
         connection.send(sent).await;
         if sent.ends_with("\r\n\r\n") {
-            assert_eq!(connection.answer().await.status, 200);
+            assert_eq!(connection.response().await.status, 200);
         }
         // Either nothing or a bare 408; what counts is that it ends.
         connection.rest().await;

@@ -1,4 +1,4 @@
-//! Promises to clients, kept by the real server: each test starts the binary on a socket and a folder of its own.
+//! Promises to clients, kept by the real server: each test starts the binary on a socket and a directory of its own.
 #![expect(unreachable_pub, reason = "nothing of a test binary is reachable, and `pub(crate)` everywhere says no more")]
 #![expect(
     clippy::disallowed_methods,

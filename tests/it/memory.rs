@@ -13,7 +13,7 @@ use zorb::format::shard::{Shard, write_upload};
 use zorb::format::xorb::verify;
 use zorb::format::{ChunkHash, XorbHash, merkle};
 
-use crate::support::{Answer, Client, TestServer, Xorb, guarded, issue, official_xorb, random_bytes, rng, send};
+use crate::support::{Client, Response, TestServer, Xorb, guarded, issue, official_xorb, random_bytes, rng, send};
 
 /// Uploads at once.
 const UPLOAD_COUNT: usize = 64;
@@ -73,7 +73,7 @@ fn bodies_of_single_bytes_take_no_more_memory_than_length() {
             connection.write_all(std::slice::from_ref(byte)).unwrap();
         }
     }
-    // The rest at once: the answer proves that every byte has arrived.
+    // The rest at once: the response proves that every byte has arrived.
     for connection in &mut connections {
         connection.write_all(&xorb.bytes[BYTE_COUNT..]).unwrap();
         let mut status = [0; 12];
@@ -115,12 +115,12 @@ async fn costliest_shards_of_three_tenants_take_what_is_stated() {
 /// Sends a shard until it is refused for what it says; returns the code.
 async fn refused(client: Client, shard: Bytes) -> String {
     loop {
-        let answer = client.post("/v1/shards", shard.clone()).await;
-        match answer.status {
+        let response = client.post("/v1/shards", shard.clone()).await;
+        match response.status {
             // Others had the memory for too long: stock clients try again, too.
             429 | 503 => {}
-            400 => return answer.json()["code"].as_str().expect("a code").to_owned(),
-            other => panic!("{other}: {:?}", answer.body),
+            400 => return response.json()["code"].as_str().expect("a code").to_owned(),
+            other => panic!("{other}: {:?}", response.body),
         }
     }
 }
@@ -167,8 +167,8 @@ async fn upload(client: Client, (hash, first): (XorbHash, Bytes), rest: Bytes) {
     let portions: Vec<Bytes> = rest.chunks(1 << 20).map(|portion| rest.slice_ref(portion)).collect();
     let portions = std::iter::once(first).chain(portions).map(Ok::<_, std::io::Error>);
     let body = Body::wrap_stream(stream::iter(portions));
-    let answer = Answer::of(client.request(Method::POST, &format!("/xorbs/{hash}")).body(body)).await;
-    assert_eq!(answer.status, 201, "{:?}", answer.body);
+    let response = Response::of(client.request(Method::POST, &format!("/xorbs/{hash}")).body(body)).await;
+    assert_eq!(response.status, 201, "{:?}", response.body);
 }
 
 /// A line of the kernel's account of the process, in bytes.

@@ -14,30 +14,33 @@ fn official_64_mib_xorb_round_trips_by_200_random_ranges() {
     let mut rng = rng();
     let (hash, bytes) = official_xorb(&mut rng);
     assert!((60 << 20..=64 << 20).contains(&bytes.len()), "{}", bytes.len());
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("xorb");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("xorb");
     std::fs::write(&file, &bytes).unwrap();
 
     let server = TestServer::start();
     let url = format!("{}/xorbs/{hash}", server.url());
     let at_file = format!("@{}", file.display());
-    let answer = curl(folder.path(), &["--request", "POST", "--data-binary", &at_file, &url]);
-    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-    assert_eq!((answer["hash"].as_str(), answer["was_inserted"].as_bool()), (Some(&*hash), Some(true)));
-    assert_eq!(answer["serialized_len"], bytes.len());
+    let response = curl(directory.path(), &["--request", "POST", "--data-binary", &at_file, &url]);
+    let response: serde_json::Value = serde_json::from_slice(&response).unwrap();
+    assert_eq!((response["hash"].as_str(), response["was_inserted"].as_bool()), (Some(&*hash), Some(true)));
+    assert_eq!(response["serialized_len"], bytes.len());
 
     // Where the chunks are is read off the bytes that were sent, not asked of the server.
     let ends = chunk_ends(&bytes);
     let count = ends.len() - 1;
-    assert_eq!(answer["chunks"], count);
+    assert_eq!(response["chunks"], count);
     let server = server.restart();
     for _ in 0..200 {
         let start = rng.random_range(0..count);
         let end = rng.random_range(start + 1..=count);
-        let part = curl(folder.path(), &[&format!("{}/xorbs/{hash}?range={start}-{end}", server.url())]);
+        let part = curl(directory.path(), &[&format!("{}/xorbs/{hash}?range={start}-{end}", server.url())]);
         assert!(part == bytes[ends[start]..ends[end]], "chunks {start}-{end} came back changed");
     }
-    assert!(curl(folder.path(), &[&format!("{}/xorbs/{hash}", server.url())]) == bytes, "the whole came back changed");
+    assert!(
+        curl(directory.path(), &[&format!("{}/xorbs/{hash}", server.url())]) == bytes,
+        "the whole came back changed"
+    );
 }
 
 /// Offsets at which chunks end, after a 0 for where the first begins.
@@ -52,8 +55,8 @@ fn chunk_ends(bytes: &[u8]) -> Vec<usize> {
     ends
 }
 
-fn curl(folder: &Path, args: &[&str]) -> Vec<u8> {
-    let body = folder.join("body");
+fn curl(directory: &Path, args: &[&str]) -> Vec<u8> {
+    let body = directory.join("body");
     let status = Command::new("curl")
         .args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*", "--output"])
         .arg(&body)

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::support::{
-    Answer, Client, Metrics, Raw, Start, TestServer, Xorb, eventually, guarded, issue, rng, upload_shard,
+    Client, Metrics, Raw, Response, Start, TestServer, Xorb, eventually, guarded, issue, rng, upload_shard,
 };
 
 #[tokio::test]
@@ -15,16 +15,16 @@ async fn health_is_of_the_process_and_readiness_of_the_store() {
     let check = async |ready: u16| {
         assert_eq!(client.get("/healthz").await.status, 200);
         assert_eq!(client.head("/healthz").await.status, 200);
-        let answer = client.get("/readyz").await;
+        let response = client.get("/readyz").await;
         assert_eq!(client.head("/readyz").await.status, ready);
         if ready == 503 {
-            answer.problem(503, "not_ready");
+            response.problem(503, "not_ready");
         } else {
-            assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+            assert_eq!((response.status, response.header("content-type")), (200, "application/json"));
         }
     };
     check(200).await;
-    fs::remove_dir_all(&tmp).expect("the folder is there");
+    fs::remove_dir_all(&tmp).expect("the directory is there");
     check(503).await;
     fs::write(&tmp, "in the way").expect("the test can write");
     check(503).await;
@@ -129,7 +129,7 @@ async fn what_is_in_flight_is_counted_and_ends_at_zero() {
     uploads_in_flight(2.0).await;
     let mut upload = uploads.pop().expect("there were three");
     upload.send(&xorb.bytes[10..]).await;
-    assert_eq!(upload.answer().await.status, 201);
+    assert_eq!(upload.response().await.status, 201);
     uploads_in_flight(1.0).await;
     drop(uploads);
     uploads_in_flight(0.0).await;
@@ -139,9 +139,9 @@ async fn what_is_in_flight_is_counted_and_ends_at_zero() {
 async fn metrics_are_openmetrics_with_help_and_type_each() {
     let server = TestServer::start();
     server.client().get("/healthz").await;
-    let answer = server.client().get("/metrics").await;
-    assert!(answer.header("content-type").starts_with("application/openmetrics-text; version=1.0.0"));
-    let text = std::str::from_utf8(&answer.body).expect("metrics are text");
+    let response = server.client().get("/metrics").await;
+    assert!(response.header("content-type").starts_with("application/openmetrics-text; version=1.0.0"));
+    let text = std::str::from_utf8(&response.body).expect("metrics are text");
     assert!(text.ends_with("# EOF\n"));
     let families = |mark: &str| -> Vec<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix(mark));
@@ -155,7 +155,7 @@ async fn metrics_are_openmetrics_with_help_and_type_each() {
     // Clients must not be able to make up labels.
     for method in ["ZORB", "PROPFIND"] {
         let request = server.client().request(method.parse().expect("a method"), "/conjured/up");
-        Answer::of(request).await.problem(404, "not_found");
+        Response::of(request).await.problem(404, "not_found");
     }
     let text = server.client().get("/metrics").await.body;
     let text = std::str::from_utf8(&text).expect("metrics are text");
@@ -167,20 +167,20 @@ async fn a_request_id_is_taken_over_or_made_and_is_in_the_log() {
     let server = TestServer::start();
     let client = server.client();
     for path in ["/healthz", "/unknown", "/xorbs/123"] {
-        let answer = client.get_with(path, &[("x-request-id", "my-id/0.1")]).await;
-        assert_eq!(answer.header("x-request-id"), "my-id/0.1");
+        let response = client.get_with(path, &[("x-request-id", "my-id/0.1")]).await;
+        assert_eq!(response.header("x-request-id"), "my-id/0.1");
         let (made, again) = (client.get(path).await, client.get(path).await);
         assert_ne!(made.header("x-request-id"), again.header("x-request-id"));
-        for answer in [made, again] {
-            assert!(server.log().contains(answer.header("x-request-id")));
+        for response in [made, again] {
+            assert!(server.log().contains(response.header("x-request-id")));
         }
     }
     assert_eq!(server.log().lines().filter(|line| line.contains("my-id/0.1") && line.contains("responded")).count(), 3);
     // One that could forge a log line, or fill the log, is not taken over.
     for id in ["two words", &"x".repeat(5000), ""] {
-        let answer = client.get_with("/healthz", &[("x-request-id", id)]).await;
-        assert_ne!(answer.header("x-request-id"), id);
-        assert!(!answer.header("x-request-id").is_empty());
+        let response = client.get_with("/healthz", &[("x-request-id", id)]).await;
+        assert_ne!(response.header("x-request-id"), id);
+        assert!(!response.header("x-request-id").is_empty());
     }
 }
 
@@ -195,7 +195,7 @@ async fn tell_secrets(server: &TestServer) {
                 .header("authorization", "Bearer SECRET-token")
                 .header("cookie", "session=SECRET-cookie")
                 .body(xorb.bytes.clone());
-            Answer::of(request).await;
+            Response::of(request).await;
         }
     }
     client.post(&xorb.path(), "SECRET-body, which is no xorb").await.problem(400, "unsupported_version");
@@ -219,16 +219,16 @@ async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
     tell_secrets(&server).await;
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng(), 2));
     let request = client.request(reqwest::Method::POST, &xorb.path()).header("x-request-id", "json-1");
-    assert_eq!(Answer::of(request.body(xorb.bytes.clone())).await.status, 201);
+    assert_eq!(Response::of(request.body(xorb.bytes.clone())).await.status, 201);
     let log = server.log();
     assert!(!log.contains("SECRET"));
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
-    let answered: Vec<_> = lines
+    let responded: Vec<_> = lines
         .iter()
         .filter(|line| line["message"] == "responded" && line["span"]["id"] == "json-1" && line["status"] == 201)
         .collect();
-    assert!(matches!(answered[..], [line] if line["level"] == "INFO" && line["span"]["path"] == xorb.path()), "{log}");
-    assert!(answered[0]["elapsed_ms"].is_u64() && answered[0]["status"].is_u64(), "{}", answered[0]);
+    assert!(matches!(responded[..], [line] if line["level"] == "INFO" && line["span"]["path"] == xorb.path()), "{log}");
+    assert!(responded[0]["elapsed_ms"].is_u64() && responded[0]["status"].is_u64(), "{}", responded[0]);
     assert!(lines.iter().all(|line| line.get("spans").is_none()), "the request is there once");
 }
 
@@ -309,13 +309,13 @@ async fn metrics_tell_what_repositories_have() {
 async fn default_log_level_has_uploads_and_failures_and_no_reads() {
     let (server, mut rng) = (Start::default().with("log", "info").start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 2));
-    let answered = || server.log().lines().filter(|line| line.contains("responded")).count();
+    let responded = || server.log().lines().filter(|line| line.contains("responded")).count();
     client.post(&xorb.path(), xorb.bytes.clone()).await;
-    assert_eq!(answered(), 1);
+    assert_eq!(responded(), 1);
     client.get(&xorb.path()).await;
     client.get("/unknown").await;
-    assert_eq!(answered(), 1);
-    fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the folder is there");
+    assert_eq!(responded(), 1);
+    fs::remove_dir_all(server.data_dir().join("xorbs")).expect("the directory is there");
     client.get(&xorb.path()).await.problem(500, "internal");
-    assert_eq!(answered(), 2);
+    assert_eq!(responded(), 2);
 }

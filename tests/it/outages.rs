@@ -12,20 +12,20 @@ use std::process::Command;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::support::{Answer, Client, Raw, Start, TestServer, Xorb, eventually, read_file, rng, upload_shard};
+use crate::support::{Client, Raw, Response, Start, TestServer, Xorb, eventually, read_file, rng, upload_shard};
 
 /// A server whose changes to files can be made to fail.
 pub struct Shimmed {
     pub server: TestServer,
     mode: PathBuf,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Shimmed {
     pub fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let (library, mode, data_dir) =
-            (folder.path().join("shim.so"), folder.path().join("mode"), folder.path().join("data"));
+            (directory.path().join("shim.so"), directory.path().join("mode"), directory.path().join("data"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/outages/shim.c");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
@@ -34,10 +34,10 @@ impl Shimmed {
         let server = Start::default()
             .data_dir(&data_dir)
             .env("LD_PRELOAD", &library)
-            .env("ZORB_SHIM_FOLDER", &data_dir)
+            .env("ZORB_SHIM_DIRECTORY", &data_dir)
             .env("ZORB_SHIM_MODE", &mode)
             .start();
-        Self { server, mode, _folder: folder }
+        Self { server, mode, _directory: directory }
     }
 
     /// What fails from now on; see the library.
@@ -62,11 +62,11 @@ impl Sample {
         Self { shard: shard.bytes(), file: shard.file_hash(), xorb }
     }
 
-    async fn upload(&self, client: &Client) -> Answer {
+    async fn upload(&self, client: &Client) -> Response {
         client.post(&self.xorb.path(), self.xorb.bytes.clone()).await
     }
 
-    async fn register(&self, client: &Client) -> Answer {
+    async fn register(&self, client: &Client) -> Response {
         client.post("/v1/shards", self.shard.clone()).await
     }
 
@@ -76,8 +76,8 @@ impl Sample {
     }
 
     async fn check_served(&self, client: &Client) {
-        let answer = client.get(&self.xorb.path()).await;
-        assert!(answer.status == 200 && answer.body == self.xorb.bytes, "{}: {:?}", answer.status, answer.body);
+        let response = client.get(&self.xorb.path()).await;
+        assert!(response.status == 200 && response.body == self.xorb.bytes, "{}: {:?}", response.status, response.body);
         assert_eq!(read_file(client, "v1", &self.file, None).await.unwrap(), self.xorb.raw);
     }
 
@@ -87,7 +87,7 @@ impl Sample {
     }
 }
 
-impl Answer {
+impl Response {
     fn status_is(&self, status: u16) {
         assert_eq!(self.status, status, "{:?}", self.body);
     }
@@ -99,7 +99,7 @@ impl Answer {
 }
 
 /// Refused while it lasts, with reads going on, and over when it is over.
-async fn check(mode: &str, advice: &str, is_refusal: fn(&Answer)) {
+async fn check(mode: &str, advice: &str, is_refusal: fn(&Response)) {
     let mut rng = rng();
     let shimmed = Shimmed::start();
     let client = shimmed.server.client();
@@ -141,12 +141,12 @@ async fn check(mode: &str, advice: &str, is_refusal: fn(&Answer)) {
 
 #[tokio::test]
 async fn read_only_period_of_the_disk_costs_only_its_writes() {
-    check("r", "read-only", Answer::is_outage).await;
+    check("r", "read-only", Response::is_outage).await;
 }
 
 #[tokio::test]
 async fn failing_disk_costs_only_the_writes_of_that_time() {
-    check("i", "the disk fails", Answer::is_outage).await;
+    check("i", "the disk fails", Response::is_outage).await;
 }
 
 #[tokio::test]
@@ -177,19 +177,19 @@ async fn without_descriptors_requests_are_refused_until_one_is_free() {
     // Taken before; a new one would wait until there is a file for it.
     let mut connection = Raw::connect(&server).await;
     connection.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
-    assert_eq!(connection.answer().await.status, 200);
+    assert_eq!(connection.response().await.status, 200);
     let before = limit_files(&server, Some(0));
 
     for _ in 0..3 {
         let (path, len) = (refused.xorb.path(), refused.xorb.bytes.len());
         connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n")).await;
         connection.send(&refused.xorb.bytes).await;
-        connection.answer().await.is_outage();
+        connection.response().await.is_outage();
         connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", unread.xorb.path())).await;
-        connection.answer().await.is_outage();
+        connection.response().await.is_outage();
         // What has been read of late is open.
         connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", kept.xorb.path())).await;
-        assert!(connection.answer().await.body == kept.xorb.bytes);
+        assert!(connection.response().await.body == kept.xorb.bytes);
     }
     assert!(server.log().contains("too many files are open"), "{}", server.log());
     limit_files(&server, before);
@@ -200,7 +200,9 @@ async fn without_descriptors_requests_are_refused_until_one_is_free() {
     refused.check_served(&client).await;
     // Connections are taken again, too.
     eventually("a new client is served", async || {
-        Answer::try_of(server.client().request(reqwest::Method::GET, "/readyz")).await.is_ok_and(|it| it.status == 200)
+        Response::try_of(server.client().request(reqwest::Method::GET, "/readyz"))
+            .await
+            .is_ok_and(|it| it.status == 200)
     })
     .await;
     assert_eq!(server.drafts(), 0);

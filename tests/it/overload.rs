@@ -60,7 +60,7 @@ async fn upload_budget_counts_declared_lengths() {
     let large = Raw::begin_upload(&server, &xorb.path(), 64 << 20).await;
     eventually("it is under way", async || Metrics::of(&client).await.get("zorb_uploads_in_flight") == 1.0).await;
     let mut refused = Raw::begin_upload(&server, &xorb.path(), 64 << 20).await;
-    refused.answer().await.problem(503, "overloaded");
+    refused.response().await.problem(503, "overloaded");
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201, "a small one fits");
     drop(large);
 }
@@ -69,9 +69,9 @@ async fn upload_budget_counts_declared_lengths() {
 async fn request_beyond_its_timeout_ends_with_503_and_closes() {
     let server = Start::default().with("request_timeout", "1s").start();
     let mut connection = Raw::begin_upload(&server, "/v1/reconstructions", 100).await;
-    let answer = connection.answer().await;
-    answer.problem(503, "deadline");
-    assert!(answer.header("retry-after").parse::<u64>().expect("whole seconds") >= 1);
+    let response = connection.response().await;
+    response.problem(503, "deadline");
+    assert!(response.header("retry-after").parse::<u64>().expect("whole seconds") >= 1);
     assert_eq!(connection.rest().await, b"", "what comes next could be the body");
     // An upload takes as long as it takes.
     let xorb = Xorb::incompressible(&mut rng(), 64_000);
@@ -80,7 +80,7 @@ async fn request_beyond_its_timeout_ends_with_503_and_closes() {
         upload.send(piece).await;
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
-    assert_eq!(upload.answer().await.status, 201);
+    assert_eq!(upload.response().await.status, 201);
 }
 
 /// A server with a xorb of 40 MiB, of which a client takes 4 MiB per second: how much of it comes.
@@ -130,7 +130,7 @@ async fn stalled_clients_hold_no_permit_so_others_are_served() {
     assert_eq!(Metrics::of(&client).await.get("zorb_io_permits_waiting"), 0.0);
 }
 
-/// Connects until the server refuses; all of those that it takes answer.
+/// Connects until the server refuses; all of those that it takes response.
 async fn open_connections(server: &TestServer, address: &str) -> Vec<Raw> {
     let mut connections = Vec::new();
     while connections.len() < 15 {
@@ -213,10 +213,10 @@ async fn open_file_limit_is_raised_and_settings_lowered_to_fit() {
     assert!(small.log().contains("max_connections=77"), "{}", small.log());
     assert_eq!(small.client().get("/readyz").await.status, 200);
 
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let refused = Command::new("sh")
         .args(["-c", "ulimit -n 100 && exec \"$0\" serve --listen 127.0.0.1:0 --data-dir \"$1\""])
-        .args([env!("CARGO_BIN_EXE_zorb").as_ref(), folder.path()])
+        .args([env!("CARGO_BIN_EXE_zorb").as_ref(), directory.path()])
         .output()
         .unwrap();
     let log = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -5,34 +5,34 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use crate::backup::text;
-use crate::cli::{Folder, Ran};
+use crate::cli::{Directory, Ran};
 use crate::support::{Start, TestServer};
 
 /// A store that no server has.
 struct Stopped {
     data_dir: PathBuf,
-    folder: Folder,
+    directory: Directory,
 }
 
 impl Stopped {
     fn new() -> Self {
-        let folder = Folder::new();
-        let data_dir = folder.path("data");
+        let directory = Directory::new();
+        let data_dir = directory.path("data");
         let server = Start::default().data_dir(&data_dir).start();
         server.terminate();
         assert!(server.wait().success());
-        Self { data_dir, folder }
+        Self { data_dir, directory }
     }
 
     /// Starts a server that is refused.
     fn refused(&self, complaints: &[&str]) {
         let args = ["serve", "--listen", "127.0.0.1:0", "--data-dir", text(&self.data_dir)];
-        let ran = self.folder.zorb(&args).failed(1, complaints);
+        let ran = self.directory.zorb(&args).failed(1, complaints);
         assert_eq!(ran.text(), "");
     }
 
     fn gc(&self) -> Ran {
-        self.folder.zorb(&["gc", "--data-dir", text(&self.data_dir)])
+        self.directory.zorb(&["gc", "--data-dir", text(&self.data_dir)])
     }
 
     fn start(&self) -> TestServer {
@@ -55,7 +55,7 @@ async fn keys_that_others_can_read_stop_the_start() {
 #[tokio::test]
 async fn links_in_the_place_of_keys_and_locks_are_not_followed() {
     let store = Stopped::new();
-    let (elsewhere, keys) = (store.folder.path("elsewhere"), store.data_dir.join("keys"));
+    let (elsewhere, keys) = (store.directory.path("elsewhere"), store.data_dir.join("keys"));
     fs::rename(&keys, &elsewhere).unwrap();
     let text = fs::read(&elsewhere).unwrap();
     symlink(&elsewhere, &keys).unwrap();
@@ -73,7 +73,7 @@ async fn links_in_the_place_of_keys_and_locks_are_not_followed() {
             "gc.lock" => drop(store.gc().failed(1, &["data/gc.lock", "link"])),
             _ => {
                 let args = ["token", "rotate-key", "--data-dir", store.data_dir.to_str().unwrap()];
-                store.folder.zorb(&args).failed(1, &["cannot lock the keys", "link"]);
+                store.directory.zorb(&args).failed(1, &["cannot lock the keys", "link"]);
             }
         }
         assert_eq!(fs::read(&elsewhere).unwrap(), text, "{name}");

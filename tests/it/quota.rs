@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::support::{
-    Answer, Client, Metrics, Start, TestServer, UploadShard, Xorb, issue, rng, send, shard_of, upload_shard,
+    Client, Metrics, Response, Start, TestServer, UploadShard, Xorb, issue, rng, send, shard_of, upload_shard,
 };
 
 const MEASURES: [&str; 3] = ["files", "logical_bytes", "physical_bytes"];
@@ -18,36 +18,36 @@ struct Store {
     /// For all repositories.
     operator: String,
     xorbs: Vec<Xorb>,
-    _folder: Folder,
+    _directory: Directory,
 }
 
 impl Store {
     /// With what stands in its configuration file.
     async fn with(config: impl FnOnce(&[Xorb]) -> String) -> Self {
-        let (folder, mut rng) = (Folder::new(), rng());
+        let (directory, mut rng) = (Directory::new(), rng());
         let xorbs: Vec<_> = (0..3).map(|_| Xorb::mixed(&mut rng, 6)).collect();
-        folder.write("config.toml", config(&xorbs).as_bytes());
-        let path: PathBuf = folder.path("config.toml");
+        directory.write("config.toml", config(&xorbs).as_bytes());
+        let path: PathBuf = directory.path("config.toml");
         let server = Start::default().with("auth", "token").with("config", path.display()).start();
         let (client, operator) = (server.client(), issue(&server, "admin", "*", &[]));
         for xorb in &xorbs {
             let stored = send(&client, "POST", &xorb.xet_path(), Some(&operator), xorb.bytes.to_vec()).await;
             assert_eq!(stored.status, 200);
         }
-        Self { server, client, operator, xorbs, _folder: folder }
+        Self { server, client, operator, xorbs, _directory: directory }
     }
 
     fn writer(&self, repo: &str) -> String {
         issue(&self.server, "write", repo, &[])
     }
 
-    async fn register(&self, token: &str, shard: &UploadShard) -> Answer {
+    async fn register(&self, token: &str, shard: &UploadShard) -> Response {
         send(&self.client, "POST", "/v1/shards", Some(token), shard.bytes()).await
     }
 
     async fn accepted(&self, token: &str, shard: &UploadShard, is_new: bool) {
-        let answer = self.register(token, shard).await;
-        assert_eq!((answer.status, answer.json()["result"].as_u64()), (200, Some(is_new.into())), "{answer:?}");
+        let response = self.register(token, shard).await;
+        assert_eq!((response.status, response.json()["result"].as_u64()), (200, Some(is_new.into())), "{response:?}");
     }
 
     /// Registers what is too much; returns what is said about that.
@@ -61,9 +61,9 @@ impl Store {
     }
 
     async fn usage(&self, token: &str, query: &str) -> Value {
-        let answer = send(&self.client, "GET", &format!("/v1/usage{query}"), Some(token), Vec::new()).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.json()
+        let response = send(&self.client, "GET", &format!("/v1/usage{query}"), Some(token), Vec::new()).await;
+        assert_eq!(response.status, 200, "{response:?}");
+        response.json()
     }
 
     /// Files, their bytes, and the bytes stored for them, of the one repository of a token.
@@ -154,8 +154,8 @@ async fn of_concurrent_registrations_as_many_win_as_fit() {
     let writer = store.writer("acme/bert");
     let shards: Vec<_> = (0..3).flat_map(|xorb| (1..6).map(move |end| (xorb, end))).collect();
     let shards: Vec<_> = shards.into_iter().map(|(xorb, end)| upload_shard(&store.xorbs[xorb], 0, end)).collect();
-    let answers = futures_util::future::join_all(shards.iter().map(|shard| store.register(&writer, shard))).await;
-    let mut statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+    let responses = futures_util::future::join_all(shards.iter().map(|shard| store.register(&writer, shard))).await;
+    let mut statuses: Vec<_> = responses.iter().map(|response| response.status).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [vec![200; 3], vec![413; 12]].concat());
     assert_eq!(store.used(&writer).await[0], 3);
@@ -222,10 +222,10 @@ async fn event_stream_ends_with_the_quota_error_and_its_remedy() {
     let writer = store.writer("acme/bert");
     store.accepted(&writer, &upload_shard(&store.xorbs[0], 0, 1), true).await;
     let shard = upload_shard(&store.xorbs[1], 0, 1);
-    let answer = send(&store.client, "POST", "/v2/shards", Some(&writer), shard.bytes()).await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"), "{answer:?}");
-    let [event] = &std::str::from_utf8(&answer.body).expect("text").lines().collect::<Vec<_>>()[..] else {
-        panic!("no single event: {answer:?}")
+    let response = send(&store.client, "POST", "/v2/shards", Some(&writer), shard.bytes()).await;
+    assert_eq!((response.status, response.header("content-type")), (200, "application/x-ndjson"), "{response:?}");
+    let [event] = &std::str::from_utf8(&response.body).expect("text").lines().collect::<Vec<_>>()[..] else {
+        panic!("no single event: {response:?}")
     };
     let event: Value = serde_json::from_str(event).expect("JSON");
     assert_eq!((&event["type"], &event["code"]), (&json!("error"), &json!("quota_exceeded")));
@@ -236,8 +236,8 @@ async fn event_stream_ends_with_the_quota_error_and_its_remedy() {
     // The other refusals have a status still. This repository has room for the file.
     let spoilt = shard.with_wrong_proof();
     let other = store.writer("acme/other");
-    let answer = send(&store.client, "POST", "/v2/shards", Some(&other), spoilt.bytes()).await;
-    answer.problem(400, "missing_xorb");
+    let response = send(&store.client, "POST", "/v2/shards", Some(&other), spoilt.bytes()).await;
+    response.problem(400, "missing_xorb");
 }
 
 /// Bytes of the records in the directory `shards`.
@@ -286,24 +286,25 @@ async fn record_of_a_registration_is_charged_and_goes_with_its_file() {
 #[tokio::test]
 async fn people_see_what_they_have_and_why_a_push_was_refused() {
     let store = Store::with(|_| "quota_files = 2\n[quota.'acme/*']\nlogical_bytes = 1000000".to_owned()).await;
-    let (folder, writer, url) = (Folder::new(), store.writer("acme/bert"), store.server.url());
+    let (directory, writer, url) = (Directory::new(), store.writer("acme/bert"), store.server.url());
     for name in ["a", "b", "c"] {
-        folder.write(name, name.repeat(1000).as_bytes());
+        directory.write(name, name.repeat(1000).as_bytes());
     }
-    folder.zorb(&["push", "a", "b", "--server", url, "--token", &writer]).ok_with_remarks();
+    directory.zorb(&["push", "a", "b", "--server", url, "--token", &writer]).ok_with_remarks();
     let complaint = ["the quota of acme/bert leaves 0 files, and this push needs 1; nothing was sent"];
-    folder.zorb(&["push", "c", "--server", url, "--token", &writer]).failed(1, &complaint);
-    let text = folder.zorb(&["usage", "--server", url, "--token", &writer]).ok().text();
+    directory.zorb(&["push", "c", "--server", url, "--token", &writer]).failed(1, &complaint);
+    let text = directory.zorb(&["usage", "--server", url, "--token", &writer]).ok().text();
     let begin = "acme/bert  2 files of 2, 2.0 KiB, stored ";
     assert!(text.starts_with(begin) && text.contains("; acme/* together: 2 files, 2.0 KiB of 976.6 KiB"), "{text}");
     store.accepted(&store.writer("other/x"), &upload_shard(&store.xorbs[0], 0, 1), true).await;
-    let records = folder.zorb(&["usage", "--json", "--server", url, "--token", &store.operator]).ok().records();
+    let records = directory.zorb(&["usage", "--json", "--server", url, "--token", &store.operator]).ok().records();
     let names: Vec<_> = records.iter().map(|record| record["repo"].as_str().expect("a name")).collect();
     assert_eq!(names, ["acme/bert", "other/x"]);
     assert_eq!(records[0], store.usage(&writer, "").await["repos"][0]);
-    let one = folder.zorb(&["usage", "other/x", "--json", "--server", url, "--token", &store.operator]).ok().record();
+    let one =
+        directory.zorb(&["usage", "other/x", "--json", "--server", url, "--token", &store.operator]).ok().record();
     assert_eq!(one, records[1]);
-    folder.zorb(&["usage", "other/x", "--server", url, "--token", &writer]).failed(1, &["forbidden"]);
+    directory.zorb(&["usage", "other/x", "--server", url, "--token", &writer]).failed(1, &["forbidden"]);
 }
 
 #[tokio::test]
@@ -316,9 +317,9 @@ async fn a_restored_store_knows_what_everybody_has() {
     store.accepted(&b, &both, true).await;
     let before = store.usage(&store.operator, "").await;
     assert_eq!(before["repos"].as_array().map(Vec::len), Some(2));
-    let (folder, data_dir) = (Folder::new(), store.server.data_dir().display().to_string());
-    folder.zorb(&["backup", "archive.rca", "--data-dir", &data_dir]).ok_with_remarks();
-    folder.zorb(&["restore", "archive.rca", "--data-dir", "restored"]).ok_with_remarks();
-    let restored = Start::default().data_dir(&folder.path("restored")).start();
+    let (directory, data_dir) = (Directory::new(), store.server.data_dir().display().to_string());
+    directory.zorb(&["backup", "archive.rca", "--data-dir", &data_dir]).ok_with_remarks();
+    directory.zorb(&["restore", "archive.rca", "--data-dir", "restored"]).ok_with_remarks();
+    let restored = Start::default().data_dir(&directory.path("restored")).start();
     assert_eq!(restored.client().get("/v1/usage").await.json(), before);
 }

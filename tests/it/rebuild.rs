@@ -1,4 +1,4 @@
-//! An index that is lost, and made again of blobs and records, by the real binary on a real data folder.
+//! An index that is lost, and made again of blobs and records, by the real binary on a real data directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use rand::RngExt;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::cli::{Folder, Ran};
+use crate::cli::{Directory, Ran};
 use crate::support::{
     Client, Start, TestServer, Xorb, eventually, guarded, issue, read_file, register, rng, send, sha256_of, shard_of,
     upload_shard,
@@ -71,26 +71,26 @@ impl Stocked {
     async fn remove_some(self) -> Self {
         for (file, name) in [(&self.files[3], "*"), (&self.files[0], "org/a")] {
             let path = format!("/v1/files/{file}");
-            let answer = send(&self.server.client(), "DELETE", &path, Some(&self.tokens[name]), Vec::new()).await;
-            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            let response = send(&self.server.client(), "DELETE", &path, Some(&self.tokens[name]), Vec::new()).await;
+            assert_eq!(response.status, 200, "{:?}", response.body);
         }
         self
     }
 
     /// Stops the server, does this, and starts it again.
     async fn stopped_for(mut self, work: impl AsyncFnOnce(&Path)) -> Self {
-        let (folders, data_dir) = (self.server.folder(), self.server.data_dir().to_owned());
+        let (directories, data_dir) = (self.server.directory(), self.server.data_dir().to_owned());
         self.server.terminate();
         assert!(self.server.wait().success());
         work(&data_dir).await;
         self.server = Start::default().data_dir(&data_dir).with("auth", "token").start();
-        self.server.keep(folders);
+        self.server.keep(directories);
         self
     }
 
-    /// All answers, by what was asked and by whom. Signatures and ports of URLs differ with every start.
-    async fn answers(&self) -> BTreeMap<String, String> {
-        let mut answers = BTreeMap::new();
+    /// All responses, by what was asked and by whom. Signatures and ports of URLs differ with every start.
+    async fn responses(&self) -> BTreeMap<String, String> {
+        let mut responses = BTreeMap::new();
         for (name, token) in &self.tokens {
             let client = self.server.client().bearing(token);
             let mut paths = vec!["/v1/files".to_owned(), "/v1/xorbs".to_owned()];
@@ -101,15 +101,15 @@ impl Stocked {
             paths.extend(self.sha256s.iter().map(|sha256| format!("/v1/sha256/{sha256}")));
             paths.extend(self.xorbs.iter().map(Xorb::path));
             for path in paths {
-                let answer = client.get(&path).await;
-                let body = match serde_json::from_slice::<Value>(&answer.body) {
+                let response = client.get(&path).await;
+                let body = match serde_json::from_slice::<Value>(&response.body) {
                     Ok(mut value) => {
                         anonymous(&mut value);
                         value.to_string()
                     }
-                    Err(_) => sha256_of(&answer.body).to_string(),
+                    Err(_) => sha256_of(&response.body).to_string(),
                 };
-                answers.insert(format!("{name} GET {path}"), format!("{} {body}", answer.status));
+                responses.insert(format!("{name} GET {path}"), format!("{} {body}", response.status));
             }
             for path in self
                 .files
@@ -117,16 +117,16 @@ impl Stocked {
                 .map(|file| format!("/v1/reconstructions/{file}"))
                 .chain(self.xorbs.iter().map(Xorb::path))
             {
-                let answer = client.head(&path).await;
-                answers.insert(
+                let response = client.head(&path).await;
+                responses.insert(
                     format!("{name} HEAD {path}"),
-                    format!("{} {:?}", answer.status, answer.headers.get("content-length")),
+                    format!("{} {:?}", response.status, response.headers.get("content-length")),
                 );
             }
             for xorb in &self.xorbs {
                 for hash in 0..xorb.chunk_count() as usize {
                     let path = format!("/v1/chunks/default-merkledb/{}", xorb.chunk_hash(hash));
-                    answers.insert(format!("{name} GET {path}"), client.get(&path).await.status.to_string());
+                    responses.insert(format!("{name} GET {path}"), client.get(&path).await.status.to_string());
                 }
             }
         }
@@ -137,9 +137,9 @@ impl Stocked {
                 continue;
             }
             let (name, value) = line.rsplit_once(' ').unwrap();
-            answers.insert(name.to_owned(), value.to_owned());
+            responses.insert(name.to_owned(), value.to_owned());
         }
-        answers
+        responses
     }
 
     /// The files that are there can be read by those who have them.
@@ -160,16 +160,16 @@ impl Stocked {
         {
             eventually("the sha256 is verified again", async || is_verified(&admin, sha256).await).await;
         }
-        for (asked, answer) in self.answers().await {
-            assert_eq!(Some(&answer), before.get(&asked), "{case}: {asked}");
+        for (asked, response) in self.responses().await {
+            assert_eq!(Some(&response), before.get(&asked), "{case}: {asked}");
         }
         self.check_contents().await;
     }
 }
 
 async fn is_verified(client: &Client, sha256: &str) -> bool {
-    let answer = client.get(&format!("/v1/sha256/{sha256}")).await;
-    answer.status == 200 && answer.json()["state"] == "verified"
+    let response = client.get(&format!("/v1/sha256/{sha256}")).await;
+    response.status == 200 && response.json()["state"] == "verified"
 }
 
 /// Takes out what differs although nothing does: URLs, request ids.
@@ -195,7 +195,7 @@ fn lose_index(data_dir: &Path) {
 
 fn rebuild(data_dir: &Path, more: &[&str]) -> Ran {
     let args = ["index", "rebuild", "--json", "--data-dir", data_dir.to_str().unwrap()];
-    Folder::new().zorb(&[&args[..], more].concat())
+    Directory::new().zorb(&[&args[..], more].concat())
 }
 
 fn names(data_dir: &Path) -> Vec<String> {
@@ -206,10 +206,10 @@ fn names(data_dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_index_that_was_deleted_and_rebuilt_gives_the_same_answers() {
+async fn an_index_that_was_deleted_and_rebuilt_gives_the_same_responses() {
     let stocked = Stocked::new().await.remove_some().await;
-    let before = stocked.answers().await;
-    let told = |status: &str| before.values().filter(|answer| answer.starts_with(status)).count();
+    let before = stocked.responses().await;
+    let told = |status: &str| before.values().filter(|response| response.starts_with(status)).count();
     assert!(told("200") > 50 && told("404") > 50, "{} and {}", told("200"), told("404"));
     let stocked = stocked
         .stopped_for(async |data_dir| {
@@ -237,7 +237,7 @@ async fn an_index_that_was_deleted_and_rebuilt_gives_the_same_answers() {
 #[tokio::test]
 async fn rebuild_killed_at_any_moment_leaves_an_index_and_repeats() {
     let mut stocked = Stocked::new().await.remove_some().await;
-    let before = stocked.answers().await;
+    let before = stocked.responses().await;
     let mut rng = rng();
     let (mut killed, mut reach) = (0, Duration::from_millis(400));
     for round in 0..12 {
@@ -278,12 +278,12 @@ async fn rebuild_killed_at_any_moment_leaves_an_index_and_repeats() {
 #[tokio::test]
 async fn a_server_does_not_begin_an_empty_index_where_one_was_lost() {
     let stocked = Stocked::new().await;
-    let before = stocked.answers().await;
+    let before = stocked.responses().await;
     let stocked = stocked
         .stopped_for(async |data_dir| {
             lose_index(data_dir);
             let args = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
-            Folder::new().zorb(&args).failed(1, &["index", "is gone", "zorb index rebuild"]);
+            Directory::new().zorb(&args).failed(1, &["index", "is gone", "zorb index rebuild"]);
             assert!(!data_dir.join("index.sqlite").exists());
             rebuild(data_dir, &[]).ok();
         })
@@ -297,7 +297,7 @@ async fn a_server_does_not_begin_an_empty_index_where_one_was_lost() {
 #[tokio::test]
 async fn store_older_than_records_has_them_after_its_next_start() {
     let stocked = Stocked::new().await;
-    let before = stocked.answers().await;
+    let before = stocked.responses().await;
     let stocked = stocked.stopped_for(async |data_dir| fs::remove_dir_all(data_dir.join("shards")).unwrap()).await;
     eventually("it says so", async || stocked.server.log().contains("files_recorded=5")).await;
     let stocked = stocked

@@ -9,9 +9,9 @@ use serde_json::Value;
 use zorb::format::compression::Policy;
 
 use crate::backup::{Stored, store, text};
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::support::{
-    Answer, Client, Grant, Metrics, Start, TestServer, Xorb, ask, eventually, random_bytes, read_file, rng,
+    Client, Grant, Metrics, Response, Start, TestServer, Xorb, ask, eventually, random_bytes, read_file, rng,
     upload_shard,
 };
 
@@ -57,7 +57,7 @@ pub async fn first_fetch(client: &Client, file: &str) -> (String, String) {
 }
 
 /// Fetches that.
-pub async fn fetch(client: &Client, (path, range): &(String, String)) -> Answer {
+pub async fn fetch(client: &Client, (path, range): &(String, String)) -> Response {
     client.get_with(path, &[("range", range)]).await
 }
 
@@ -130,8 +130,8 @@ async fn flipped_bit_is_found_refused_and_healed_by_an_upload() {
     );
 
     // The same bytes as before: all is as it was, the URL as well.
-    let answer = client.post(&plain.xet_path(), plain.bytes.clone()).await;
-    assert_eq!((answer.status, answer.json()["was_inserted"].clone()), (200, Value::Bool(true)));
+    let response = client.post(&plain.xet_path(), plain.bytes.clone()).await;
+    assert_eq!((response.status, response.json()["was_inserted"].clone()), (200, Value::Bool(true)));
     assert_eq!(damaged_count(&client).await, 0.0);
     assert_eq!(fetch(&client, &url).await.status, 206);
     assert_eq!(read_file(&client, "v2", &stored.file, None).await.unwrap(), plain.raw);
@@ -201,7 +201,9 @@ async fn damage_met_by_a_reader_is_checked_and_stays_refused() {
     flip(&blob(server.data_dir(), &plain), 100);
     let raw = format!("{}?format=raw", plain.path());
     assert!(
-        Answer::try_of(client.request(reqwest::Method::GET, &raw)).await.map_or(true, |answer| answer.status == 500)
+        Response::try_of(client.request(reqwest::Method::GET, &raw))
+            .await
+            .map_or(true, |response| response.status == 500)
     );
     eventually("it is checked", async || damaged_count(&client).await == 1.0).await;
     client.get(&format!("/v2/reconstructions/{}", stored.file)).await.problem(500, "xorb_damaged");
@@ -220,39 +222,39 @@ async fn damage_met_by_a_reader_is_checked_and_stays_refused() {
 
 #[tokio::test]
 async fn push_heals_missing_data_and_pull_takes_no_wrong_bytes() {
-    let (server, folder) = (scrubbing().start(), Folder::new());
+    let (server, directory) = (scrubbing().start(), Directory::new());
     let bytes = random_bytes(&mut rng(), 700_000);
-    folder.write("file", &bytes);
+    directory.write("file", &bytes);
     let push = ["push", "--json", "--server", server.url(), "file"];
-    let records = folder.zorb(&push).ok().records();
+    let records = directory.zorb(&push).ok().records();
     let file = crate::cli::of_type(&records, "file")[0]["hash"].as_str().unwrap().to_owned();
     let name = &server.blobs()[0];
     flip(&server.data_dir().join("xorbs").join(&name[..2]).join(name), 300_000);
     let client = server.client();
     eventually("the scrub finds it", async || damaged_count(&client).await == 1.0).await;
-    let pull = |to: &str| folder.zorb(&["pull", "--retries", "0", "--server", server.url(), &file, "-o", to]);
+    let pull = |to: &str| directory.zorb(&["pull", "--retries", "0", "--server", server.url(), &file, "-o", to]);
     pull("refused").failed(1, &["xorb_damaged"]);
-    assert!(!folder.path("refused").exists());
+    assert!(!directory.path("refused").exists());
     // From another machine: this one remembers what it has sent.
-    let fresh = Folder::new();
+    let fresh = Directory::new();
     fresh.write("file", &bytes);
     fresh.zorb(&push).ok();
     assert_eq!(damaged_count(&client).await, 0.0);
     pull("healed").ok();
-    assert_eq!(folder.read("healed"), bytes);
+    assert_eq!(directory.read("healed"), bytes);
 }
 
 #[tokio::test]
 async fn fsck_finds_the_same_without_a_server_and_an_archive_heals_it() {
-    let (server, folder) = (TestServer::start(), Folder::new());
+    let (server, directory) = (TestServer::start(), Directory::new());
     let (client, mut rng) = (server.client(), rng());
     let (hurt, well) = (store(&client, Xorb::mixed(&mut rng, 9)).await, store(&client, Xorb::mixed(&mut rng, 9)).await);
     let data_dir = server.data_dir().to_owned();
-    let zorb = |args: &[&str]| folder.zorb(&[args, &["--json", "--data-dir", text(&data_dir)]].concat());
+    let zorb = |args: &[&str]| directory.zorb(&[args, &["--json", "--data-dir", text(&data_dir)]].concat());
     zorb(&["backup", "b.rca"]).ok();
     // Beside the server there is nothing to put blobs in place with.
     zorb(&["fsck", "--repair", "--from", "b.rca"]).failed(2, &["a server runs"]);
-    let keep = server.folder();
+    let keep = server.directory();
     server.terminate();
     assert!(server.wait().success());
 

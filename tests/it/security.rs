@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{Answer, Raw, Start, Xorb, issue, register, rng, routes, send, shard_of};
+use crate::support::{Raw, Response, Start, Xorb, issue, register, rng, routes, send, shard_of};
 
-/// Headers of every answer, with their values.
+/// Headers of every response, with their values.
 const ALWAYS: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
@@ -14,12 +14,12 @@ const ALWAYS: [(&str, &str); 4] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-fn check_headers(what: &str, answer: &Answer) {
+fn check_headers(what: &str, response: &Response) {
     for (name, value) in ALWAYS {
-        assert_eq!(answer.headers.get(name).map(|found| found.to_str().unwrap()), Some(value), "{name} of {what}");
+        assert_eq!(response.headers.get(name).map(|found| found.to_str().unwrap()), Some(value), "{name} of {what}");
     }
-    assert_eq!(answer.headers.get_all("cache-control").iter().count(), 1, "{what}: {:?}", answer.headers);
-    assert_eq!(answer.headers.get("server"), None, "{what}");
+    assert_eq!(response.headers.get_all("cache-control").iter().count(), 1, "{what}: {:?}", response.headers);
+    assert_eq!(response.headers.get("server"), None, "{what}");
 }
 
 #[tokio::test]
@@ -31,12 +31,12 @@ async fn every_response_of_every_route_has_its_security_headers() {
     for case in routes(&client).await {
         for value in ["0".repeat(64), "x".to_owned()] {
             for token in [None, Some(token.as_str())] {
-                let answer = send(&client, &case.method, &case.path(&value), token, Vec::new()).await;
-                check_headers(&format!("{} {}: {}", case.method, case.template, answer.status), &answer);
-                if answer.status >= 400 {
-                    assert_eq!(answer.header("cache-control"), "no-store", "{case:?}");
+                let response = send(&client, &case.method, &case.path(&value), token, Vec::new()).await;
+                check_headers(&format!("{} {}: {}", case.method, case.template, response.status), &response);
+                if response.status >= 400 {
+                    assert_eq!(response.header("cache-control"), "no-store", "{case:?}");
                 }
-                count += usize::from(answer.status < 300);
+                count += usize::from(response.status < 300);
             }
         }
     }
@@ -52,8 +52,8 @@ async fn cacheable_responses_say_so_and_are_not_overruled() {
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.header("cache-control"), "no-store");
     assert_eq!(client.get(&xorb.path()).await.header("cache-control"), "public, immutable, max-age=31536000");
-    let answer = client.get_with(&xorb.path(), &[("if-none-match", "*")]).await;
-    assert_eq!((answer.status, answer.header("cache-control")), (304, "public, immutable, max-age=31536000"));
+    let response = client.get_with(&xorb.path(), &[("if-none-match", "*")]).await;
+    assert_eq!((response.status, response.header("cache-control")), (304, "public, immutable, max-age=31536000"));
 }
 
 #[tokio::test]
@@ -75,10 +75,10 @@ async fn malformed_path_gets_problem_json_on_every_route() {
                     "{case:?}"
                 );
             } else {
-                let answer = connection.answer().await;
-                let code = answer.json()["code"].as_str().expect("a code").to_owned();
-                answer.problem(answer.status, &code);
-                assert_eq!(answer.status / 100, 4, "{case:?} with {value}: {code}");
+                let response = connection.response().await;
+                let code = response.json()["code"].as_str().expect("a code").to_owned();
+                response.problem(response.status, &code);
+                assert_eq!(response.status / 100, 4, "{case:?} with {value}: {code}");
             }
             count += 1;
         }
@@ -112,7 +112,7 @@ async fn head_on_a_data_url_gives_the_length_of_its_range() {
     let both = format!("{one},{}-{}", ranges[1].0, ranges[1].1);
     for range in [one, both] {
         let got = client.get_with(&path, &[("range", range.as_str())]).await;
-        let head = Answer::of(client.request(reqwest::Method::HEAD, &path).header("range", &range)).await;
+        let head = Response::of(client.request(reqwest::Method::HEAD, &path).header("range", &range)).await;
         assert_eq!((got.status, head.status), (206, 206), "{range}");
         assert_eq!(got.header("content-length"), head.header("content-length"), "{range}");
         assert_eq!(got.headers.get("content-range"), head.headers.get("content-range"), "{range}");

@@ -6,13 +6,13 @@ use zorb::format::shard::Sha256;
 use crate::support::{Client, Metrics, TestServer, Xorb, eventually, register, rng, sha256_of, upload_shard};
 
 async fn find(client: &Client, sha256: Sha256) -> Option<Value> {
-    let answer = client.get(&format!("/v1/sha256/{sha256}")).await;
-    if answer.status == 404 {
-        answer.problem(404, "not_found");
+    let response = client.get(&format!("/v1/sha256/{sha256}")).await;
+    if response.status == 404 {
+        response.problem(404, "not_found");
         return None;
     }
-    assert_eq!(answer.status, 200);
-    let found = answer.json();
+    assert_eq!(response.status, 200);
+    let found = response.json();
     assert_eq!(found["sha256"], sha256.to_string());
     Some(found)
 }
@@ -44,11 +44,11 @@ async fn a_file_is_found_by_its_sha256_and_soon_verified() {
     let (upper, path) = (sha256.to_string().to_uppercase(), |text: &str| format!("/v1/sha256/{text}"));
     assert_eq!(client.get(&path(&upper)).await.status, 200);
     for text in ["", "zz", &sha256.to_string()[1..], &format!("{sha256}0")] {
-        let answer = client.get(&path(text)).await;
+        let response = client.get(&path(text)).await;
         if text.is_empty() {
-            answer.problem(404, "not_found")
+            response.problem(404, "not_found")
         } else {
-            answer.problem(400, "invalid_hash")
+            response.problem(400, "invalid_hash")
         };
     }
     // It is still known after a restart, and another one is refused for ever.
@@ -87,13 +87,13 @@ async fn verification_of_a_killed_server_is_done_by_the_next() {
         register(&client, shard.bytes()).await;
         files.push((sha256, shard.file_hash()));
     }
-    let (folders, data_dir) = (server.folder(), server.data_dir().to_owned());
+    let (directories, data_dir) = (server.directory(), server.data_dir().to_owned());
     server.kill();
     let server = crate::support::Start::default().data_dir(&data_dir).start();
     for (sha256, file) in &files {
         eventually("it is verified", async || is_verified(&server.client(), *sha256, file).await).await;
     }
-    drop(folders);
+    drop(directories);
 }
 
 #[tokio::test]

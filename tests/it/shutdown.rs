@@ -40,19 +40,19 @@ async fn an_upload_in_flight_is_finished_and_acknowledged() {
     wait_for_uploads(&client, 2.0).await;
     stop(&server).await;
     early.send(&xorb.bytes[1 << 20..]).await;
-    let answer = early.answer().await;
-    assert_eq!((answer.status, answer.header("connection")), (201, "close"));
+    let response = early.response().await;
+    assert_eq!((response.status, response.header("connection")), (201, "close"));
     late.send(&xorb.bytes[10..]).await;
-    assert_eq!(late.answer().await.status, 200);
+    assert_eq!(late.response().await.status, 200);
     let data_dir = server.data_dir().to_owned();
     let (blobs, drafts) = (server.blobs(), server.drafts());
     assert_eq!((blobs, drafts), (vec![xorb.hash()], 0));
-    // The folder of the data goes with the server that made it, so the next one is started before that one is let go.
-    let folder = server.folder();
+    // The directory of the data goes with the server that made it, so the next one is started before that one is let go.
+    let directory = server.directory();
     check_ended(server).await;
     let server = Start::default().data_dir(&data_dir).start();
     assert_eq!(server.client().get(&xorb.path()).await.body, xorb.bytes);
-    drop(folder);
+    drop(directory);
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn connections_on_which_nothing_is_asked_do_not_delay_the_end() {
     let server = with_long_timeouts();
     let mut used = Raw::connect(&server).await;
     used.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
-    assert_eq!(used.answer().await.status, 200);
+    assert_eq!(used.response().await.status, 200);
     let mut unused = Raw::connect(&server).await;
     let client = server.client();
     eventually("all are accepted", async || Metrics::of(&client).await.get("zorb_http_connections") >= 3.0).await;
@@ -97,7 +97,7 @@ async fn half_a_head_does_not_delay_the_end() {
     let server = with_long_timeouts();
     let mut used = Raw::connect(&server).await;
     used.send("GET /healthz HTTP/1.1\r\nhost: zorb\r\n\r\n").await;
-    assert_eq!(used.answer().await.status, 200);
+    assert_eq!(used.response().await.status, 200);
     let mut first = Raw::connect(&server).await;
     for connection in [&mut used, &mut first] {
         connection.send("GET /healthz HTTP/1.1\r\nhost:").await;
@@ -120,7 +120,7 @@ async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
     download.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", xorb.path())).await;
     assert_eq!(download.head().await.status, 200);
     wait_for_uploads(&client, 1.0).await;
-    let folder = server.folder();
+    let directory = server.directory();
     let data_dir = server.data_dir().to_owned();
     stop(&server).await;
     check_ended(server).await;
@@ -128,7 +128,7 @@ async fn clients_that_stall_are_cut_off_after_the_time_for_draining() {
     server.client().get(&unfinished.path()).await.problem(404, "not_found");
     assert_eq!(server.client().get(&xorb.path()).await.body, xorb.bytes);
     assert_eq!((server.blobs(), server.drafts()), (vec![xorb.hash()], 0));
-    drop(folder);
+    drop(directory);
 }
 
 #[tokio::test]
@@ -138,19 +138,19 @@ async fn uploads_in_flight_are_acknowledged_and_stored_or_neither() {
     let client = server.client();
     let uploads = xorbs.iter().map(|xorb| async {
         let request = client.request(reqwest::Method::POST, &xorb.path()).body(xorb.bytes.clone());
-        crate::support::Answer::try_of(request).await.is_ok_and(|answer| answer.status == 201)
+        crate::support::Response::try_of(request).await.is_ok_and(|response| response.status == 201)
     });
     let uploads = futures_util::future::join_all(uploads);
     let (acknowledged, ()) = tokio::join!(uploads, async {
         // Wherever they are just now.
         server.terminate();
     });
-    let (folder, data_dir) = (server.folder(), server.data_dir().to_owned());
+    let (directory, data_dir) = (server.directory(), server.data_dir().to_owned());
     check_ended(server).await;
     let server = Start::default().data_dir(&data_dir).start();
     for (xorb, acknowledged) in xorbs.iter().zip(acknowledged) {
-        let answer = server.client().get(&xorb.path()).await;
-        assert!(if acknowledged { answer.body == xorb.bytes } else { answer.status == 404 }, "{acknowledged}");
+        let response = server.client().get(&xorb.path()).await;
+        assert!(if acknowledged { response.body == xorb.bytes } else { response.status == 404 }, "{acknowledged}");
     }
-    drop(folder);
+    drop(directory);
 }

@@ -58,7 +58,7 @@ async fn a_shard_that_was_spooled_is_registered_as_it_was_sent() {
     sender.send(first).await;
     eventually("it is spooled", async || server.drafts() == 1).await;
     sender.send(rest).await;
-    assert_eq!(sender.answer().await.json()["result"], 1);
+    assert_eq!(sender.response().await.json()["result"], 1);
     assert_eq!(server.drafts(), 0);
     let contents = crate::support::read_file(&client, "v1", &shard.file_hash(), None).await.unwrap();
     assert_eq!(contents, xorb.raw);
@@ -101,18 +101,18 @@ async fn slowest_upload_is_cut_off_for_another_tenant() {
     }
     received(&server, &admin, 10_000).await;
     eventually("one of them makes room", async || {
-        let answer = send(&client, "POST", &xorb.path(), Some(&other), xorb.bytes.to_vec()).await;
-        assert!([201, 503].contains(&answer.status), "{answer:?}");
-        answer.status == 201
+        let response = send(&client, "POST", &xorb.path(), Some(&other), xorb.bytes.to_vec()).await;
+        assert!([201, 503].contains(&response.status), "{response:?}");
+        response.status == 201
     })
     .await;
-    let cut = uploads[0].answer().await;
+    let cut = uploads[0].response().await;
     cut.problem(408, "body_timeout");
     for left in [1, 2, 3] {
         assert!(uploads[left].is_silent().await, "{left}");
     }
     uploads[1].send(&xorb.bytes[3000..]).await;
-    assert_eq!(uploads[1].answer().await.status, 200);
+    assert_eq!(uploads[1].response().await.status, 200);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn idle_connection_is_closed_for_a_new_one() {
         connection.drain().await;
     }
     busy.send(&xorb.bytes).await;
-    assert_eq!(busy.answer().await.status, 201);
+    assert_eq!(busy.response().await.status, 201);
 }
 
 #[tokio::test]
@@ -165,9 +165,9 @@ async fn http_1_1_without_exactly_one_host_is_400() {
     for hosts in ["", "host: a\r\nhost: a\r\n", "host: a/b\r\n", "host: \r\n", "host: a:b\r\n"] {
         let mut connection = Raw::connect(&server).await;
         connection.send(format!("GET /healthz HTTP/1.1\r\n{hosts}\r\n")).await;
-        let answer = connection.answer().await;
-        answer.problem(400, "invalid_request");
-        assert_eq!(answer.header("x-request-id").len(), 32, "it is in the log");
+        let response = connection.response().await;
+        response.problem(400, "invalid_request");
+        assert_eq!(response.header("x-request-id").len(), 32, "it is in the log");
     }
     let mut old = Raw::connect(&server).await;
     old.send("GET /healthz HTTP/1.0\r\n\r\n").await;

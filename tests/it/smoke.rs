@@ -7,13 +7,13 @@ async fn a_xorb_goes_up_and_exactly_the_chunks_asked_for_come_back() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 9));
 
-    let answer = client.post(&xorb.path(), xorb.bytes.clone()).await;
-    assert_eq!(answer.status, 201);
+    let response = client.post(&xorb.path(), xorb.bytes.clone()).await;
+    assert_eq!(response.status, 201);
     let expected = serde_json::json!({
         "hash": xorb.hash(), "was_inserted": true, "chunks": 9,
         "serialized_len": xorb.bytes.len(), "raw_len": xorb.raw.len(),
     });
-    assert_eq!(answer.json(), expected);
+    assert_eq!(response.json(), expected);
 
     for start in 0..9 {
         for end in start + 1..=9 {

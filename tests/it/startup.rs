@@ -9,18 +9,18 @@ use tempfile::TempDir;
 
 use crate::support::{Client, TestServer, Xorb, rng};
 
-/// `zorb serve` in a folder, with nothing said but the arguments.
-fn zorb(folder: &Path, args: &[&str]) -> Command {
+/// `zorb serve` in a directory, with nothing said but the arguments.
+fn zorb(directory: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
-    command.arg("serve").args(args).current_dir(folder).stdin(Stdio::null());
+    command.arg("serve").args(args).current_dir(directory).stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ZORB_")) {
         command.env_remove(name);
     }
     command
 }
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("the test can make a temporary folder")
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("the test can make a temporary directory")
 }
 
 /// A server that ends with this.
@@ -56,13 +56,13 @@ fn check_refused(mut command: Command, words: &[&str]) {
 
 #[tokio::test]
 async fn first_line_names_the_listening_address() {
-    let folder = folder();
-    let (line, _running) = started(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "new/data"]));
+    let directory = directory();
+    let (line, _running) = started(zorb(directory.path(), &["--listen", "127.0.0.1:0", "--data-dir", "new/data"]));
     let url = line.strip_prefix("zorb listening on ").and_then(|rest| rest.strip_suffix('\n')).expect("the line");
     let port: u16 = url.strip_prefix("http://127.0.0.1:").expect("a URL").parse().expect("a port");
     assert_ne!(port, 0);
     assert_eq!(Client::new(url).get("/readyz").await.status, 200);
-    assert!(folder.path().join("new/data/index.sqlite").exists());
+    assert!(directory.path().join("new/data/index.sqlite").exists());
 }
 
 #[tokio::test]
@@ -71,11 +71,11 @@ async fn second_server_on_a_directory_refuses_without_disturbing() {
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 3));
     let mut upload = crate::support::Raw::begin_upload(&server, &xorb.path(), xorb.bytes.len()).await;
     upload.send(&xorb.bytes[..10]).await;
-    let (data_dir, elsewhere) = (server.data_dir().to_str().expect("text"), folder());
+    let (data_dir, elsewhere) = (server.data_dir().to_str().expect("text"), directory());
     let second = zorb(elsewhere.path(), &["--listen", "127.0.0.1:0", "--data-dir", data_dir]);
     check_refused(second, &["another zorb", data_dir]);
     upload.send(&xorb.bytes[10..]).await;
-    assert_eq!(upload.answer().await.status, 201);
+    assert_eq!(upload.response().await.status, 201);
     assert_eq!(client.get(&xorb.path()).await.body, xorb.bytes);
     assert_eq!(client.get("/readyz").await.status, 200);
 }
@@ -83,19 +83,19 @@ async fn second_server_on_a_directory_refuses_without_disturbing() {
 #[test]
 fn a_port_that_is_taken_is_refused_with_its_address() {
     let server = TestServer::start();
-    check_refused(zorb(folder().path(), &["--listen", server.address()]), &["cannot listen on", server.address()]);
+    check_refused(zorb(directory().path(), &["--listen", server.address()]), &["cannot listen on", server.address()]);
 }
 
 #[tokio::test]
 async fn other_machines_are_served_only_if_somebody_said_so() {
-    let folder = folder();
+    let directory = directory();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
-        check_refused(zorb(folder.path(), &["--listen", address]), &["refusing", address, "--allow-anonymous"]);
+        check_refused(zorb(directory.path(), &["--listen", address]), &["refusing", address, "--allow-anonymous"]);
     }
-    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
-    let mut by_env = zorb(folder.path(), &["--listen", "0.0.0.0:0"]);
+    assert!(!directory.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+    let mut by_env = zorb(directory.path(), &["--listen", "0.0.0.0:0"]);
     by_env.env("ZORB_ALLOW_ANONYMOUS", "true");
-    for command in [by_env, zorb(folder.path(), &["--listen", "0.0.0.0:0", "--allow-anonymous"])] {
+    for command in [by_env, zorb(directory.path(), &["--listen", "0.0.0.0:0", "--allow-anonymous"])] {
         let (line, _running) = started(command);
         let port = line.trim_end().rsplit_once(':').expect("the line has a port").1.to_owned();
         assert_eq!(Client::new(&format!("http://127.0.0.1:{port}")).get("/healthz").await.status, 200);
@@ -106,8 +106,8 @@ async fn other_machines_are_served_only_if_somebody_said_so() {
 fn flags_win_over_environment_over_file_over_default() {
     let sources = ["flag", "environment", "file", "zorb-data"];
     for first in 0..sources.len() {
-        let folder = folder();
-        fs::write(folder.path().join("zorb.toml"), "data_dir = \"file\"\n").expect("the test can write");
+        let directory = directory();
+        fs::write(directory.path().join("zorb.toml"), "data_dir = \"file\"\n").expect("the test can write");
         let mut args = vec!["--listen", "127.0.0.1:0"];
         if first == 0 {
             args.extend(["--data-dir", "flag"]);
@@ -115,24 +115,24 @@ fn flags_win_over_environment_over_file_over_default() {
         if first <= 2 {
             args.extend(["--config", "zorb.toml"]);
         }
-        let mut command = zorb(folder.path(), &args);
+        let mut command = zorb(directory.path(), &args);
         if first <= 1 {
             command.env("ZORB_DATA_DIR", "environment");
         }
         let (line, _running) = started(command);
         assert!(line.starts_with("zorb listening on http://127.0.0.1:"), "{line}");
         for source in sources {
-            assert_eq!(folder.path().join(source).exists(), source == sources[first], "{source}");
+            assert_eq!(directory.path().join(source).exists(), source == sources[first], "{source}");
         }
     }
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused_by_name() {
-    let folder = folder();
+    let directory = directory();
     let file = |text: &str, words: &[&str]| {
-        fs::write(folder.path().join("zorb.toml"), text).expect("the test can write");
-        check_refused(zorb(folder.path(), &["--config", "zorb.toml"]), words);
+        fs::write(directory.path().join("zorb.toml"), text).expect("the test can write");
+        check_refused(zorb(directory.path(), &["--config", "zorb.toml"]), words);
     };
     file("max_upload = 3\n", &["zorb.toml", "max_upload"]);
     file("[server]\nlisten = \"x\"\n", &["zorb.toml", "server"]);
@@ -141,42 +141,42 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     file("max_uploads = \n", &["zorb.toml"]);
     file("log_format = \"xml\"\n", &["log_format", "xml"]);
     file("listen = \"nowhere\"\n", &["listen", "nowhere"]);
-    check_refused(zorb(folder.path(), &["--config", "missing.toml"]), &["missing.toml"]);
-    check_refused(zorb(folder.path(), &["--lisen", "127.0.0.1:0"]), &["--lisen"]);
-    let mut command = zorb(folder.path(), &[]);
+    check_refused(zorb(directory.path(), &["--config", "missing.toml"]), &["missing.toml"]);
+    check_refused(zorb(directory.path(), &["--lisen", "127.0.0.1:0"]), &["--lisen"]);
+    let mut command = zorb(directory.path(), &[]);
     command.env("ZORB_MAX_UPLOADS", "many");
     check_refused(command, &["max_uploads", "many"]);
-    let mut command = zorb(folder.path(), &[]);
+    let mut command = zorb(directory.path(), &[]);
     command.env("ZORB_LOG", "zorb=nonsense=x");
     check_refused(command, &["log"]);
     for log in ["warning", "verbose", "inof", "zorb=inof,info"] {
         file(&format!("log = {log:?}\n"), &["log = ", "error, warn, info, debug, trace, off"]);
     }
     file("log = \"\"\n", &["log", "empty"]);
-    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+    assert!(!directory.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
 }
 
 #[test]
-fn a_data_folder_that_cannot_be_one_is_refused_by_name() {
-    let folder = folder();
-    fs::write(folder.path().join("file"), "in the way").expect("the test can write");
-    check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "file"]), &["data directory", "file"]);
-    fs::create_dir(folder.path().join("data")).expect("the test can make a folder");
-    fs::write(folder.path().join("data/index.sqlite"), "not a database".repeat(1000)).expect("the test can write");
-    check_refused(zorb(folder.path(), &["--listen", "127.0.0.1:0", "--data-dir", "data"]), &["database"]);
+fn a_data_directory_that_cannot_be_one_is_refused_by_name() {
+    let dir = directory();
+    fs::write(dir.path().join("file"), "in the way").expect("the test can write");
+    check_refused(zorb(dir.path(), &["--listen", "127.0.0.1:0", "--data-dir", "file"]), &["data directory", "file"]);
+    fs::create_dir(dir.path().join("data")).expect("the test can make a dir");
+    fs::write(dir.path().join("data/index.sqlite"), "not a database".repeat(1000)).expect("the test can write");
+    check_refused(zorb(dir.path(), &["--listen", "127.0.0.1:0", "--data-dir", "data"]), &["database"]);
 }
 
 #[test]
 fn unknown_variables_of_the_environment_are_refused_by_name() {
-    let folder = folder();
+    let directory = directory();
     let with = |name: &str, value: &str| {
-        let mut command = zorb(folder.path(), &["--listen", "127.0.0.1:0"]);
+        let mut command = zorb(directory.path(), &["--listen", "127.0.0.1:0"]);
         command.env(name, value);
         command
     };
     check_refused(with("ZORB_MAX_UPLAODS", "64"), &["ZORB_MAX_UPLAODS", "did you mean ZORB_MAX_UPLOADS?"]);
     check_refused(with("ZORB_ALLOW_EVERYBODY", "true"), &["ZORB_ALLOW_EVERYBODY"]);
-    assert!(!folder.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+    assert!(!directory.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
     // What Kubernetes sets for a service of this name, and what the commands of a client read.
     for (name, value) in [("ZORB_PORT", "tcp://10.0.0.1:8080"), ("ZORB_SERVICE_HOST", "10.0.0.1"), ("ZORB_TOKEN", "x")]
     {

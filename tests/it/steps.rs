@@ -6,7 +6,7 @@ use rand::RngExt;
 use reqwest::Method;
 use tokio::time::sleep;
 
-use crate::support::{Answer, Start, TestServer, Xorb, many_files, rng, upload_shard};
+use crate::support::{Response, Start, TestServer, Xorb, many_files, rng, upload_shard};
 
 /// Files of the shard.
 const FILE_COUNT: usize = 50_000;
@@ -38,14 +38,14 @@ async fn is_there(server: &TestServer, file: &zorb::format::FileHash) -> bool {
 #[tokio::test]
 async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
     let mut rng = rng();
-    let folder = tempfile::tempdir().unwrap();
-    let data_dir = folder.path().join("data");
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
     let xorb = xorb();
     let (shard, files) = many_files(&xorb, FILE_COUNT);
     let server = Start::default().data_dir(&data_dir).start();
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     // How long it takes on this machine now, so that the kills fall into it. Its files are removed with the store.
-    let (other, whole) = (folder.path().join("other"), Instant::now());
+    let (other, whole) = (directory.path().join("other"), Instant::now());
     {
         let server = Start::default().data_dir(&other).start();
         assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
@@ -60,7 +60,8 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         let client = server.client();
         let body = shard.clone();
         let request = client.request(Method::POST, "/v1/shards").body(body);
-        let sent = tokio::spawn(async move { Answer::try_of(request).await.is_ok_and(|answer| answer.status == 200) });
+        let sent =
+            tokio::spawn(async move { Response::try_of(request).await.is_ok_and(|response| response.status == 200) });
         sleep(whole.mul_f64(rng.random_range(0.0..1.0))).await;
         server.kill();
         let was_acknowledged = sent.await.unwrap();
@@ -102,8 +103,8 @@ async fn small_registrations_pass_a_large_one() {
     while !large.is_finished() {
         let own = Xorb::mixed(&mut rng, 2);
         assert_eq!(server.client().post(&own.path(), own.bytes.clone()).await.status, 201);
-        let answer = server.client().post("/v1/shards", upload_shard(&own, 0, 2).bytes()).await;
-        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        let response = server.client().post("/v1/shards", upload_shard(&own, 0, 2).bytes()).await;
+        assert_eq!(response.status, 200, "{:?}", response.body);
         count += 1;
     }
     assert_eq!(large.await.unwrap().status, 200);
@@ -117,8 +118,8 @@ async fn small_registrations_pass_a_large_one() {
 
 #[tokio::test]
 async fn shard_beyond_its_quota_is_refused_before_any_write() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("zorb.toml");
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("zorb.toml");
     std::fs::write(&config, "[quota.'*']\nfiles = 1000\n").unwrap();
     let server = Start::default().with("config", config.display()).start();
     let xorb = xorb();

@@ -2,21 +2,21 @@
 
 use std::fs;
 
-use crate::cli::Folder;
+use crate::cli::Directory;
 use crate::support::Start;
 
 #[tokio::test]
 async fn a_new_store_is_logged_and_not_made_where_one_is_required() {
-    let folder = Folder::new();
-    let data = folder.path("data");
+    let directory = Directory::new();
+    let data = directory.path("data");
     let args = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-    folder.write("zorb.toml", b"require_store = true\n");
+    directory.write("zorb.toml", b"require_store = true\n");
     let required = [&args[..], &["--config", "zorb.toml"]].concat();
-    folder.zorb(&required).failed(1, &["no store", "require_store", "mounted"]);
+    directory.zorb(&required).failed(1, &["no store", "require_store", "mounted"]);
     assert!(!data.exists(), "a refused start makes nothing");
     // What a mount point has before anything is mounted there, or a start that was cut short has left.
     fs::create_dir_all(data.join("xorbs")).unwrap();
-    folder.zorb(&required).failed(1, &["no store", "require_store"]);
+    directory.zorb(&required).failed(1, &["no store", "require_store"]);
 
     let server = Start::default().data_dir(&data).start();
     assert!(server.log().contains("created a new store"), "{}", server.log());
@@ -28,20 +28,20 @@ async fn a_new_store_is_logged_and_not_made_where_one_is_required() {
 
 #[test]
 fn a_directory_with_something_else_in_it_is_no_store() {
-    let folder = Folder::new();
-    folder.write("letter.txt", b"dear reader");
-    let here = folder.path("");
+    let directory = Directory::new();
+    directory.write("letter.txt", b"dear reader");
+    let here = directory.path("");
     let dir = ["--data-dir", here.to_str().unwrap()];
     let serve = [&["serve", "--listen", "127.0.0.1:0"], &dir[..]].concat();
-    let before = folder.names();
-    folder.zorb(&serve).failed(1, &["is not empty and is not a store", "--data-dir"]);
+    let before = directory.names();
+    directory.zorb(&serve).failed(1, &["is not empty and is not a store", "--data-dir"]);
     for command in ["fsck", "gc"] {
         let code = if command == "fsck" { 2 } else { 1 };
-        folder.zorb(&[&[command], &dir[..]].concat()).failed(code, &["no store"]);
+        directory.zorb(&[&[command], &dir[..]].concat()).failed(code, &["no store"]);
     }
     let issue = [&["token", "issue", "--scope", "read", "--repo", "*"], &dir[..]].concat();
-    folder.zorb(&issue).failed(1, &["no store", "zorb serve"]);
-    assert_eq!(folder.names(), before, "nothing was made there");
+    directory.zorb(&issue).failed(1, &["no store", "zorb serve"]);
+    assert_eq!(directory.names(), before, "nothing was made there");
 }
 
 #[tokio::test]

@@ -87,8 +87,8 @@ fn sources_below(directory: &Path, base: &Path) -> Vec<Source> {
     sources
 }
 
-fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
-    for entry in std::fs::read_dir(folder).unwrap() {
+fn walk(directory: &Path, visit: &mut impl FnMut(&Path)) {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() { walk(&path, visit) } else { visit(&path) }
     }
@@ -175,8 +175,8 @@ fn no_file_is_longer_than_400_lines() {
 #[test]
 fn nothing_is_ignored_or_left_to_do_without_an_issue() {
     let mut found = Vec::new();
-    for folder in ["src", "crates", "tests", "benches", "examples", "fuzz"] {
-        walk(&root().join(folder), &mut |path| {
+    for directory in ["src", "crates", "tests", "benches", "examples", "fuzz"] {
+        walk(&root().join(directory), &mut |path| {
             // This file names what it looks for.
             if path.extension().is_none_or(|extension| extension != "rs") || path.ends_with("tidy.rs") {
                 return;

@@ -110,10 +110,10 @@ async fn plain_http_on_the_tls_port_gets_one_response_that_says_so() {
     ] {
         let mut connection = Raw::connect(&server).await;
         connection.send(request).await;
-        let answer = connection.answer().await;
-        answer.problem(400, "https_required");
-        assert_eq!(answer.header("connection"), "close");
-        assert!(answer.headers.get("strict-transport-security").is_none(), "nobody believes that without TLS");
+        let response = connection.response().await;
+        response.problem(400, "https_required");
+        assert_eq!(response.header("connection"), "close");
+        assert!(response.headers.get("strict-transport-security").is_none(), "nobody believes that without TLS");
         assert!(connection.rest().await.is_empty());
     }
     for garbage in
@@ -136,7 +136,7 @@ async fn connection_without_a_handshake_is_closed_for_a_new_one() {
     assert_eq!(certificates.client(&server).get("/healthz").await.status, 200, "one slot is left");
     let _second = TcpStream::connect(server.address()).await.unwrap();
     let _third = TcpStream::connect(server.address()).await.unwrap();
-    // Both slots are taken; this one is answered because the first is sent away.
+    // Both slots are taken; this one is served because the first is sent away.
     assert_eq!(certificates.client(&server).get("/healthz").await.status, 200);
     let mut rest = Vec::new();
     tokio::io::AsyncReadExt::read_to_end(&mut first, &mut rest).await.expect("it was closed in order");
@@ -165,8 +165,8 @@ async fn upload_refused_before_its_end_gets_its_reason_over_tls() {
     let client = certificates.client(&server);
     let xorb = Xorb::incompressible(&mut rng(), 100 << 10);
     // 80 MiB, of which the server reads some.
-    let answer = client.post(&xorb.path(), vec![0; 80 << 20]).await;
-    answer.problem(413, "too_large");
+    let response = client.post(&xorb.path(), vec![0; 80 << 20]).await;
+    response.problem(413, "too_large");
 }
 
 #[tokio::test]
@@ -182,10 +182,10 @@ async fn a_key_that_everybody_may_read_is_used_with_a_warning() {
 #[test]
 fn start_with_half_or_mismatched_pair_fails_with_a_message() {
     let (certificates, other) = (Certificates::new(), Certificates::new());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let fails = |settings: &[(&str, &std::path::Path)], expected: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path().join("data"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory.path().join("data"));
         let output = command.envs(settings.iter().copied()).output().expect("the binary was built for this test");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{text}");
@@ -196,7 +196,7 @@ fn start_with_half_or_mismatched_pair_fails_with_a_message() {
     let mixed = [("ZORB_TLS_CERT", certificates.certificate()), ("ZORB_TLS_KEY", other.key())];
     let [(cert, certificate), (key, other_key)] = &mixed;
     fails(&[(cert, certificate), (key, other_key)], "for TLS");
-    fails(&[(cert, certificate), (key, &folder.path().join("missing"))], "cannot read the key in");
+    fails(&[(cert, certificate), (key, &directory.path().join("missing"))], "cannot read the key in");
 }
 
 /// Runs the program against a server, with this authority or with those of the machine.
@@ -215,8 +215,8 @@ fn zorb(server: &TestServer, authority: Option<&Certificates>, args: &[&str]) ->
 fn every_command_trusts_only_the_given_authority() {
     let (certificates, other) = (Certificates::new(), Certificates::new());
     let server = certificates.start().start();
-    let folder = tempfile::tempdir().unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
     fs::write(&source, b"something to push".repeat(10_000)).unwrap();
     let (source, target) = (source.to_str().unwrap(), target.to_str().unwrap());
     for believed in [None, Some(&other)] {
@@ -247,7 +247,7 @@ fn every_command_trusts_only_the_given_authority() {
 async fn behind_tls_only_a_server_promises_tls_for_the_future() {
     let certificates = Certificates::new();
     let (encrypted, plain) = (certificates.start().start(), Start::default().start());
-    let header = |answer: &crate::support::Answer| answer.headers.get("strict-transport-security").cloned();
+    let header = |response: &crate::support::Response| response.headers.get("strict-transport-security").cloned();
     for path in ["/healthz", "/unknown", "/xorbs/1"] {
         assert_eq!(header(&certificates.client(&encrypted).get(path).await).unwrap(), "max-age=31536000", "{path}");
         assert_eq!(header(&plain.client().get(path).await), None, "{path}");
@@ -255,13 +255,13 @@ async fn behind_tls_only_a_server_promises_tls_for_the_future() {
 }
 
 /// Files of a certificate that vouches for itself, and its key, as `openssl req -x509` makes them: an authority.
-fn self_signed(folder: &std::path::Path, names: &[&str]) -> (std::path::PathBuf, std::path::PathBuf) {
+fn self_signed(directory: &std::path::Path, names: &[&str]) -> (std::path::PathBuf, std::path::PathBuf) {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
     let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
     let key = KeyPair::generate().unwrap();
-    let [cert_file, key_file] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
+    let [cert_file, key_file] = ["cert.pem", "key.pem"].map(|name| directory.join(name));
     fs::write(&cert_file, params.self_signed(&key).unwrap().pem()).unwrap();
     fs::write(&key_file, key.serialize_pem()).unwrap();
     fs::set_permissions(&key_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -270,9 +270,9 @@ fn self_signed(folder: &std::path::Path, names: &[&str]) -> (std::path::PathBuf,
 
 #[test]
 fn a_self_signed_certificate_is_believed_when_it_is_given() {
-    let (folder, others) = (tempfile::tempdir().unwrap(), Certificates::new());
+    let (directory, others) = (tempfile::tempdir().unwrap(), Certificates::new());
     let listed = |names: &[&str], authority: Option<&std::path::Path>| {
-        let (cert, key) = self_signed(folder.path(), names);
+        let (cert, key) = self_signed(directory.path(), names);
         let [cert_setting, key_setting] = [&cert, &key].map(|path| path.to_str().unwrap().to_owned());
         let server = Start::default().with("tls_cert", cert_setting).with("tls_key", key_setting).start();
         let authority = authority.unwrap_or(&cert).to_str().unwrap();

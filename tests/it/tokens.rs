@@ -82,7 +82,7 @@ async fn what_is_revoked_is_an_id_or_a_token_and_never_a_mistake() {
         assert!(output.status.code() == Some(1) && stderr.contains("not a token id"), "{wrong}: {stderr}");
     }
     assert_eq!(status(&client, &tokens[2]).await, 200);
-    let elsewhere = tempfile::tempdir().expect("the test can make a temporary folder");
+    let elsewhere = tempfile::tempdir().expect("the test can make a temporary directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
     let output = command.args(["token", "revoke", &id, "--data-dir"]).arg(elsewhere.path()).output();
     let output = output.expect("the binary was built");
@@ -96,14 +96,14 @@ async fn a_refresh_token_makes_tokens_and_opens_nothing_else() {
     let client = server.client();
     let more = ["--refresh", "--ttl", "7d", "--token-ttl", "10m", "--subject", "ci"];
     let refresh = issue(&server, "write", "models/a/one", &more);
-    let answer = send(&client, "GET", "/v1/token", Some(&refresh), Vec::new()).await;
-    assert_eq!((answer.status, answer.header("cache-control")), (200, "no-store"));
-    let json = answer.json();
+    let response = send(&client, "GET", "/v1/token", Some(&refresh), Vec::new()).await;
+    assert_eq!((response.status, response.header("cache-control")), (200, "no-store"));
+    let json = response.json();
     let (token, exp) = (json["accessToken"].as_str().expect("a token"), json["exp"].as_u64().expect("a number"));
     assert_eq!(json["casUrl"].as_str(), Some(server.url()));
-    assert_eq!(answer.header("x-xet-cas-url"), server.url());
-    assert_eq!(answer.header("x-xet-access-token"), token);
-    assert_eq!(answer.header("x-xet-token-expiration"), exp.to_string());
+    assert_eq!(response.header("x-xet-cas-url"), server.url());
+    assert_eq!(response.header("x-xet-access-token"), token);
+    assert_eq!(response.header("x-xet-token-expiration"), exp.to_string());
     let (is_valid, told) = inspected(&server, token);
     assert!(is_valid);
     assert_eq!(told["expires_unix_secs"].as_u64(), Some(exp));
@@ -133,7 +133,7 @@ async fn revoking_a_refresh_token_revokes_its_tokens() {
     let client = server.client();
     let refresh = issue(&server, "read", "models/a/one", &["--refresh"]);
     let make = async || send(&client, "GET", "/v1/token", Some(&refresh), Vec::new()).await;
-    let made = [make().await, make().await].map(|answer| answer.json()["accessToken"].as_str().unwrap().to_owned());
+    let made = [make().await, make().await].map(|response| response.json()["accessToken"].as_str().unwrap().to_owned());
     assert_eq!((status(&client, &made[0]).await, status(&client, &made[1]).await), (200, 200));
     revoke(&server, &id_of(&server, &made[0]));
     is_refused_soon(&client, &made[0]).await;
@@ -146,13 +146,13 @@ async fn revoking_a_refresh_token_revokes_its_tokens() {
 
 #[tokio::test]
 async fn tokens_are_in_the_audit_log_and_the_log_by_their_ids() {
-    let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-    let path = folder.path().join("audit.log").to_str().expect("text").to_owned();
+    let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+    let path = directory.path().join("audit.log").to_str().expect("text").to_owned();
     let server = Start::default().with("auth", "token").with("audit_log", &path).start();
     let client = server.client();
     let refresh = issue(&server, "write", "models/a/one", &["--refresh", "--audit-log", &path]);
-    let answer = send(&client, "GET", "/v1/token", Some(&refresh), Vec::new()).await;
-    let token = answer.json()["accessToken"].as_str().expect("a token").to_owned();
+    let response = send(&client, "GET", "/v1/token", Some(&refresh), Vec::new()).await;
+    let token = response.json()["accessToken"].as_str().expect("a token").to_owned();
     let xorb = Xorb::mixed(&mut rng(), 2);
     assert_eq!(send(&client, "POST", &xorb.xet_path(), Some(&token), xorb.bytes.to_vec()).await.status, 200);
     let ids = [id_of(&server, &refresh), id_of(&server, &token)];

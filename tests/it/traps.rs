@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::{
-    Answer, Client, Start, TestServer, Xorb, header, read_file, register, rng, shard_of, stocked, upload_shard,
+    Client, Response, Start, TestServer, Xorb, header, read_file, register, rng, shard_of, stocked, upload_shard,
 };
 
 #[tokio::test]
@@ -25,8 +25,8 @@ async fn both_prefixes_mean_the_same_on_uploads_and_questions() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 4));
     for (prefix, inserted) in [("default", true), ("default-merkledb", false)] {
-        let answer = client.post(&format!("/v1/xorbs/{prefix}/{}", xorb.hash()), xorb.bytes.clone()).await;
-        assert_eq!((answer.status, answer.json()["was_inserted"].as_bool()), (200, Some(inserted)));
+        let response = client.post(&format!("/v1/xorbs/{prefix}/{}", xorb.hash()), xorb.bytes.clone()).await;
+        assert_eq!((response.status, response.json()["was_inserted"].as_bool()), (200, Some(inserted)));
     }
     register(&client, upload_shard(&xorb, 0, 4).bytes()).await;
     for prefix in ["default", "default-merkledb"] {
@@ -35,7 +35,7 @@ async fn both_prefixes_mean_the_same_on_uploads_and_questions() {
 }
 
 #[tokio::test]
-async fn a_dedup_answer_has_a_footer_that_adds_up_and_no_file() {
+async fn a_dedup_response_has_a_footer_that_adds_up_and_no_file() {
     let (server, a, _) = stocked().await;
     register(&server.client(), upload_shard(&a, 0, 7).bytes()).await;
     let body = server.client().get(&format!("/v1/chunks/default/{}", a.chunk_hash(0))).await.body;
@@ -128,8 +128,8 @@ async fn only_a_range_past_the_end_is_416_and_the_largest_clamped() {
             ("bytes=0-18446744073709551616".to_owned(), 200),
             ("bytes=-0".to_owned(), 416),
         ] {
-            let answer = client.get_with(&path, &[("range", &range)]).await;
-            assert_eq!(answer.status, status, "{version} {range}: {answer:?}");
+            let response = client.get_with(&path, &[("range", &range)]).await;
+            assert_eq!(response.status, status, "{version} {range}: {response:?}");
         }
         assert!(read_file(&client, version, &shard.file_hash(), Some((0, u64::MAX - 1))).await.unwrap() == a.raw);
     }
@@ -198,9 +198,9 @@ async fn one_xorb_from_eight_clients_at_once_is_stored_once_and_whole() {
     });
     let mut inserted = 0;
     for upload in uploads.collect::<Vec<_>>() {
-        let answer = upload.await.unwrap();
-        assert_eq!(answer.status, 200);
-        inserted += u32::from(answer.json()["was_inserted"].as_bool().unwrap());
+        let response = upload.await.unwrap();
+        assert_eq!(response.status, 200);
+        inserted += u32::from(response.json()["was_inserted"].as_bool().unwrap());
     }
     assert_eq!((inserted, server.blobs().len(), server.drafts()), (1, 1, 0));
     assert!(server.client().get(&xorb.path()).await.body == xorb.bytes);
@@ -236,8 +236,8 @@ async fn the_same_file_with_other_terms_is_known_and_reads_as_before() {
 }
 
 async fn base_of(client: &Client, file: &str, xorb: &Xorb, headers: &[(&'static str, &str)]) -> String {
-    let answer: Answer = client.get_with(&format!("/v1/reconstructions/{file}"), headers).await;
-    let plan = answer.json();
+    let response: Response = client.get_with(&format!("/v1/reconstructions/{file}"), headers).await;
+    let plan = response.json();
     let url = plan["fetch_info"][xorb.hash()][0]["url"].as_str().expect("a URL");
     url.split_once("/v1/data/").expect("a data URL").0.to_owned()
 }

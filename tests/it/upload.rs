@@ -1,4 +1,4 @@
-//! Uploads: what is answered, what is stored, what is left behind.
+//! Uploads: the response, what is stored, what is left behind.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use zorb::format::XorbHash;
 use zorb::format::compression::Policy;
 
-use crate::support::{Answer, Client, Raw, TestServer, Xorb, eventually, random_bytes, rng};
+use crate::support::{Client, Raw, Response, TestServer, Xorb, eventually, random_bytes, rng};
 
 /// What an upload must get.
 enum Expect<'a> {
@@ -21,17 +21,17 @@ enum Expect<'a> {
 use Expect::{Refused, Stored};
 
 async fn check(client: &Client, path: &str, body: impl Into<Body>, expected: Expect<'_>) {
-    check_answer(&client.post(path, body).await, expected);
+    check_response(&client.post(path, body).await, expected);
 }
 
-fn check_answer(answer: &Answer, expected: Expect<'_>) {
+fn check_response(response: &Response, expected: Expect<'_>) {
     match expected {
         Stored(status, json) => {
-            assert_eq!((answer.status, answer.json()), (status, json));
-            assert_eq!(answer.header("content-type"), "application/json");
+            assert_eq!((response.status, response.json()), (status, json));
+            assert_eq!(response.header("content-type"), "application/json");
         }
         Refused(status, code, fields) => {
-            let problem = answer.problem(status, code);
+            let problem = response.problem(status, code);
             let mut extra = problem.as_object().expect("a problem is an object").clone();
             extra.retain(|name, _| !["type", "title", "status", "code", "detail"].contains(&name.as_str()));
             assert_eq!(Value::Object(extra), fields, "{problem}");
@@ -39,7 +39,7 @@ fn check_answer(answer: &Answer, expected: Expect<'_>) {
     }
 }
 
-/// What `POST /xorbs/{hash}` answers for a xorb.
+/// What `POST /xorbs/{hash}` responses for a xorb.
 fn stored(xorb: &Xorb, was_inserted: bool) -> Expect<'static> {
     let json = json!({
         "hash": xorb.hash(), "was_inserted": was_inserted, "chunks": xorb.chunk_count(),
@@ -48,7 +48,7 @@ fn stored(xorb: &Xorb, was_inserted: bool) -> Expect<'static> {
     Stored(if was_inserted { 201 } else { 200 }, json)
 }
 
-/// What the Xet route answers.
+/// What the Xet route responses.
 fn stored_xet(was_inserted: bool) -> Expect<'static> {
     Stored(200, json!({ "was_inserted": was_inserted }))
 }
@@ -71,7 +71,7 @@ async fn check_stored(server: &TestServer, xorbs: &[&Xorb]) {
 }
 
 #[tokio::test]
-async fn a_new_xorb_is_answered_201_and_the_same_again_200() {
+async fn a_new_xorb_gets_201_and_the_same_again_200() {
     let (server, mut rng) = (TestServer::start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 5));
     check(&client, &xorb.path(), xorb.bytes.clone(), stored(&xorb, true)).await;
@@ -121,7 +121,7 @@ async fn the_content_type_does_not_matter() {
         let head = format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n{content_type}\r\n");
         connection.send(head).await;
         connection.send(&xorb.bytes).await;
-        check_answer(&connection.answer().await, stored(&xorb, true));
+        check_response(&connection.response().await, stored(&xorb, true));
     }
 }
 
@@ -137,11 +137,11 @@ async fn expect_100_continue_is_granted_or_refused_before_the_body() {
     connection.send(head(xorb.bytes.len())).await;
     assert_eq!(connection.head().await.status, 100);
     connection.send(&xorb.bytes).await;
-    check_answer(&connection.answer().await, stored(&xorb, true));
+    check_response(&connection.response().await, stored(&xorb, true));
 
     let mut connection = Raw::connect(&server).await;
     connection.send(head((64 << 20) + 1)).await;
-    check_answer(&connection.answer().await, Refused(413, "too_large", json!({ "limit": 64 << 20 })));
+    check_response(&connection.response().await, Refused(413, "too_large", json!({ "limit": 64 << 20 })));
     assert_eq!(connection.rest().await, b"", "what comes next could be the body, so the connection must end");
 }
 
@@ -218,7 +218,7 @@ async fn an_empty_body_is_incomplete() {
         check(&server.client(), &path, chunked(&Bytes::new(), 1), incomplete()).await;
         let mut connection = Raw::connect(&server).await;
         connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\n\r\n")).await;
-        check_answer(&connection.answer().await, incomplete());
+        check_response(&connection.response().await, incomplete());
     }
     check_stored(&server, &[]).await;
 }
@@ -229,11 +229,11 @@ async fn every_proper_prefix_of_a_xorb_is_incomplete_or_another_xorb() {
     let chunks: Vec<_> = (0..4).map(|_| random_bytes(&mut rng, 9)).collect();
     let xorb = Xorb::of(Policy::None, &chunks);
     for len in 1..xorb.bytes.len() {
-        let answer = server.client().post(&xorb.path(), xorb.bytes.slice(..len)).await;
+        let response = server.client().post(&xorb.path(), xorb.bytes.slice(..len)).await;
         if len % 17 == 0 {
-            assert_eq!(answer.problem(400, "hash_mismatch")["claimed"], xorb.hash());
+            assert_eq!(response.problem(400, "hash_mismatch")["claimed"], xorb.hash());
         } else {
-            check_answer(&answer, Refused(400, "incomplete_body", json!({ "offset": len, "chunk": len / 17 })));
+            check_response(&response, Refused(400, "incomplete_body", json!({ "offset": len, "chunk": len / 17 })));
         }
     }
     check_stored(&server, &[]).await;
@@ -247,11 +247,11 @@ async fn of_eight_concurrent_uploads_one_is_inserted() {
         let xorb = Xorb::incompressible(&mut rng, 3 << 20);
         let (path, before) = (xorb.path(), server.blobs().len());
         let uploads = (0..8).map(|_| async { server.client().post(&path, xorb.bytes.clone()).await });
-        let answers = join_all(uploads).await;
-        let inserted = answers.iter().filter(|answer| answer.status == 201).count();
-        assert_eq!(inserted, 1, "{answers:?}");
-        for answer in &answers {
-            check_answer(answer, stored(&xorb, answer.status == 201));
+        let responses = join_all(uploads).await;
+        let inserted = responses.iter().filter(|response| response.status == 201).count();
+        assert_eq!(inserted, 1, "{responses:?}");
+        for response in &responses {
+            check_response(response, stored(&xorb, response.status == 201));
         }
         assert_eq!((server.blobs().len(), server.drafts()), (before + 1, 0));
         assert_eq!(server.client().get(&path).await.body, xorb.bytes);

@@ -5,7 +5,7 @@ The model promises as little as POSIX does:
 * What was written to a file before an `fsync` or `fdatasync` of it began is there once that has returned. Of what was
   written since, any sectors may be there and any not; the length may be any that the file had since, and what was never
   written within it is zeros, or garbage.
-* The names in a folder are there once an `fsync` of that folder has returned, also not before. Of the changes since, either
+* The names in a directory are there once an `fsync` of that directory has returned, also not before. Of the changes since, either
   the first few are there, as on file systems with a journal, or each name has any of its values since: a rename may be half
   there. The sync of a file says nothing about its name.
 * A sector is written whole or not at all.
@@ -27,13 +27,13 @@ CREATES = re.compile(rb"\bO_CREAT\b")
 
 @dataclass(eq=False)
 class Node:
-    """A file or a folder, with all that was done to it."""
+    """A file or a directory, with all that was done to it."""
 
-    is_folder: bool
+    is_directory: bool
     number: int
     # Of a file: (begin, end, offset, bytes), or (begin, end, length, None) where it was cut or lengthened.
     changes: list = field(default_factory=list)
-    # Of a folder: name → [(begin, end, order, node or None)].
+    # Of a directory: name → [(begin, end, order, node or None)].
     names: dict = field(default_factory=dict)
     # (begin, end) of each sync.
     syncs: list = field(default_factory=list)
@@ -48,7 +48,7 @@ class Node:
 
 
 class Disk:
-    """A folder `root`, at first with this durable content, and what traced processes did in it, one after the other."""
+    """A directory `root`, at first with this durable content, and what traced processes did in it, one after the other."""
 
     def __init__(self, root, image=None):
         self.root_path = str(root).rstrip("/").encode()
@@ -58,19 +58,19 @@ class Disk:
         self.image(image or {})
         # Beginnings and ends of what changes something: where a cut is interesting.
         self.moments = []
-        # Request id → (begin of its answer, status).
-        self.answers = {}
+        # Request id → (begin of its response, status).
+        self.responses = {}
 
-    def node(self, is_folder, path):
-        node = Node(is_folder, len(self.nodes), path=path)
+    def node(self, is_directory, path):
+        node = Node(is_directory, len(self.nodes), path=path)
         self.nodes.append(node)
         return node
 
     def image(self, image):
         for path, data in sorted(image.items()):
-            folder, name = self.find(self.root_path + b"/" + path.encode())
+            directory, name = self.find(self.root_path + b"/" + path.encode())
             node = self.node(data is None, path)
-            folder.names[name] = [(0, 0, 0, node)]
+            directory.names[name] = [(0, 0, 0, node)]
             if data is not None:
                 node.changes.append((0, 0, 0, bytes(data)))
 
@@ -175,76 +175,76 @@ class Disk:
         self.change(call, node, offset, data)
 
     def say(self, call):
-        """Notes the first bytes of answers."""
+        """Notes the first bytes of responses."""
         if call.name == "pwrite64" or b"\\x48\\x54\\x54\\x50" not in b",".join(call.args)[:400]:
             return
         data = payload(call)
         status = re.match(rb"HTTP/1\.1 (\d+)", data)
         request = re.search(rb"(?i)\r\nx-request-id: (\S+)\r\n", data)
         if status and request:
-            self.answers.setdefault(request[1].decode(), (call.begin, int(status[1])))
+            self.responses.setdefault(request[1].decode(), (call.begin, int(status[1])))
 
     def change(self, call, node, offset, data):
         node.changes.append((call.begin, call.end, offset, data))
         self.moments += [call.begin, call.end]
 
     def link(self, call, place, node):
-        folder, name = place
+        directory, name = place
         self.order += 1
-        folder.names.setdefault(name, []).append((call.begin, call.end, self.order, node))
+        directory.names.setdefault(name, []).append((call.begin, call.end, self.order, node))
         self.moments += [call.begin, call.end]
         if node is not None:
             node.path = self.path(place)
 
     def find(self, path):
-        """(folder, name) of a path below the root; None elsewhere."""
+        """(directory, name) of a path below the root; None elsewhere."""
         if path == self.root_path:
             return (None, b"")
         if not path.startswith(self.root_path + b"/"):
             return None
-        folder = self.root
+        directory = self.root
         *above, name = path[len(self.root_path) + 1 :].strip(b"/").split(b"/")
         for part in above:
-            folder = self.lookup((folder, part))
-            if folder is None:
-                raise ValueError(f"{path} is below a folder that is not there")
-        return (folder, name)
+            directory = self.lookup((directory, part))
+            if directory is None:
+                raise ValueError(f"{path} is below a directory that is not there")
+        return (directory, name)
 
     def lookup(self, place):
-        folder, name = place
-        if folder is None:
+        directory, name = place
+        if directory is None:
             return self.root
-        history = folder.names.get(name)
+        history = directory.names.get(name)
         return history[-1][3] if history else None
 
     def path(self, place):
-        folder, name = place
-        return f"{folder.path}/{name.decode()}".lstrip("/")
+        directory, name = place
+        return f"{directory.path}/{name.decode()}".lstrip("/")
 
     def whole(self):
-        """path → bytes, or None for a folder: what is there without any cut."""
-        latest = lambda folder: {name: history[-1][3] for name, history in folder.names.items()}
+        """path → bytes, or None for a directory: what is there without any cut."""
+        latest = lambda directory: {name: history[-1][3] for name, history in directory.names.items()}
         return self.collect(latest, lambda file: content(file.changes))
 
     def cut(self, point, rng, ignores=lambda node: False):
-        """What there is after a power cut at this point: path → bytes, or None for a folder; and how it was drawn.
+        """What there is after a power cut at this point: path → bytes, or None for a directory; and how it was drawn.
 
         Syncs of the nodes that `ignores` says are taken for nothing.
         """
         draw = Draw(rng)
         if draw.ordered:
             pending = []
-            for folder in self.nodes:
-                synced = folder.synced_until(point, ignores)
-                for history in folder.names.values():
+            for directory in self.nodes:
+                synced = directory.synced_until(point, ignores)
+                for history in directory.names.values():
                     pending += [order for begin, end, order, _ in history if begin < point and end >= synced]
             pending.sort()
             last = pending[: draw.count(len(pending))][-1:] or [0]
             last_order = last[0]
 
-        def names(folder):
-            synced, there = folder.synced_until(point, ignores), {}
-            for name, history in folder.names.items():
+        def names(directory):
+            synced, there = directory.synced_until(point, ignores), {}
+            for name, history in directory.names.items():
                 known = [change for change in history if change[0] < point]
                 durable = sum(1 for change in known if change[1] < synced)
                 if draw.ordered:
@@ -263,16 +263,16 @@ class Disk:
         return self.collect(names, data), str(draw)
 
     def collect(self, names, data):
-        there, folders = {}, [("", self.root)]
-        while folders:
-            path, folder = folders.pop()
-            for name, node in sorted(names(folder).items()):
+        there, directories = {}, [("", self.root)]
+        while directories:
+            path, directory = directories.pop()
+            for name, node in sorted(names(directory).items()):
                 below = f"{path}/{name.decode()}".lstrip("/")
                 if node is None or below.endswith("-shm"):
                     continue
-                if node.is_folder:
+                if node.is_directory:
                     there[below] = None
-                    folders.append((below, node))
+                    directories.append((below, node))
                 else:
                     there[below] = data(node)
         return there

@@ -3,7 +3,7 @@
     python3 tests/powercut/run.py target/release/zorb [STATES]
 
 records what a real server does to its files while real clients upload and register (`strace`, see syscalls.py), and when it
-answers. Then it makes the states in which a power cut at any moment could have left the disk (see disk.py), starts a server
+responses. Then it makes the states in which a power cut at any moment could have left the disk (see disk.py), starts a server
 on each, and compares: what was acknowledged before the cut reads back equal, everything else is whole or not there, nothing
 stray is left, and all of it can be sent again. Some of the states are recorded from in turn: a power cut after a power cut.
 
@@ -48,13 +48,13 @@ TEETH_STATE_COUNT = 150
 
 # Which syncs are taken for nothing, by what they are of.
 TEETH = {
-    "the bytes of xorbs": lambda node: not node.is_folder and node.path.startswith("data/xorbs/"),
-    "the names of xorbs": lambda node: node.is_folder and node.path.startswith("data/xorbs/"),
+    "the bytes of xorbs": lambda node: not node.is_directory and node.path.startswith("data/xorbs/"),
+    "the names of xorbs": lambda node: node.is_directory and node.path.startswith("data/xorbs/"),
     "the log of the index": lambda node: node.path == "data/index.sqlite-wal",
     "the file of the index": lambda node: node.path == "data/index.sqlite",
     "the bytes of the keys": lambda node: node.path == "data/keys",
-    "the names in the data folder": lambda node: node.is_folder and node.path == "data",
-    "the name of the data folder": lambda node: node.is_folder and node.path == "",
+    "the names in the data directory": lambda node: node.is_directory and node.path == "data",
+    "the name of the data directory": lambda node: node.is_directory and node.path == "",
 }
 
 
@@ -63,17 +63,17 @@ def main(binary, state_count):
     print(f"ZORB_TEST_SEED={seed}", flush=True)
     rng = random.Random(seed)
     # In memory where that is possible: what the states are written to need not last.
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        folder = pathlib.Path(folder)
-        lines = collect(binary, folder / "requests", rng)
-        trial = Trial(binary, folder, seed, lines)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
+        directory = pathlib.Path(directory)
+        lines = collect(binary, directory / "requests", rng)
+        trial = Trial(binary, directory, seed, lines)
         say(f"{sum(map(len, lines))} requests in {len(lines)} lines")
-        first = recorded(folder / "first", lambda root: record_first(binary, root, lines))
+        first = recorded(directory / "first", lambda root: record_first(binary, root, lines))
         say(f"recorded {first}")
         trial.many("a power cut", first, state_count)
         for number in range(AGAIN_COUNT):
             rng = random.Random(f"{seed} again {number}")
-            again = recorded(folder / f"again-{number}", lambda root: record_again(binary, root, first, lines, rng))
+            again = recorded(directory / f"again-{number}", lambda root: record_again(binary, root, first, lines, rng))
             trial.many(f"a power cut after another one ({number})", again, AGAIN_STATE_COUNT)
         for what, ignores in TEETH.items():
             trial.one_fails(what, first, ignores)
@@ -104,7 +104,7 @@ class Recording:
         """Hash → what may be true of it after a power cut at this point: whether it is there."""
         may_be = dict(self.before)
         for sent in self.sent:
-            begin, _ = self.disk.answers.get(sent.name, (point, 0))
+            begin, _ = self.disk.responses.get(sent.name, (point, 0))
             if begin < point:
                 may_be[sent.request.hash] = {sent.request.is_there}
             elif sent.begin < point:
@@ -112,13 +112,13 @@ class Recording:
         return may_be
 
     def acknowledged_count(self, point):
-        return sum(1 for sent in self.sent if self.disk.answers.get(sent.name, (point, 0))[0] < point)
+        return sum(1 for sent in self.sent if self.disk.responses.get(sent.name, (point, 0))[0] < point)
 
     def point(self, rng):
-        """A moment for a power cut: right behind an answer, beside a change or a sync, or any."""
+        """A moment for a power cut: right behind a response, beside a change or a sync, or any."""
         kind = rng.random()
-        if kind < 0.5 and self.disk.answers:
-            return rng.choice(sorted(begin for begin, _ in self.disk.answers.values())) + 1
+        if kind < 0.5 and self.disk.responses:
+            return rng.choice(sorted(begin for begin, _ in self.disk.responses.values())) + 1
         if kind < 0.9:
             return rng.choice(self.disk.moments) + rng.randrange(2)
         return rng.randrange(START, self.end + 1)
@@ -129,7 +129,7 @@ class Recording:
         index = sum(1 for node in self.disk.nodes if node.path == "data/index.sqlite" for change in node.changes)
         return (
             f"{self.end} calls: {syncs} syncs, {written} bytes written, {index} times to the index behind its log, "
-            f"{len(self.disk.answers)} answers"
+            f"{len(self.disk.responses)} responses"
         )
 
 
@@ -150,7 +150,7 @@ def recorded(root, record):
 
 
 def record_first(binary, root, lines):
-    """Three servers on one folder: one is stopped, one is killed, and one stopped again."""
+    """Three servers on one directory: one is stopped, one is killed, and one stopped again."""
     root.mkdir()
     disk, begin = Disk(root), START
     third = len(lines) // 3
@@ -159,9 +159,9 @@ def record_first(binary, root, lines):
     for part, until, number in runs:
         disk, part_sent, begin = record(binary, root, disk, begin, part, until, number)
         sent += part_sent
-        missing = [it.name for it in part_sent if until is None and it.name not in disk.answers]
+        missing = [it.name for it in part_sent if until is None and it.name not in disk.responses]
         if missing:
-            raise Failure(f"the answers to these are not in the trace: {missing}")
+            raise Failure(f"the responses to these are not in the trace: {missing}")
     return Recording(disk, sent, {}, begin)
 
 
@@ -225,14 +225,14 @@ def record(binary, root, disk, begin, lines, until, number):
 
 
 def when_sent(names, disk, begin):
-    """What one client sent: each request when the one before had been answered."""
+    """What one client sent: each request when the one before had its response."""
     for name, request in names:
         yield Sent(request, name, begin)
-        begin, _ = disk.answers.get(name, (begin, 0))
+        begin, _ = disk.responses.get(name, (begin, 0))
 
 
 def difference(expected, root):
-    """What is not in this folder as a recording has it: it understood everything where there is no such thing."""
+    """What is not in this directory as a recording has it: it understood everything where there is no such thing."""
     there = {}
     for path in sorted(root.rglob("*")):
         if not path.name.endswith("-shm"):
@@ -257,8 +257,8 @@ def write(root, image):
 class Trial:
     """Servers on states."""
 
-    def __init__(self, binary, folder, seed, lines):
-        self.binary, self.folder, self.seed, self.lines = binary, folder, seed, lines
+    def __init__(self, binary, directory, seed, lines):
+        self.binary, self.directory, self.seed, self.lines = binary, directory, seed, lines
 
     def many(self, what, recording, count):
         begin = time.monotonic()
@@ -285,7 +285,7 @@ class Trial:
         rng = random.Random(f"{self.seed} {name}")
         point = recording.point(rng)
         image, how = recording.disk.cut(point, rng, ignores or (lambda node: False))
-        root = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        root = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
         write(root, image)
         try:
             extra = check(self.binary, root, self.lines, recording.may_be(point), rng)
@@ -316,7 +316,7 @@ def check(binary, root, lines, may_be, rng):
         if "ERROR" in said or "panicked" in said:
             raise Failure(f"the server says:\n{said}")
     except ERRORS as error:
-        raise Failure(f"an answer ends early: {error!r}\n{server.said()}") from error
+        raise Failure(f"a response ends early: {error!r}\n{server.said()}") from error
     finally:
         server.end(signal.SIGKILL)
     return extra

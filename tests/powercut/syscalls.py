@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 # What changes files, names and descriptors, and what goes out on sockets. Reads are left out: the server never reads and
-# writes by one descriptor's position, and if it did, the comparison with the real folder at the end would fail.
+# writes by one descriptor's position, and if it did, the comparison with the real directory at the end would fail.
 TRACED = (
     "open,openat,openat2,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,pwritev,pwritev2,sendto,sendmsg,"
     "sendfile,copy_file_range,splice,ftruncate,truncate,fallocate,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,"

@@ -18,7 +18,7 @@ LINE_COUNT = 30
 
 @dataclass
 class Request:
-    """Something that changes the store, and what is true when it has been answered."""
+    """Something that changes the store, and what is true once it is acknowledged."""
 
     method: str
     path: str
@@ -73,14 +73,14 @@ class Failure(Exception):
 
 def ask(connection, method, path, body=None, headers=None):
     connection.request(method, path, body=body, headers=headers or {})
-    answer = connection.getresponse()
-    return answer.status, answer.read()
+    response = connection.getresponse()
+    return response.status, response.read()
 
 
-def collect(binary, folder, rng):
+def collect(binary, directory, rng):
     """Lines of requests, each to be made in order, of pushes of files that share something within a line."""
-    folder.mkdir()
-    server = Server(binary, folder / "original", folder / "log", ZORB_GRANTS="false")
+    directory.mkdir()
+    server = Server(binary, directory / "original", directory / "log", ZORB_GRANTS="false")
     lines = []
     try:
         with Recorder(server.address) as recorder:
@@ -91,7 +91,7 @@ def collect(binary, folder, rng):
                 for version in range(4):
                     if version:
                         data = data + rng.randbytes(rng.choice([1, 70 * KIB]))
-                    path = folder / f"{line_number}-{version}"
+                    path = directory / f"{line_number}-{version}"
                     path.write_bytes(data)
                     for method, target, body in recorder.push(binary, path):
                         if "/xorbs/" in target:
@@ -143,12 +143,12 @@ class Recorder:
                 headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
                 connection = http.client.HTTPConnection(address, timeout=60)
                 connection.request(self.command, self.path, body=body, headers=headers)
-                answer = connection.getresponse()
-                data = answer.read()
-                if self.command == "POST" and answer.status < 300:
+                response = connection.getresponse()
+                data = response.read()
+                if self.command == "POST" and response.status < 300:
                     kept.append((self.command, self.path, body))
-                self.send_response_only(answer.status)
-                for name, value in answer.getheaders():
+                self.send_response_only(response.status)
+                for name, value in response.getheaders():
                     if name.lower() not in dropped:
                         self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
@@ -193,13 +193,13 @@ class Recorder:
 
 
 class Client:
-    """Makes one line of requests, each when the one before has been answered."""
+    """Makes one line of requests, each when the one before has its response."""
 
     def __init__(self, server):
         self.server, self.connection = server, server.connect()
 
     def make(self, request, name="again"):
-        """Makes a request, whose answer will have this name; returns False where the server has gone."""
+        """Makes a request, whose response will have this name; returns False where the server has gone."""
         try:
             status, body = self.send(request, name)
         except ERRORS:
@@ -213,7 +213,7 @@ class Client:
         named = {"X-Request-Id": name}
         if request.method != "GRANT":
             return ask(self.connection, request.method, request.path, request.body, named)
-        # Only the answer to the commit says that the xorb is stored.
+        # Only the response to the commit says that the xorb is stored.
         place = "default/" + request.path.rsplit("/", 1)[1]
         about = {"length": len(request.body), "checksum": {"algo": "crc64nvme", "value": str(crc64nvme(request.body))}}
         headers = {"Content-Type": "application/json"}

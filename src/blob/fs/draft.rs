@@ -197,9 +197,9 @@ mod tests {
     use crate::runtime::blocking::Pool;
 
     fn store() -> (tempfile::TempDir, FsBlobStore) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FsBlobStore::open(folder.path(), Pool::new(1)).unwrap();
-        (folder, store)
+        let directory = tempfile::tempdir().unwrap();
+        let store = FsBlobStore::open(directory.path(), Pool::new(1)).unwrap();
+        (directory, store)
     }
 
     fn draft(store: &FsBlobStore) -> FsDraft {
@@ -208,7 +208,7 @@ mod tests {
 
     #[tokio::test]
     async fn file_has_all_pieces_in_order_with_or_without_a_block() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let bytes: Vec<u8> = (0..3 * LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
         for len in
             [1000, LARGE_BLOCK_LEN - 1, LARGE_BLOCK_LEN, LARGE_BLOCK_LEN + 1, 2 * LARGE_BLOCK_LEN + 1, bytes.len()]
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn block_count_stays_below_the_maximum_and_blocks_return() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let drafts: Vec<FsDraft> = (0..2 * MAX_BLOCK_COUNT).map(|_| draft(&store)).collect();
         assert_eq!(drafts.iter().filter(|draft| draft.block.is_some()).count(), MAX_BLOCK_COUNT);
         drop(drafts);
@@ -242,7 +242,7 @@ mod tests {
     /// From the first full block on.
     #[tokio::test]
     async fn second_block_is_taken_for_direct_writes_only() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         for (is_direct, counts) in [(true, [1, 2, 2, 2]), (false, [1, 1, 1, 1])] {
             let mut draft = draft(&store.clone().writing_directly(is_direct));
             let counted: Vec<usize> = [LARGE_BLOCK_LEN - 1, 1, LARGE_BLOCK_LEN, 3 * LARGE_BLOCK_LEN]
@@ -257,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn blocks_of_both_lengths_are_written_in_order() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let store = store.writing_directly(true);
         let held: Vec<Block> = (0..MAX_LARGE_COUNT).map(|_| store.blocks.take().unwrap()).collect();
         let mut draft = draft(&store);
@@ -276,7 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn sixteen_drafts_have_a_block_even_if_the_first_have_two() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let store = store.writing_directly(true);
         let mut drafts: Vec<FsDraft> = Vec::new();
         for _ in 0..16 {
@@ -289,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn draft_dropped_during_a_block_write_leaves_no_file() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let store = store.writing_directly(true);
         for _ in 0..100 {
             let mut draft = draft(&store);
@@ -303,7 +303,7 @@ mod tests {
     /// Every later call fails too.
     #[tokio::test]
     async fn failed_block_write_is_reported_by_the_next_call() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let store = store.writing_directly(true);
         for len in [1, LARGE_BLOCK_LEN] {
             let mut draft = draft(&store);
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn kernel_is_asked_to_write_back_each_byte_once() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let mut draft = draft(&store);
         let piece = vec![1; 3 << 20];
         let asked: Vec<u64> =
@@ -332,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn written_bytes_are_returned_without_a_blob_or_a_file() {
-        let (_folder, store) = store();
+        let (_directory, store) = store();
         let store = store.writing_directly(true);
         let bytes: Vec<u8> = (0..LARGE_BLOCK_LEN + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut written = Box::new(draft(&store));

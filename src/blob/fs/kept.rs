@@ -155,8 +155,8 @@ mod tests {
     }
 
     /// Keeps a new file, and gives what tells whether it is open.
-    fn keep(kept: &KeptFiles, folder: &Path, byte: u8) -> Weak<File> {
-        let file = Arc::new(File::create(folder.join(byte.to_string())).unwrap());
+    fn keep(kept: &KeptFiles, directory: &Path, byte: u8) -> Weak<File> {
+        let file = Arc::new(File::create(directory.join(byte.to_string())).unwrap());
         let weak = Arc::downgrade(&file);
         kept.insert(key(byte), file, kept.opening());
         weak
@@ -168,49 +168,49 @@ mod tests {
 
     #[test]
     fn least_recently_used_file_is_evicted_and_closed_at_once() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
-        let [first, second] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
+        let [first, second] = [1, 2].map(|byte| keep(&kept, directory.path(), byte));
         assert!(matches!(kept.get(key(1)), Found::File(_)));
-        let third = keep(&kept, folder.path(), 3);
+        let third = keep(&kept, directory.path(), 3);
         assert_eq!([&first, &second, &third].map(is_open), [true, false, true]);
         assert!(matches!(kept.get(key(2)), Found::Nothing));
     }
 
     #[test]
     fn a_file_that_is_kept_again_takes_the_place_of_nobody_else() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
-        let [first, second] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
-        let again = keep(&kept, folder.path(), 2);
+        let [first, second] = [1, 2].map(|byte| keep(&kept, directory.path(), byte));
+        let again = keep(&kept, directory.path(), 2);
         assert_eq!([&first, &second, &again].map(is_open), [true, false, true]);
     }
 
     #[test]
     fn without_room_nothing_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(!is_open(&keep(&KeptFiles::new(0), folder.path(), 1)));
+        let directory = tempfile::tempdir().unwrap();
+        assert!(!is_open(&keep(&KeptFiles::new(0), directory.path(), 1)));
     }
 
     /// An open that began before it must not put the old file back.
     #[test]
     fn forgotten_file_is_closed_and_an_earlier_open_not_cached() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
-        let file = keep(&kept, folder.path(), 1);
+        let file = keep(&kept, directory.path(), 1);
         let opening = kept.opening();
         kept.forget(key(1));
         assert!(!is_open(&file));
-        kept.insert(key(1), Arc::new(File::open(folder.path().join("1")).unwrap()), opening);
+        kept.insert(key(1), Arc::new(File::open(directory.path().join("1")).unwrap()), opening);
         assert!(matches!(kept.get(key(1)), Found::Nothing));
     }
 
     #[test]
     fn removed_file_is_returned_to_be_closed_and_not_cached() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
-        let file = keep(&kept, folder.path(), 1);
-        std::fs::remove_file(folder.path().join("1")).unwrap();
+        let file = keep(&kept, directory.path(), 1);
+        std::fs::remove_file(directory.path().join("1")).unwrap();
         let found = kept.get(key(1));
         assert!(matches!(found, Found::Removed(_)), "{found:?}");
         assert!(is_open(&file));
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn removed_files_are_closed_unasked_and_others_stay() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let kept = KeptFiles::new(2);
-        let [removed, named] = [1, 2].map(|byte| keep(&kept, folder.path(), byte));
-        std::fs::remove_file(folder.path().join("1")).unwrap();
+        let [removed, named] = [1, 2].map(|byte| keep(&kept, directory.path(), byte));
+        std::fs::remove_file(directory.path().join("1")).unwrap();
         kept.close_removed();
         assert_eq!([&removed, &named].map(is_open), [false, true]);
     }

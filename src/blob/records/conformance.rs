@@ -24,8 +24,8 @@ macro_rules! suite {
         }
         mod fs {
             $(#[tokio::test] async fn $case() {
-                let folder = tempfile::tempdir().unwrap();
-                super::$case(super::Arc::new(super::open(folder.path()))).await;
+                let directory = tempfile::tempdir().unwrap();
+                super::$case(super::Arc::new(super::open(directory.path()))).await;
             })*
         }
     };
@@ -61,8 +61,8 @@ async fn numbers_go_on_behind_one_that_is_named(store: Store) {
     assert_eq!(store.append("a".into()).await.unwrap(), Seq::new(43));
 }
 
-fn open(folder: &Path) -> FsRecordStore {
-    FsRecordStore::open(folder, Pool::new(4)).unwrap()
+fn open(directory: &Path) -> FsRecordStore {
+    FsRecordStore::open(directory, Pool::new(4)).unwrap()
 }
 
 async fn append(store: &Store, text: &str) -> Seq {
@@ -149,12 +149,12 @@ async fn nothing_is_complete_until_somebody_says_so(store: Store) {
 
 #[tokio::test]
 async fn numbers_continue_after_restart_and_other_processes() {
-    let folder = tempfile::tempdir().unwrap();
-    let (first, other) = (open(folder.path()), open(folder.path()));
+    let directory = tempfile::tempdir().unwrap();
+    let (first, other) = (open(directory.path()), open(directory.path()));
     let a = first.append("a".into()).await.unwrap();
     let b = other.append("b".into()).await.unwrap();
     let c = first.append("c".into()).await.unwrap();
-    let d = open(folder.path()).append("d".into()).await.unwrap();
+    let d = open(directory.path()).append("d".into()).await.unwrap();
     assert!(a < b && b < c && c < d, "{a} {b} {c} {d}");
     for (seq, text) in [(a, "a"), (b, "b"), (c, "c"), (d, "d")] {
         assert_eq!(first.read(seq).await.unwrap().unwrap(), text);
@@ -163,37 +163,37 @@ async fn numbers_continue_after_restart_and_other_processes() {
 
 #[tokio::test]
 async fn missing_store_is_empty_and_reading_does_not_create_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FsRecordStore::open_existing(folder.path(), Pool::new(1));
+    let directory = tempfile::tempdir().unwrap();
+    let store = FsRecordStore::open_existing(directory.path(), Pool::new(1));
     assert_eq!((store.list(None).await.unwrap(), store.last().await.unwrap()), (vec![], None));
     assert!(!store.is_complete().await.unwrap());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     // One that is there is read, and what is appended goes behind it.
-    let seq = open(folder.path()).append("a".into()).await.unwrap();
+    let seq = open(directory.path()).append("a".into()).await.unwrap();
     assert_eq!(store.list(None).await.unwrap(), [seq]);
     assert!(store.append("b".into()).await.unwrap() > seq);
 }
 
 #[tokio::test]
 async fn foreign_files_stay_and_an_empty_first_directory_is_skipped() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
     let seq = store.append("a".into()).await.unwrap();
-    let shards = folder.path().join("shards");
+    let shards = directory.path().join("shards");
     std::fs::write(shards.join("README"), "").unwrap();
     std::fs::write(shards.join("0000000000000/notes"), "").unwrap();
     std::fs::create_dir(shards.join("0000000000007")).unwrap();
-    let store = open(folder.path());
+    let store = open(directory.path());
     assert_eq!(store.list(None).await.unwrap(), [seq]);
     assert_eq!(store.last().await.unwrap(), Some(seq));
 }
 
 #[tokio::test]
 async fn file_too_long_for_a_record_is_an_error_before_allocation() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
     let seq = store.append("a".into()).await.unwrap();
-    let path = folder.path().join(format!("shards/0000000000000/{seq}"));
+    let path = directory.path().join(format!("shards/0000000000000/{seq}"));
     std::fs::File::options().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
     assert!(store.read(seq).await.is_err());
 }

@@ -23,7 +23,7 @@ use futures_util::future::BoxFuture;
 use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
 use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
-use crate::runtime::durable::{TempFile, create_folder, remove};
+use crate::runtime::durable::{TempFile, create_directory, remove};
 
 /// Digits of a number that only name its file; the digits before them also name its directory.
 const DIGIT_COUNT_IN_GROUP: usize = 3;
@@ -66,7 +66,7 @@ impl FsRecordStore {
     /// A directory cannot be created or read.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
         let (tmp, shards) = (root.join("tmp"), root.join("shards"));
-        let last = create_folder(&tmp).and_then(|()| create_folder(&shards)).and_then(|()| find_last(&shards));
+        let last = create_directory(&tmp).and_then(|()| create_directory(&shards)).and_then(|()| find_last(&shards));
         let last = last.map_err(|error| BlobError::io("open the directory shards", None, error))?;
         let next = Next { seq: last.map_or(Seq::new(0), Seq::next), group: None };
         Ok(Self { store_id: root.join(STORE_ID), tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
@@ -94,7 +94,7 @@ impl FsRecordStore {
         let path = self.path(seq);
         let group = path.parent().unwrap_or(&self.shards);
         if next.group.as_deref() != Some(group) {
-            create_folder(group)?;
+            create_directory(group)?;
             next.group = Some(group.to_owned());
         }
         next.seq = seq.next();
@@ -246,9 +246,9 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Numbers in the names of a directory, ascending; other names are ignored.
-fn numbers(folder: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
+fn numbers(directory: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
         let name = name.to_str().filter(|name| name.len() == digit_count);
         let name = name.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)));

@@ -37,7 +37,7 @@ impl Tree {
     pub(super) fn has(&self, path: &str, file: FileHash, len: Option<u64>) -> bool {
         let has = || -> anyhow::Result<bool> {
             let place = place(path)?;
-            let found = self.root.open_file(&place.folders, place.file)?;
+            let found = self.root.open_file(&place.directories, place.file)?;
             let found_len = found.metadata()?.len();
             Ok(len.is_none_or(|len| len == found_len) && hash_reader(found)? == file)
         };
@@ -53,7 +53,7 @@ impl Tree {
     /// Writes a file with the contents of another one in the same directory.
     pub(super) fn copy(&self, from: &str, to: &str, mode: u32) -> anyhow::Result<()> {
         let place = place(from)?;
-        let mut source = self.root.open_file(&place.folders, place.file)?;
+        let mut source = self.root.open_file(&place.directories, place.file)?;
         source.rewind()?;
         self.put(to, mode, |file| {
             let mut piece = vec![0; PIECE_LEN];
@@ -75,7 +75,7 @@ impl Tree {
     ) -> anyhow::Result<()> {
         let place = place(path)?;
         self.with(|enclosure| {
-            let mut file = enclosure.create(&place.folders)?;
+            let mut file = enclosure.create(&place.directories)?;
             fill(&mut file)?;
             file.set_mode(mode & !self.umask)?;
             file.publish(place.file, true)
@@ -87,7 +87,8 @@ impl Tree {
     pub(super) fn begin(&self, path: &str, file: FileHash) -> anyhow::Result<Option<Partial>> {
         let place = place(path)?;
         let id = partial_id(file, place.file);
-        let partial = self.with(|enclosure| PartialFile::open_in(enclosure.folder(&place.folders)?, &id, 0o666))?;
+        let partial =
+            self.with(|enclosure| PartialFile::open_in(enclosure.directory(&place.directories)?, &id, 0o666))?;
         Ok(partial.map(Partial::new))
     }
 

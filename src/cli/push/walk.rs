@@ -33,7 +33,7 @@ pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
     for path in typed {
         let metadata = fs::metadata(path).with_context(|| cannot_read(path))?;
         if metadata.is_dir() {
-            walk_folder(path.clone(), &mut found)?;
+            walk_directory(path.clone(), &mut found)?;
         } else if metadata.is_file() {
             found.push(path.clone(), &metadata);
         } else {
@@ -45,8 +45,8 @@ pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
 
 /// Walks a directory, sorted by name, with an explicit stack, so that a deep tree does not overflow
 /// the thread's.
-fn walk_folder(folder: PathBuf, found: &mut Found) -> anyhow::Result<()> {
-    let mut stack = list(&folder)?;
+fn walk_directory(directory: PathBuf, found: &mut Found) -> anyhow::Result<()> {
+    let mut stack = list(&directory)?;
     while let Some(path) = stack.pop() {
         let metadata = fs::symlink_metadata(&path).with_context(|| cannot_read(&path))?;
         if metadata.is_dir() {
@@ -61,9 +61,9 @@ fn walk_folder(folder: PathBuf, found: &mut Found) -> anyhow::Result<()> {
 }
 
 /// The entries of a directory, the first name last.
-fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-    let mut paths: Vec<PathBuf> = entries.with_context(|| cannot_read(folder))?;
+fn list(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<PathBuf> = entries.with_context(|| cannot_read(directory))?;
     paths.sort_by(|a, b| b.cmp(a));
     Ok(paths)
 }

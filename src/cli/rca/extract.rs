@@ -65,18 +65,18 @@ pub(super) fn run(args: ExtractArgs) -> anyhow::Result<()> {
 }
 
 fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
-    let (output, path, folder) = (Output::new(args.output), &args.archive, args.directory.display());
+    let (output, path, dir) = (Output::new(args.output), &args.archive, args.directory.display());
     let bar = output.bar(file_len(path), path.display().to_string());
     let source = stop.watch(bar.wrap_read(open_file(path)?));
     let archive = Archive::open(source, ReadOptions::default()).map_err(|error| describe(path, error))?;
-    let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the directory {folder}"))?;
+    let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the directory {dir}"))?;
     let mut job = Job { archive, target, path, replace: args.force, stop, output: &output, last: Last::default() };
     let wanted = job.choose(&args.names)?;
     bar.reset();
     for index in wanted {
         job.extract(index)?;
     }
-    job.target.sync().with_context(|| format!("cannot write to the directory {folder}"))?;
+    job.target.sync().with_context(|| format!("cannot write to the directory {dir}"))?;
     bar.finish_and_clear();
     let Job { archive, last, .. } = job;
     if !archive.unverified().is_empty() {
@@ -84,7 +84,7 @@ fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
         output.complain(format_args!("left out, not verifiable: {count} before the damage"));
     }
     output.record(&last)?;
-    output.line(format_args!("{}, {} to {folder}", Count(last.extracted, "blob"), Size(last.content_len)))?;
+    output.line(format_args!("{}, {} to {dir}", Count(last.extracted, "blob"), Size(last.content_len)))?;
     match (archive.into_damage(), last.failed) {
         (Some(error), _) => Err(describe(path, error)),
         (None, 0) => Ok(()),
@@ -144,7 +144,7 @@ impl Job<'_> {
     /// The outer error is the archive's, the inner one that of the file.
     fn write(&mut self, index: usize, place: &Place<'_>) -> anyhow::Result<anyhow::Result<u64>> {
         let of_archive = |error: Error| describe(self.path, error);
-        let mut file = match self.target.create(&place.folders) {
+        let mut file = match self.target.create(&place.directories) {
             Ok(file) => file,
             Err(error) => return Ok(Err(error.into())),
         };

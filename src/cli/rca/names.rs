@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Place<'a> {
     /// From the outside in; none of them is empty, `.` or `..`.
-    pub(in crate::cli) folders: Vec<&'a str>,
+    pub(in crate::cli) directories: Vec<&'a str>,
     pub(in crate::cli) file: &'a str,
 }
 
@@ -35,8 +35,8 @@ impl<'a> Place<'a> {
         if name.starts_with('/') {
             return Err(Refusal::Absolute);
         }
-        let mut folders: Vec<&str> = name.split('/').collect();
-        for part in &folders {
+        let mut directories: Vec<&str> = name.split('/').collect();
+        for part in &directories {
             match *part {
                 "" => return Err(Refusal::EmptyPart),
                 "." => return Err(Refusal::Dots(".")),
@@ -44,8 +44,8 @@ impl<'a> Place<'a> {
                 _ => {}
             }
         }
-        let file = folders.pop().expect("split gives at least one part");
-        Ok(Self { folders, file })
+        let file = directories.pop().expect("split gives at least one part");
+        Ok(Self { directories, file })
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn name_is_a_path_unless_absolute_or_with_empty_or_dot_parts() {
-        let place = |folders: &[&'static str], file| Ok(Place { folders: folders.to_vec(), file });
+        let place = |directories: &[&'static str], file| Ok(Place { directories: directories.to_vec(), file });
         assert_eq!(Place::of("a"), place(&[], "a"));
         assert_eq!(Place::of("a/b c/..."), place(&["a", "b c"], "..."));
         assert_eq!(Place::of(".hidden/..x"), place(&[".hidden"], "..x"));

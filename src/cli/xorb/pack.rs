@@ -14,7 +14,7 @@ use crate::cli::units::{Count, Share, Size};
 use crate::client::{Packed, Packer, Term};
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
-use crate::runtime::durable::{TempFile, create_folder};
+use crate::runtime::durable::{TempFile, create_directory};
 
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 1 << 20;
@@ -98,7 +98,7 @@ impl From<&Term> for TermRecord {
 pub(super) fn run(args: PackArgs) -> anyhow::Result<()> {
     let dir = &args.output_dir;
     let mut target = Target { dir, output: Output::new(args.output), count: 0, raw_len: 0, serialized_len: 0 };
-    create_folder(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
+    create_directory(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
     // Looked at first: a name that is wrong is found before the work begins.
     let total = args.files.iter().map(|path| Input::len(path)).sum::<anyhow::Result<u64>>()?;
     let bar = target.output.bar(total, "packing");

@@ -17,7 +17,7 @@ use crate::format::merkle::subtree::{JoinError, Subtree, SubtreeNode};
 use crate::format::{ByteRange, FileHash};
 
 /// Maximum bytes of a response: it has a hash for every term of the file.
-const MAX_ANSWER_LEN: usize = 64 << 20;
+const MAX_RESPONSE_LEN: usize = 64 << 20;
 
 /// What there is around a part of a file, as the server says it.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ async fn ask(server: &Server, file: FileHash, bytes: ByteRange) -> Result<Surrou
         .get_request(&format!("v2/file-chunk-hashes/{file}"))
         .header("x-range-dirty", format!("bytes={}-{}", bytes.start(), bytes.last()));
     let response = server.send(request, &Activity::new()).await?;
-    server.json_within(response, MAX_ANSWER_LEN).await
+    server.json_within(response, MAX_RESPONSE_LEN).await
 }
 
 fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Surroundings, &'static str> {

@@ -12,13 +12,13 @@ use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::Server;
 use crate::format::ChunkHash;
-use crate::format::shard::{DedupShard, parse_dedup_answer};
+use crate::format::shard::{DedupShard, parse_dedup_response};
 
 /// Questions that are under way at once.
 const QUESTION_COUNT: usize = 8;
 
 /// Maximum bytes of a response: 80 xorbs of 8192 chunks, more than a zorb server lists.
-const MAX_ANSWER_LEN: usize = 32 << 20;
+const MAX_RESPONSE_LEN: usize = 32 << 20;
 
 /// The chunks of a block that the server may be asked for: those that it responds to with a shard,
 /// if it has them.
@@ -46,14 +46,14 @@ pub(super) async fn ask(
     let mut limit = 1;
     loop {
         while asking.len() < limit
-            && let Some(chunk) = questions.find(|chunk| known.wants_answer(chunk))
+            && let Some(chunk) = questions.find(|chunk| known.wants_response(chunk))
         {
             asking.push(find(&server, chunk, &watch));
         }
-        let Some(answer) = asking.next().await else { break };
-        match answer.map_err(PushError::Ask)? {
+        let Some(response) = asking.next().await else { break };
+        match response.map_err(PushError::Ask)? {
             Some(told) => {
-                known.insert_answer(&told);
+                known.insert_response(&told);
                 limit = (limit / 2).max(1);
             }
             None => limit = (limit * 2).min(QUESTION_COUNT),
@@ -74,7 +74,7 @@ async fn find(
     let mut retries = Retries::new(server.retry, Arc::new(RetriesOnly(Arc::clone(watch))));
     loop {
         let failed = match find_once(server, chunk).await {
-            Ok(answer) => return Ok(parse_dedup_answer(&answer).ok()),
+            Ok(response) => return Ok(parse_dedup_response(&response).ok()),
             Err(RequestError::Refused { .. } | RequestError::Strange { .. }) => return Ok(None),
             Err(error) => error,
         };
@@ -85,5 +85,5 @@ async fn find(
 async fn find_once(server: &Server, chunk: ChunkHash) -> Result<Vec<u8>, RequestError> {
     let request = server.get_request(&format!("v1/chunks/default/{chunk}"));
     let response = server.send(request, &Activity::new()).await?;
-    server.body(response, MAX_ANSWER_LEN).await
+    server.body(response, MAX_RESPONSE_LEN).await
 }

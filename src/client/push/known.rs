@@ -7,10 +7,10 @@ use crate::format::{ChunkHash, HmacKey, XorbHash};
 
 /// Responses of the server that are cached. Each has its own key, so a chunk is hashed once for
 /// each.
-const MAX_ANSWER_COUNT: usize = 64;
+const MAX_RESPONSE_COUNT: usize = 64;
 
 /// Chunks in all of them, at most: some 60 bytes each.
-const MAX_ANSWERED_COUNT: usize = 2 << 20;
+const MAX_CHUNK_COUNT: usize = 2 << 20;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +28,15 @@ pub(super) struct Known {
     xorbs: Vec<Option<XorbHash>>,
     chunks: HashMap<ChunkHash, Place>,
     /// What the server has told, the latest first.
-    answers: VecDeque<Answer>,
-    answered_count: usize,
+    responses: VecDeque<Response>,
+    chunk_count: usize,
     /// What it was asked for.
     asked: HashSet<ChunkHash>,
 }
 
 /// One response of the server: chunks by their blinded hashes.
 #[derive(Debug)]
-struct Answer {
+struct Response {
     key: HmacKey,
     /// Which xorbs it lists.
     xorbs: HashSet<XorbHash>,
@@ -76,9 +76,9 @@ impl Known {
 
     /// Adds what the server has told, unless it has told the same before: requests in flight at
     /// once may be for one xorb.
-    pub(super) fn insert_answer(&mut self, told: &DedupShard) {
+    pub(super) fn insert_response(&mut self, told: &DedupShard) {
         let xorbs: HashSet<XorbHash> = told.xorbs.iter().map(|xorb| xorb.hash).collect();
-        if self.answers.iter().any(|answer| xorbs.is_subset(&answer.xorbs)) {
+        if self.responses.iter().any(|response| xorbs.is_subset(&response.xorbs)) {
             return;
         }
         let mut chunks = HashMap::new();
@@ -88,11 +88,11 @@ impl Known {
                 chunks.entry(chunk.hash).or_insert(Place { xorb: number, index });
             }
         }
-        self.answered_count += chunks.len();
-        self.answers.push_front(Answer { key: told.key, xorbs, chunks });
-        while self.answers.len() > MAX_ANSWER_COUNT || self.answered_count > MAX_ANSWERED_COUNT {
-            let Some(oldest) = self.answers.pop_back() else { break };
-            self.answered_count -= oldest.chunks.len();
+        self.chunk_count += chunks.len();
+        self.responses.push_front(Response { key: told.key, xorbs, chunks });
+        while self.responses.len() > MAX_RESPONSE_COUNT || self.chunk_count > MAX_CHUNK_COUNT {
+            let Some(oldest) = self.responses.pop_back() else { break };
+            self.chunk_count -= oldest.chunks.len();
         }
     }
 
@@ -101,7 +101,7 @@ impl Known {
         if let Some(place) = self.chunks.get(hash) {
             return Some(*place);
         }
-        let found = self.answers.iter().find_map(|answer| answer.chunks.get(&answer.key.blind(hash)).copied());
+        let found = self.responses.iter().find_map(|response| response.chunks.get(&response.key.blind(hash)).copied());
         if let Some(place) = found {
             // Now its hash is known unblinded, even if the response is evicted.
             self.chunks.insert(*hash, place);
@@ -110,7 +110,7 @@ impl Known {
     }
 
     /// Whether the server is to be asked for a chunk. Once at most.
-    pub(super) fn wants_answer(&mut self, hash: &ChunkHash) -> bool {
+    pub(super) fn wants_response(&mut self, hash: &ChunkHash) -> bool {
         self.find(hash).is_none() && self.asked.insert(*hash)
     }
 

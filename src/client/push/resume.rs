@@ -15,7 +15,7 @@ use crate::format::merkle::xorb_hash;
 use crate::format::shard::{CasInfo, Shard, parse, write_upload};
 use crate::format::{ChunkHash, XorbHash};
 use crate::runtime::clock::{Clock, SystemClock};
-use crate::runtime::durable::{TempFile, create_folder};
+use crate::runtime::durable::{TempFile, create_directory};
 
 /// Lifetime of an entry: the server retains unregistered xorbs for this long (spec 7.5).
 const LIFE: Duration = Duration::from_secs(21 * 24 * 3600);
@@ -33,7 +33,7 @@ const MAX_NAME_LEN: usize = 100;
 /// The directory of one server.
 #[derive(Clone, Debug)]
 pub struct ResumeCache {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl ResumeCache {
@@ -46,14 +46,14 @@ impl ResumeCache {
         let readable: String = readable.chars().take(MAX_NAME_LEN).collect();
         // The readable part may be that of another server too.
         let hash: String = ChunkHash::of(url.as_bytes()).to_string().chars().take(16).collect();
-        Self { folder: base.join(format!("{readable}-{hash}")) }
+        Self { directory: base.join(format!("{readable}-{hash}")) }
     }
 
     /// The xorbs that were sent, the latest first; drops unusable entries.
     pub(super) fn load(&self) -> Vec<CasInfo> {
         let now = SystemClock.now().as_millis();
         let mut entries: Vec<(u64, DirEntry)> = Vec::new();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
             let modified = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let age = Duration::from_millis(now).saturating_sub(modified);
@@ -70,7 +70,7 @@ impl ResumeCache {
 
     /// Notes that the server has acknowledged a xorb.
     pub(super) fn add(&self, xorb: &CasInfo) -> io::Result<()> {
-        create_folder(&self.folder)?;
+        create_directory(&self.directory)?;
         let shard = Shard { files: Vec::new(), xorbs: vec![xorb.clone()] };
         let bytes = write_upload(&shard).map_err(io::Error::other)?;
         let path = self.path(&xorb.hash);
@@ -90,7 +90,7 @@ impl ResumeCache {
     }
 
     fn path(&self, xorb: &XorbHash) -> PathBuf {
-        self.folder.join(format!("{xorb}.{EXTENSION}"))
+        self.directory.join(format!("{xorb}.{EXTENSION}"))
     }
 }
 

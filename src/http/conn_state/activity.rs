@@ -21,14 +21,14 @@ struct State {
     /// Since when there is no request in flight; `None` while there is one.
     idle_since: Option<Instant>,
     /// A response is being made or handed over to the connection.
-    is_answering: bool,
+    is_responding: bool,
     /// The connection has to end, and takes no request any more.
     is_evicted: bool,
 }
 
 impl Default for Activity {
     fn default() -> Self {
-        Self(Mutex::new(State { idle_since: Some(Instant::now()), is_answering: false, is_evicted: false }))
+        Self(Mutex::new(State { idle_since: Some(Instant::now()), is_responding: false, is_evicted: false }))
     }
 }
 
@@ -48,7 +48,7 @@ impl Activity {
     /// All that the connection was given is out.
     pub(in crate::http) fn flushed(&self) {
         let mut state = self.state();
-        if !state.is_answering && state.idle_since.is_none() {
+        if !state.is_responding && state.idle_since.is_none() {
             state.idle_since = Some(Instant::now());
         }
     }
@@ -69,25 +69,25 @@ impl InFlight {
         if state.is_evicted {
             return None;
         }
-        (state.idle_since, state.is_answering) = (None, true);
+        (state.idle_since, state.is_responding) = (None, true);
         Some(Self(Arc::clone(conn)))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.activity.state().is_answering = false;
+        self.0.activity.state().is_responding = false;
     }
 }
 
 /// The body of a response, until whose end its request is in flight.
 #[derive(Debug)]
-pub(in crate::http) struct Answering {
+pub(in crate::http) struct Responding {
     pub(in crate::http) body: Body,
     pub(in crate::http) _in_flight: InFlight,
 }
 
-impl HttpBody for Answering {
+impl HttpBody for Responding {
     type Data = Bytes;
     type Error = axum::Error;
 

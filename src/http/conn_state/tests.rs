@@ -88,7 +88,7 @@ async fn time_without_data_does_not_count_and_each_response_is_new() {
         });
         sent.unwrap();
     }
-    // What was taken of the answers before is worth nothing now.
+    // What was taken of the responses before is worth nothing now.
     conn.begin();
     let begin = Instant::now();
     socket.write_all(&[0; 150]).await.unwrap_err();

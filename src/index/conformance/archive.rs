@@ -129,8 +129,8 @@ async fn files_without_their_xorbs_are_not_restored(db: Db) {
 /// It changes nothing.
 #[tokio::test]
 async fn read_only_index_reads_with_or_without_a_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     assert!(SqliteIndex::open_read_only(&path).await.is_err());
     assert!(!path.exists());
 
@@ -158,14 +158,14 @@ async fn read_only_index_reads_with_or_without_a_writer() {
 
 #[tokio::test]
 async fn an_index_of_another_version_or_of_something_else_is_not_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let index = SqliteIndex::open(&path).await.unwrap();
     index.pretend_version(999).await;
     index.close().await;
     let error = SqliteIndex::open_read_only(&path).await.unwrap_err();
     assert!(crate::runtime::telemetry::chain(&error).contains("its schema has version 999"), "{error:?}");
-    let other = folder.path().join("other");
+    let other = directory.path().join("other");
     #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
     std::fs::write(&other, [b'x'; 4096]).unwrap();
     assert!(SqliteIndex::open_read_only(&other).await.is_err());

@@ -376,8 +376,8 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
 #[tokio::test]
 async fn a_database_of_an_older_schema_keeps_its_promises() {
     use sqlx::{Connection, SqliteConnection, raw_sql};
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 6).copied().collect();
     let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
     migrator(&old).run(&mut connection).await.unwrap();

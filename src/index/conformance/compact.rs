@@ -349,8 +349,8 @@ async fn usage_is_what_there_is_after_any_switch() {
     let seed = std::env::var("ZORB_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     println!("ZORB_TEST_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let folder = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
     let db: Db = Arc::new(index.clone());
     for byte in 1..=8 {
         put(&db, xorb(byte, 5 + byte)).await;

@@ -185,8 +185,8 @@ async fn a_xorb_names_the_files_that_need_it_up_to_a_limit(db: Db) {
 /// The row does not parse.
 #[tokio::test]
 async fn unverified_xorb_is_due_first_and_heal_repairs_its_row() {
-    let folder = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
     let db: Db = std::sync::Arc::new(index.clone());
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;

@@ -133,8 +133,8 @@ async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
 }
 
 async fn tampered(sql: &str) -> (TempDir, SqliteIndex) {
-    let folder = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open(&folder.path().join("index.sqlite")).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
     let db: Db = Arc::new(index.clone());
     for byte in 1..=3 {
         put(&db, xorb(byte, 3)).await;
@@ -143,7 +143,7 @@ async fn tampered(sql: &str) -> (TempDir, SqliteIndex) {
     let new = registration("org/a", vec![file(1, &terms), file(2, &[term(3, 0, 1)])], &[1, 2, 3]);
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     index.tamper(sql).await;
-    (folder, index)
+    (directory, index)
 }
 
 fn fault(byte: u8) -> FileFault {
@@ -160,7 +160,7 @@ async fn cut_columns_are_inconsistent_before_and_behind_the_cut() {
         "UPDATE xorb_chunks SET hashes = substr(hashes, 1, 64) WHERE xorb_id = 1",
         "UPDATE xorb_chunks SET hashes = x'' WHERE xorb_id = 1",
     ] {
-        let (_folder, index) = tampered(sql).await;
+        let (_directory, index) = tampered(sql).await;
         for (start, end) in [(0, 1), (0, 3), (1, 2), (2, 3), (3, 4), (5, 9)] {
             let chunks = ChunkRange::new(start, end).unwrap();
             let error = index.as_dyn().xorb_parts(vec![(hash(2), chunks), (hash(1), chunks)]).await.unwrap_err();
@@ -172,7 +172,7 @@ async fn cut_columns_are_inconsistent_before_and_behind_the_cut() {
 #[tokio::test]
 async fn missing_and_surplus_references_are_found_and_rebuilt() {
     let sql = "DELETE FROM xorb_files WHERE file_id = 1 AND xorb_id = 2; INSERT INTO xorb_files VALUES (3, 1)";
-    let (_folder, index) = tampered(sql).await;
+    let (_directory, index) = tampered(sql).await;
     let faults = index.faulty_files_now().await;
     assert_eq!(faults, [FileFault { unreferenced: vec![hash(2)], surplus_count: 1, ..fault(1) }]);
     // A condemned xorb with a reference must not be deleted.
@@ -186,7 +186,8 @@ async fn missing_and_surplus_references_are_found_and_rebuilt() {
 
 #[tokio::test]
 async fn missing_xorb_is_lost_to_its_files_and_back_when_adopted() {
-    let (_folder, index) = tampered("DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorbs WHERE id = 2").await;
+    let (_directory, index) =
+        tampered("DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorbs WHERE id = 2").await;
     assert_eq!(index.faulty_files_now().await, [FileFault { lost: vec![hash(2)], ..fault(1) }]);
     assert!(!index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
     let drift = index.as_dyn().totals_drift().await.unwrap();
@@ -201,7 +202,7 @@ async fn missing_xorb_is_lost_to_its_files_and_back_when_adopted() {
 
 #[tokio::test]
 async fn a_dangling_reference_is_one_too_many() {
-    let (_folder, index) = tampered("INSERT INTO xorb_files VALUES (99, 2)").await;
+    let (_directory, index) = tampered("INSERT INTO xorb_files VALUES (99, 2)").await;
     assert_eq!(index.faulty_files_now().await, [FileFault { surplus_count: 1, ..fault(2) }]);
     assert!(index.as_dyn().rebuild_references(file_hash(2)).await.unwrap());
     assert_eq!(index.faulty_files_now().await, []);
@@ -209,14 +210,14 @@ async fn a_dangling_reference_is_one_too_many() {
 
 #[tokio::test]
 async fn terms_that_do_not_parse_are_told_and_left() {
-    let (_folder, index) = tampered("UPDATE file_terms SET terms = zeroblob(44) WHERE file_id = 2").await;
+    let (_directory, index) = tampered("UPDATE file_terms SET terms = zeroblob(44) WHERE file_id = 2").await;
     assert_eq!(index.faulty_files_now().await, [FileFault { is_unreadable: true, ..fault(2) }]);
     assert!(!index.as_dyn().rebuild_references(file_hash(2)).await.unwrap());
 }
 
 #[tokio::test]
 async fn totals_are_repaired_while_xorbs_come_and_go() {
-    let (_folder, index) =
+    let (_directory, index) =
         tampered("UPDATE totals SET xorb_count = xorb_count + 5, serialized_len = 7, raw_len = raw_len - 1").await;
     let drift = index.as_dyn().totals_drift().await.unwrap();
     assert_eq!(drift, Drift { xorb_count: -5, serialized_len: 83, raw_len: 1 });

@@ -60,8 +60,8 @@ impl LongestWrite {
 /// Makes the file's name durable. SQLite syncs the file and its WAL, but not the directory of a
 /// file that it created.
 pub(super) fn sync_parent(path: &Path) -> Result<(), IndexError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(|error| IndexError {
         op: "sync the directory of the database",
         kind: IndexErrorKind::Other,

@@ -87,10 +87,11 @@ impl Replacement {
     }
 
     fn find_rebuilt(&self) -> io::Result<Option<PathBuf>> {
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory =
+            self.path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (mut found, prefix) = (None, self.beside(".rebuilt-"));
         let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(directory)? {
             let entry = entry?;
             if entry.file_name().as_encoded_bytes().starts_with(prefix) {
                 // There is at most one: each is put in place before the next one begins.
@@ -147,12 +148,12 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(77);
 
-    fn names(folder: &Path) -> Vec<(String, String)> {
+    fn names(directory: &Path) -> Vec<(String, String)> {
         let read = |entry: io::Result<fs::DirEntry>| {
             let entry = entry.unwrap();
             (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
         };
-        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(read).collect();
+        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(read).collect();
         names.sort();
         names
     }
@@ -161,27 +162,27 @@ mod tests {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
-    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Replacement) {
-        let folder = tempfile::tempdir().unwrap();
+    fn directory(files: &[(&str, &str)]) -> (tempfile::TempDir, Replacement) {
+        let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
-            fs::write(folder.path().join(name), text).unwrap();
+            fs::write(directory.path().join(name), text).unwrap();
         }
-        let replacement = Replacement::of(&folder.path().join("i"));
-        (folder, replacement)
+        let replacement = Replacement::of(&directory.path().join("i"));
+        (directory, replacement)
     }
 
     #[test]
     fn the_new_one_takes_the_place_and_the_old_one_keeps_its_log() {
-        let (folder, replacement) =
-            folder(&[("i", "old"), ("i-wal", "old log"), ("i.new", "half"), ("i.new-wal", "x")]);
+        let (directory, replacement) =
+            directory(&[("i", "old"), ("i-wal", "old log"), ("i.new", "half"), ("i.new-wal", "x")]);
         let new = replacement.begin().unwrap();
         assert!(!replacement.finish().unwrap());
-        assert_eq!(names(folder.path()), pairs(&[("i", "old"), ("i-wal", "old log")]));
+        assert_eq!(names(directory.path()), pairs(&[("i", "old"), ("i-wal", "old log")]));
         fs::write(&new, "new").unwrap();
         let old = replacement.publish(NOW).unwrap().unwrap();
-        assert_eq!(old, folder.path().join("i.old-77"));
+        assert_eq!(old, directory.path().join("i.old-77"));
         let expected = pairs(&[("i", "new"), ("i.old-77", "old"), ("i.old-77-wal", "old log")]);
-        assert_eq!(names(folder.path()), expected);
+        assert_eq!(names(directory.path()), expected);
         assert!(!replacement.finish().unwrap());
     }
 
@@ -196,29 +197,29 @@ mod tests {
                 files.push((name, text));
             }
             let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), *text)).collect();
-            let (folder, replacement) = folder(&files);
+            let (directory, replacement) = directory(&files);
             assert!(replacement.finish().unwrap(), "{moved} moved");
             let expected =
                 pairs(&[("i", "new"), ("i.old-77", "old"), ("i.old-77-shm", "old shm"), ("i.old-77-wal", "old log")]);
-            assert_eq!(names(folder.path()), expected, "{moved} moved");
+            assert_eq!(names(directory.path()), expected, "{moved} moved");
             assert!(!replacement.finish().unwrap());
         }
     }
 
     #[test]
     fn new_index_is_put_in_place_without_an_old_one() {
-        let (folder, replacement) = folder(&[("i.new", "new")]);
+        let (directory, replacement) = directory(&[("i.new", "new")]);
         assert_eq!(replacement.publish(NOW).unwrap(), None);
-        assert_eq!(names(folder.path()), pairs(&[("i", "new")]));
+        assert_eq!(names(directory.path()), pairs(&[("i", "new")]));
     }
 
     /// An old index is never overwritten.
     #[test]
     fn index_with_its_wal_is_not_published_nor_old_overwritten() {
-        let (_folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.new-wal", "log")]);
+        let (_directory, replacement) = directory(&[("i", "old"), ("i.new", "new"), ("i.new-wal", "log")]);
         replacement.publish(NOW).unwrap_err();
-        let (folder, replacement) = folder(&[("i", "old"), ("i.new", "new"), ("i.old-77", "older")]);
+        let (directory, replacement) = directory(&[("i", "old"), ("i.new", "new"), ("i.old-77", "older")]);
         replacement.publish(NOW).unwrap();
-        assert_eq!(names(folder.path()), pairs(&[("i", "new"), ("i.old-77", "older"), ("i.old-77+", "old")]));
+        assert_eq!(names(directory.path()), pairs(&[("i", "new"), ("i.old-77", "older"), ("i.old-77+", "old")]));
     }
 }

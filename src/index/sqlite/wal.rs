@@ -51,11 +51,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     async fn open() -> (tempfile::TempDir, PathBuf, SqliteIndex) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("index.sqlite");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("index.sqlite");
         let index = SqliteIndex::open(&path).await.unwrap();
         sqlx::query("CREATE TABLE filler (bytes BLOB)").execute(&index.writer).await.unwrap();
-        (folder, path, index)
+        (directory, path, index)
     }
 
     async fn write_mib(index: &SqliteIndex, count: usize) {
@@ -74,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_reach_the_file_at_a_checkpoint_and_not_before() {
-        let (_folder, path, index) = open().await;
+        let (_directory, path, index) = open().await;
         write_mib(&index, 6).await;
         let before = len(&path);
         assert!(before < 2 * MIB, "{before} bytes");
@@ -86,7 +86,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_wal_is_checkpointed_by_its_writer() {
-        let (_folder, path, index) = open().await;
+        let (_directory, path, index) = open().await;
         write_mib(&index, 64).await;
         let log = len(&path.with_file_name("index.sqlite-wal"));
         assert!((15 * MIB..19 * MIB).contains(&log), "{log} bytes");
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_follow_a_checkpoint_and_reads_see_the_state_before() {
-        let (_folder, path, index) = open().await;
+        let (_directory, path, index) = open().await;
         let mut reading = index.readers.begin().await.unwrap();
         let seen = "SELECT count(*) FROM filler";
         assert_eq!(sqlx::query_scalar::<_, i64>(seen).fetch_one(&mut *reading).await.unwrap(), 0);

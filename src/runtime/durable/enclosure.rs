@@ -15,13 +15,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{create_folder, own_name_beside, trace};
+use super::{create_directory, own_name_beside, trace};
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Readable and writable for everybody whom the umask lets.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
-const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// A directory for files with untrusted names.
 #[derive(Debug)]
@@ -35,9 +35,9 @@ impl Enclosure {
     /// The directory at `path`, created if missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
-            create_folder(path)?;
+            create_directory(path)?;
         }
-        Ok(Self { root: File::from(open(path, FOLDER, Mode::empty())?), last: None })
+        Ok(Self { root: File::from(open(path, DIRECTORY, Mode::empty())?), last: None })
     }
 
     /// The same directory, for another thread.
@@ -47,63 +47,63 @@ impl Enclosure {
 
     /// A regular file that is there, for reading; never through a link, and nothing is made on the
     /// way.
-    pub(crate) fn open_file(&self, folders: &[&str], name: &str) -> io::Result<File> {
-        let mut folder = self.root.try_clone()?;
-        for name in folders {
-            folder = File::from(openat(&folder, *name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?);
+    pub(crate) fn open_file(&self, directories: &[&str], name: &str) -> io::Result<File> {
+        let mut directory = self.root.try_clone()?;
+        for name in directories {
+            directory = File::from(openat(&directory, *name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?);
         }
         // A pipe would keep this waiting for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&folder, name, flags, Mode::empty())?);
+        let file = File::from(openat(&directory, name, flags, Mode::empty())?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// The directory at the path `folders`, created if missing.
-    pub(crate) fn folder(&mut self, folders: &[&str]) -> io::Result<File> {
-        self.enter(folders)?.try_clone()
+    /// The directory at the path `directories`, created if missing.
+    pub(crate) fn directory(&mut self, directories: &[&str]) -> io::Result<File> {
+        self.enter(directories)?.try_clone()
     }
 
-    /// A new unpublished file in the directory at the path `folders`, created if missing.
+    /// A new unpublished file in the directory at the path `directories`, created if missing.
     ///
     /// None of them may be empty, `.` or `..`, or have a `/` in it.
-    pub(crate) fn create(&mut self, folders: &[&str]) -> io::Result<EnclosedFile<'_>> {
-        let folder = self.enter(folders)?;
+    pub(crate) fn create(&mut self, directories: &[&str]) -> io::Result<EnclosedFile<'_>> {
+        let directory = self.enter(directories)?;
         let name = own_name_beside();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, &name, flags, FILE_MODE)?;
-        Ok(EnclosedFile { folder, name, file: File::from(file), is_published: false })
+        let file = openat(directory, &name, flags, FILE_MODE)?;
+        Ok(EnclosedFile { directory, name, file: File::from(file), is_published: false })
     }
 
-    fn enter(&mut self, folders: &[&str]) -> io::Result<&File> {
-        if self.last.as_ref().is_none_or(|(last, _)| last != folders) {
+    fn enter(&mut self, directories: &[&str]) -> io::Result<&File> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != directories) {
             // Before the next one is begun: so one sync is enough for consecutive files of a
             // directory.
             self.sync()?;
-            let mut folder = self.root.try_clone()?;
-            for name in folders {
-                folder = enter(&folder, name)?;
+            let mut dir = self.root.try_clone()?;
+            for name in directories {
+                dir = enter(&dir, name)?;
             }
-            self.last = Some((folders.iter().map(|name| (*name).to_owned()).collect(), folder));
+            self.last = Some((directories.iter().map(|name| (*name).to_owned()).collect(), dir));
         }
-        let (_, folder) = self.last.as_ref().expect("it was set a moment ago");
-        Ok(folder)
+        let (_, dir) = self.last.as_ref().expect("it was set a moment ago");
+        Ok(dir)
     }
 
     /// Makes the names of all published files durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
-        let Some((_, folder)) = self.last.take() else { return Ok(()) };
-        sync_folder(&folder)
+        let Some((_, directory)) = self.last.take() else { return Ok(()) };
+        sync_directory(&directory)
     }
 }
 
 /// Opens a directory in a directory; creates it if missing.
-fn enter(folder: &File, name: &str) -> io::Result<File> {
+fn enter(directory: &File, name: &str) -> io::Result<File> {
     debug_assert!(!name.contains('/') && !["", ".", ".."].contains(&name));
-    let open = || openat(folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    let open = || openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
     let found = match open() {
         Err(Errno::NOENT) => {
-            match mkdirat(folder, name, FOLDER_MODE) {
-                Ok(()) => sync_folder(folder)?,
+            match mkdirat(directory, name, DIRECTORY_MODE) {
+                Ok(()) => sync_directory(directory)?,
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -120,8 +120,8 @@ fn enter(folder: &File, name: &str) -> io::Result<File> {
 }
 
 /// Not `fsync` of rustix, which leaves bytes in the cache of the disk on macOS.
-fn sync_folder(folder: &File) -> io::Result<()> {
-    folder.sync_all()?;
+fn sync_directory(dir: &File) -> io::Result<()> {
+    dir.sync_all()?;
     trace("sync the directory");
     Ok(())
 }
@@ -129,7 +129,7 @@ fn sync_folder(folder: &File) -> io::Result<()> {
 /// A file under a temporary name. Dropped unpublished, it is removed.
 #[derive(Debug)]
 pub(crate) struct EnclosedFile<'a> {
-    folder: &'a File,
+    directory: &'a File,
     name: String,
     file: File,
     is_published: bool,
@@ -154,9 +154,9 @@ impl EnclosedFile<'_> {
         self.file.sync_all()?;
         trace("sync the file");
         if replace {
-            renameat(self.folder, &self.name, self.folder, name)?;
+            renameat(self.directory, &self.name, self.directory, name)?;
         } else {
-            rename_to_free_name(self.folder.as_fd(), &self.name, name)?;
+            rename_to_free_name(self.directory.as_fd(), &self.name, name)?;
         }
         trace("rename");
         self.is_published = true;
@@ -168,18 +168,18 @@ impl Drop for EnclosedFile<'_> {
     fn drop(&mut self) {
         if !self.is_published {
             // Only a courtesy: its name says whose it was.
-            let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
+            let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
         }
     }
 }
 
-fn rename_to_free_name(folder: impl AsFd, from: &str, to: &str) -> io::Result<()> {
-    let folder = folder.as_fd();
-    match renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+fn rename_to_free_name(directory: impl AsFd, from: &str, to: &str) -> io::Result<()> {
+    let directory = directory.as_fd();
+    match renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
         // File systems that cannot do it atomically: another process can create the name between
         // the two steps.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match statat(folder, to, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(renameat(folder, from, folder, to)?),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(renameat(directory, from, directory, to)?),
             Err(error) => Err(error.into()),
             Ok(_) => Err(Errno::EXIST.into()),
         },

@@ -22,7 +22,7 @@ const MAX_OPEN_COUNT: u32 = 8;
 /// Neither is durable before it is published: the next run has to verify them.
 #[derive(Debug)]
 pub(crate) struct PartialFile {
-    folder: File,
+    directory: File,
     name: String,
     data: File,
     notes: File,
@@ -38,20 +38,20 @@ impl PartialFile {
     }
 
     /// The same in this directory. `mode` is for a new file, subject to the umask.
-    pub(crate) fn open_in(folder: File, id: &str, mode: u32) -> io::Result<Option<Self>> {
+    pub(crate) fn open_in(directory: File, id: &str, mode: u32) -> io::Result<Option<Self>> {
         let name = format!(".zorb-{id}.part");
         for _ in 0..MAX_OPEN_COUNT {
-            let Some(data) = open_own(&folder, &name, mode)? else { return Ok(None) };
+            let Some(data) = open_own(&directory, &name, mode)? else { return Ok(None) };
             match data.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             // It may have been published between the two calls.
-            let (ours, named) = (data.metadata()?, statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW));
+            let (ours, named) = (data.metadata()?, statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW));
             if named.is_ok_and(|named| named.st_ino == ours.ino()) {
-                let Some(notes) = open_own(&folder, &notes_name(&name), 0o600)? else { return Ok(None) };
-                return Ok(Some(Self { folder, name, data, notes, is_gone: false }));
+                let Some(notes) = open_own(&directory, &notes_name(&name), 0o600)? else { return Ok(None) };
+                return Ok(Some(Self { directory, name, data, notes, is_gone: false }));
             }
         }
         Ok(None)
@@ -80,10 +80,10 @@ impl PartialFile {
     /// Replaces an existing file of that name.
     pub(crate) fn publish(mut self, name: &OsStr) -> io::Result<()> {
         self.data.sync_all()?;
-        renameat(&self.folder, &self.name, &self.folder, name)?;
+        renameat(&self.directory, &self.name, &self.directory, name)?;
         self.is_gone = true;
-        remove(&self.folder, &notes_name(&self.name));
-        Ok(fsync(&self.folder)?)
+        remove(&self.directory, &notes_name(&self.name));
+        Ok(fsync(&self.directory)?)
     }
 
     /// Removes both: there is nothing in them to go on with.
@@ -92,8 +92,8 @@ impl PartialFile {
     }
 
     fn remove(&mut self) {
-        remove(&self.folder, &self.name);
-        remove(&self.folder, &notes_name(&self.name));
+        remove(&self.directory, &self.name);
+        remove(&self.directory, &notes_name(&self.name));
         self.is_gone = true;
     }
 }
@@ -113,9 +113,9 @@ fn notes_name(name: &str) -> String {
 
 /// Opens or makes a file; `None` where the name is that of something else, or of a file that others
 /// can write to by another name.
-fn open_own(folder: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
+fn open_own(directory: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(folder, name, flags, Mode::from_raw_mode(mode | 0o600)) {
+    let file = match openat(directory, name, flags, Mode::from_raw_mode(mode | 0o600)) {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::ISDIR | rustix::io::Errno::ACCESS) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -126,8 +126,8 @@ fn open_own(folder: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
 }
 
 /// A courtesy: what stays is found by the next run.
-fn remove(folder: impl AsFd, name: &str) {
-    let _ = unlinkat(folder, name, AtFlags::empty());
+fn remove(directory: impl AsFd, name: &str) {
+    let _ = unlinkat(directory, name, AtFlags::empty());
 }
 
 #[cfg(test)]
@@ -138,10 +138,11 @@ mod tests {
 
     #[test]
     fn the_next_run_finds_what_was_written_and_nothing_else_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("target");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("target");
         let names = || {
-            let mut names: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let mut names: Vec<_> =
+                directory.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
             names.sort();
             names
         };
@@ -164,12 +165,12 @@ mod tests {
 
     #[test]
     fn a_link_in_its_place_is_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let other = folder.path().join("other");
+        let directory = tempfile::tempdir().unwrap();
+        let other = directory.path().join("other");
         #[expect(clippy::disallowed_methods, reason = "a test's file need not survive a crash")]
         std::fs::write(&other, b"other").unwrap();
-        std::os::unix::fs::symlink(&other, folder.path().join(".zorb-id.part")).unwrap();
-        assert!(PartialFile::open_beside(&folder.path().join("target"), "id").unwrap().is_none());
+        std::os::unix::fs::symlink(&other, directory.path().join(".zorb-id.part")).unwrap();
+        assert!(PartialFile::open_beside(&directory.path().join("target"), "id").unwrap().is_none());
         assert_eq!(std::fs::read(&other).unwrap(), b"other");
     }
 }

@@ -4,7 +4,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{
-    DIRECT_ALIGNMENT, Enclosure, TempFile, TempFolder, create_folder, create_folders_in, open_or_create, remove,
+    DIRECT_ALIGNMENT, Enclosure, TempDirectory, TempFile, create_directories_in, create_directory, open_or_create,
+    remove,
 };
 
 thread_local! {
@@ -19,16 +20,16 @@ fn steps(work: impl FnOnce()) -> Vec<&'static str> {
     STEPS.take()
 }
 
-fn folder() -> tempfile::TempDir {
+fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
 #[test]
 fn file_is_synced_before_its_rename_and_directory_after() {
-    let folder = folder();
-    let path = folder.path().join("file");
+    let dir = directory();
+    let path = dir.path().join("file");
     let steps = steps(|| {
-        let mut file = TempFile::create(folder.path()).unwrap();
+        let mut file = TempFile::create(dir.path()).unwrap();
         file.write(b"bytes").unwrap();
         file.publish(&path).unwrap();
     });
@@ -43,9 +44,9 @@ fn direct_and_buffered_writes_mix_at_any_offset() {
     let aligned = bytes.as_ptr().align_offset(DIRECT_ALIGNMENT);
     // Where it may go, at an odd address, and of an odd length.
     for (begin, len) in [(aligned, 2 * DIRECT_ALIGNMENT), (aligned + 1, DIRECT_ALIGNMENT), (aligned, 1000)] {
-        let (folder, bytes) = (folder(), &bytes[begin..begin + len]);
-        let path = folder.path().join("file");
-        let mut file = TempFile::create(folder.path()).unwrap();
+        let (directory, bytes) = (directory(), &bytes[begin..begin + len]);
+        let path = directory.path().join("file");
+        let mut file = TempFile::create(directory.path()).unwrap();
         // The last of these is at an odd place.
         for _ in 0..2 {
             file.write_direct(bytes).unwrap();
@@ -60,9 +61,9 @@ fn direct_and_buffered_writes_mix_at_any_offset() {
 fn partial_direct_write_is_completed_and_later_bytes_follow() {
     let bytes: Vec<u8> = (0..2 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
     for written_len in [None, Some(0), Some(1), Some(DIRECT_ALIGNMENT), Some(bytes.len() - 1), Some(bytes.len())] {
-        let folder = folder();
-        let path = folder.path().join("file");
-        let mut file = TempFile::create(folder.path()).unwrap();
+        let directory = directory();
+        let path = directory.path().join("file");
+        let mut file = TempFile::create(directory.path()).unwrap();
         file.write(b"before").unwrap();
         file.file_mut().write_all_at(&bytes[..written_len.unwrap_or(0)], 6).unwrap();
         let written = written_len.ok_or_else(|| io::ErrorKind::InvalidInput.into());
@@ -75,54 +76,54 @@ fn partial_direct_write_is_completed_and_later_bytes_follow() {
 
 #[test]
 fn parent_of_an_existing_directory_is_synced_too() {
-    let folder = folder();
-    let path = folder.path().join("a/b/c");
-    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the directory"; 3]);
-    assert_eq!(steps(|| create_folder(&path).unwrap()), ["sync the directory"]);
+    let dir = directory();
+    let path = dir.path().join("a/b/c");
+    assert_eq!(steps(|| create_directory(&path).unwrap()), ["sync the directory"; 3]);
+    assert_eq!(steps(|| create_directory(&path).unwrap()), ["sync the directory"]);
     assert!(path.is_dir());
 }
 
 #[test]
 fn many_directories_take_one_sync_existing_ones_too() {
-    let folder = folder();
+    let dir = directory();
     let names = || ["a", "b"].map(str::to_owned).into_iter();
     for _ in 0..2 {
-        assert_eq!(steps(|| create_folders_in(folder.path(), names()).unwrap()), ["sync the directory"]);
+        assert_eq!(steps(|| create_directories_in(dir.path(), names()).unwrap()), ["sync the directory"]);
     }
-    assert!(folder.path().join("b").is_dir());
+    assert!(dir.path().join("b").is_dir());
 }
 
 #[test]
 fn removal_is_durable_and_removing_nothing_is_no_error() {
-    let folder = folder();
-    let path = folder.path().join("file");
+    let dir = directory();
+    let path = dir.path().join("file");
     std::fs::File::create(&path).unwrap();
     assert_eq!(steps(|| assert!(remove(&path).unwrap())), ["sync the directory"]);
     assert_eq!(steps(|| assert!(!remove(&path).unwrap())), [""; 0]);
 }
 
 #[test]
-fn a_file_in_the_place_of_a_folder_is_an_error() {
-    let folder = folder();
-    let path = folder.path().join("file");
+fn a_file_in_the_place_of_a_directory_is_an_error() {
+    let directory = directory();
+    let path = directory.path().join("file");
     std::fs::File::create(&path).unwrap();
-    assert!(create_folder(&path).is_err());
-    assert!(create_folder(Path::new("")).is_err());
+    assert!(create_directory(&path).is_err());
+    assert!(create_directory(Path::new("")).is_err());
 }
 
 #[test]
 fn directory_creation_failure_is_an_error_and_final_dot_is_not() {
-    let folder = folder();
-    create_folder(&folder.path().join("new/deep/.")).unwrap();
-    assert!(folder.path().join("new/deep").is_dir());
-    // No folder can be made there, though the one above it is there.
-    assert!(create_folder(Path::new("/proc/none/at/all")).is_err());
+    let directory = directory();
+    create_directory(&directory.path().join("new/deep/.")).unwrap();
+    assert!(directory.path().join("new/deep").is_dir());
+    // No directory can be made there, though the one above it is there.
+    assert!(create_directory(Path::new("/proc/none/at/all")).is_err());
 }
 
 #[test]
 fn a_new_name_is_taken_only_if_it_is_free() {
-    let folder = folder();
-    let path = folder.path().join("file");
+    let directory = directory();
+    let path = directory.path().join("file");
     for content in ["first", "second"] {
         let mut file = TempFile::create_beside(&path).unwrap();
         file.write(content.as_bytes()).unwrap();
@@ -130,49 +131,50 @@ fn a_new_name_is_taken_only_if_it_is_free() {
         assert_eq!(result.is_ok(), content == "first", "{result:?}");
     }
     assert_eq!(std::fs::read(&path).unwrap(), b"first");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn directory_is_published_whole_over_an_empty_one_or_none() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder();
+    let directory = directory();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    let (new, empty, full) = (folder.path().join("new"), folder.path().join("empty"), folder.path().join("full"));
-    create_folders_in(folder.path(), ["empty", "full", "full/x"].map(str::to_owned).into_iter()).unwrap();
+    let (new, empty, full) =
+        (directory.path().join("new"), directory.path().join("empty"), directory.path().join("full"));
+    create_directories_in(directory.path(), ["empty", "full", "full/x"].map(str::to_owned).into_iter()).unwrap();
     std::fs::set_permissions(&empty, std::fs::Permissions::from_mode(0o751)).unwrap();
     for path in [&new, &empty, &full] {
-        let made = TempFolder::create_beside(path).unwrap();
+        let made = TempDirectory::create_beside(path).unwrap();
         assert_eq!(mode(made.path()), 0o700);
-        create_folders_in(made.path(), ["inside".to_owned()].into_iter()).unwrap();
+        create_directories_in(made.path(), ["inside".to_owned()].into_iter()).unwrap();
         assert_eq!(made.publish(path).is_ok(), path != &full);
     }
     assert_eq!((mode(&new), mode(&empty)), (0o700, 0o751));
     assert!(new.join("inside").is_dir() && empty.join("inside").is_dir() && full.join("x").is_dir());
     // The one that was refused is gone, with what was in it.
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 3);
 }
 
 #[test]
 fn opened_file_is_durable_if_new_and_unchanged_if_not() {
-    let folder = folder();
-    let path = folder.path().join("file");
+    let dir = directory();
+    let path = dir.path().join("file");
     assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), ["sync the directory"]);
     std::io::Write::write_all(&mut open_or_create(&path).unwrap(), b"bytes").unwrap();
     assert_eq!(steps(|| drop(open_or_create(&path).unwrap())), [""; 0]);
     assert_eq!(std::fs::read(&path).unwrap(), b"bytes");
-    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-    assert!(open_or_create(&folder.path().join("link")).is_err());
-    assert!(!folder.path().join("nowhere").exists());
+    std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+    assert!(open_or_create(&dir.path().join("link")).is_err());
+    assert!(!dir.path().join("nowhere").exists());
 }
 
 #[test]
 fn files_of_one_directory_are_synced_each_and_names_once() {
-    let folder = folder();
-    let mut enclosure = Enclosure::open(folder.path()).unwrap();
+    let dir = directory();
+    let mut enclosure = Enclosure::open(dir.path()).unwrap();
     let steps = steps(|| {
-        for (folders, name) in [(&["a", "b"][..], "1"), (&["a", "b"], "2"), (&["a"], "3")] {
-            let mut file = enclosure.create(folders).unwrap();
+        for (directories, name) in [(&["a", "b"][..], "1"), (&["a", "b"], "2"), (&["a"], "3")] {
+            let mut file = enclosure.create(directories).unwrap();
             file.write(b"bytes").unwrap();
             file.publish(name, false).unwrap();
         }
@@ -181,19 +183,19 @@ fn files_of_one_directory_are_synced_each_and_names_once() {
     let file = ["sync the file", "rename"];
     let made = ["sync the directory"; 2];
     assert_eq!(steps, [&made[..], &file, &file, &made[..1], &file, &made[..1]].concat());
-    assert_eq!(std::fs::read(folder.path().join("a/b/2")).unwrap(), b"bytes");
+    assert_eq!(std::fs::read(dir.path().join("a/b/2")).unwrap(), b"bytes");
 }
 
 /// It replaces an existing file only when told to.
 #[test]
 fn enclosed_file_follows_no_link_and_leaves_nothing_behind() {
-    let (folder, outside) = (folder(), folder());
-    let path = |name: &str| folder.path().join(name);
+    let (directory, outside) = (directory(), directory());
+    let path = |name: &str| directory.path().join(name);
     std::os::unix::fs::symlink(outside.path(), path("link")).unwrap();
     std::io::Write::write_all(&mut open_or_create(&path("file")).unwrap(), b"before").unwrap();
-    let mut enclosure = Enclosure::open(folder.path()).unwrap();
-    for folders in [&["link"][..], &["link", "deeper"], &["file"]] {
-        let error = enclosure.create(folders).unwrap_err();
+    let mut enclosure = Enclosure::open(directory.path()).unwrap();
+    for directories in [&["link"][..], &["link", "deeper"], &["file"]] {
+        let error = enclosure.create(directories).unwrap_err();
         assert!(error.to_string().contains("a link or a file"), "{error}");
     }
     let mut publish = |name: &str, replace| {
@@ -211,5 +213,5 @@ fn enclosed_file_follows_no_link_and_leaves_nothing_behind() {
         assert_eq!(std::fs::read(path(name)).unwrap(), b"after");
     }
     assert_eq!(outside.path().read_dir().unwrap().count(), 0);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 2);
+    assert_eq!(directory.path().read_dir().unwrap().count(), 2);
 }

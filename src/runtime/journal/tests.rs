@@ -14,8 +14,8 @@ fn open(path: &std::path::Path) -> (Journal, JournalCounts) {
 /// A line after the close counts as lost; only the owner can read the file.
 #[tokio::test]
 async fn lines_before_close_are_written_in_order_to_a_private_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lines");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
     let (journal, counts) = open(&path);
     for number in 0..5000 {
         journal.append(number.to_string());
@@ -30,8 +30,8 @@ async fn lines_before_close_are_written_in_order_to_a_private_file() {
 
 #[tokio::test]
 async fn line_cut_by_a_crash_is_ended_before_the_next_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lines");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
     fs::write(&path, "whole\nhal").unwrap();
     let (journal, _) = open(&path);
     journal.append("next".to_owned());
@@ -42,8 +42,8 @@ async fn line_cut_by_a_crash_is_ended_before_the_next_one() {
 /// Lines go to the file under the name; without its directory the old file stays in use.
 #[tokio::test]
 async fn reopen_follows_the_name_or_keeps_the_old_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
+    let directory = tempfile::tempdir().unwrap();
+    let (inner, moved) = (directory.path().join("inner"), directory.path().join("moved"));
     fs::create_dir(&inner).unwrap();
     let path = inner.join("lines");
     let (journal, counts) = open(&path);
@@ -66,18 +66,18 @@ async fn reopen_follows_the_name_or_keeps_the_old_file() {
     }
     assert_eq!(fs::read_to_string(&moved).unwrap(), "one\ntwo\nthree\n");
     assert_eq!(fs::read_to_string(&path).unwrap(), "four\n");
-    rename(&inner, &folder.path().join("gone"));
+    rename(&inner, &directory.path().join("gone"));
     journal.reopen().await;
     journal.append("five".to_owned());
     journal.close().await;
-    assert_eq!(fs::read_to_string(folder.path().join("gone/lines")).unwrap(), "four\nfive\n");
+    assert_eq!(fs::read_to_string(directory.path().join("gone/lines")).unwrap(), "four\nfive\n");
 }
 
 #[test]
 fn what_a_full_disk_has_taken_of_a_line_is_taken_back() {
     // A file that may be read only stands for a disk that takes nothing.
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lines");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
     fs::write(&path, "whole\n").unwrap();
     let mut sink = Sink::File { file: fs::File::open(&path).unwrap(), is_torn: false };
     assert!(sink.append(b"lost\n", u64::MAX).is_err());
@@ -98,8 +98,8 @@ async fn a_journal_that_cannot_be_written_loses_lines_and_counts_them() {
 
 #[tokio::test]
 async fn full_file_takes_no_lines_until_it_is_moved_away() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, moved) = (folder.path().join("lines"), folder.path().join("moved"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, moved) = (directory.path().join("lines"), directory.path().join("moved"));
     fs::write(&path, "0123456\n").unwrap();
     let counts = JournalCounts::default();
     let journal = Journal::open(Target::File(path.clone()), 12, counts.clone()).unwrap();

@@ -41,7 +41,7 @@ async fn unknown_chunks_are_not_asked_for_and_known_ones_are() {
 }
 
 #[tokio::test]
-async fn a_filter_that_is_not_complete_answers_nothing() {
+async fn an_incomplete_filter_gives_no_response() {
     let setup = Setup::new().await;
     let cas = setup.process();
     let xorb = xorb_of(&[1, 2]);

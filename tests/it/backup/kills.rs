@@ -50,7 +50,7 @@ async fn backup_killed_50_times_stays_readable_and_completes() {
     assert_eq!(backups.back_up(server.data_dir())["added_len"], 0);
     assert_eq!(backups.verify()["trailing_garbage"], false);
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
-    assert_eq!(backups.folder.names().iter().filter(|name| !name.ends_with(".tmp")).count(), 2);
+    assert_eq!(backups.directory.names().iter().filter(|name| !name.ends_with(".tmp")).count(), 2);
 }
 
 /// Reads an archive as anybody would, and says how many blobs it has and whether garbage follows.
@@ -68,7 +68,7 @@ fn check_readable(archive: &Path) -> (u64, bool) {
 fn command(backups: &Backups, args: &[&str]) -> std::process::Child {
     Command::new(env!("CARGO_BIN_EXE_zorb"))
         .args(args)
-        .current_dir(backups.folder.path(""))
+        .current_dir(backups.directory.path(""))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -106,7 +106,7 @@ async fn killed_or_stopped_restore_leaves_its_target_unchanged() {
         let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
         sleep(Duration::from_micros(rng.random_range(500..60_000))).await;
         child.kill().unwrap();
-        let (is_done, copy) = (child.wait().unwrap().success(), backups.folder.path("copy"));
+        let (is_done, copy) = (child.wait().unwrap().success(), backups.directory.path("copy"));
         assert!(!is_done || copy.exists());
         if copy.exists() {
             if !is_done {
@@ -118,22 +118,22 @@ async fn killed_or_stopped_restore_leaves_its_target_unchanged() {
     }
     // A signal that asks leaves nothing at all; what those that were killed have left is named as ours.
     let ours = |name: &String| name.starts_with(".zorb-") && name.ends_with(".tmp");
-    for name in backups.folder.names().iter().filter(|name| ours(name)) {
-        std::fs::remove_dir_all(backups.folder.path(name)).unwrap();
+    for name in backups.directory.names().iter().filter(|name| ours(name)) {
+        std::fs::remove_dir_all(backups.directory.path(name)).unwrap();
     }
     let mut child = command(&backups, &["restore", "b.rca", "--data-dir", "copy"]);
     // It has begun to listen for signals before it makes an index.
     eventually("it is under way", async || {
-        let folders = backups.folder.names();
-        folders.iter().any(|name| name == "copy" || backups.folder.path(name).join("index.sqlite").exists())
+        let directories = backups.directory.names();
+        directories.iter().any(|name| name == "copy" || backups.directory.path(name).join("index.sqlite").exists())
     })
     .await;
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     if !child.wait().unwrap().success() {
-        assert_eq!(backups.folder.names(), ["b.rca"]);
+        assert_eq!(backups.directory.names(), ["b.rca"]);
     } else {
-        std::fs::remove_dir_all(backups.folder.path("copy")).unwrap();
+        std::fs::remove_dir_all(backups.directory.path("copy")).unwrap();
     }
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
 }
@@ -146,7 +146,7 @@ async fn full_disk_costs_nothing_and_the_next_run_goes_on() {
         stored.push(store(&server.client(), Xorb::incompressible(&mut rng, 9 << 20)).await);
     }
     // A disk with room for one xorb, and then for all; seen by these commands only.
-    std::fs::create_dir(backups.folder.path("disk")).unwrap();
+    std::fs::create_dir(backups.directory.path("disk")).unwrap();
     let script = "mount -t tmpfs -o size=12m tmpfs disk || exit 9; \
                   \"$0\" backup disk/b.rca --data-dir \"$1\" && exit 8; \
                   \"$0\" backup disk/b.rca --verify || exit 7; \
@@ -158,7 +158,7 @@ async fn full_disk_costs_nothing_and_the_next_run_goes_on() {
     }
     let output = command
         .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_zorb"), text(server.data_dir())])
-        .current_dir(backups.folder.path(""))
+        .current_dir(backups.directory.path(""))
         .output()
         .unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

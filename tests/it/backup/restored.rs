@@ -6,7 +6,7 @@ use super::{Backups, check_served, store, store_many, text};
 use crate::support::{Start, TestServer, Xorb, read_file, register, rng, upload_shard};
 
 #[tokio::test]
-async fn a_restored_folder_serves_the_same_bytes_as_the_first_one() {
+async fn a_restored_directory_serves_the_same_bytes_as_the_first_one() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 6).await;
     let record = backups.back_up(server.data_dir());
@@ -29,14 +29,14 @@ async fn a_restored_folder_serves_the_same_bytes_as_the_first_one() {
     }
     // And it takes new ones.
     store_many(&copy, &mut rng, 1).await;
-    assert_eq!(backups.folder.names(), ["b.rca", "new"]);
+    assert_eq!(backups.directory.names(), ["b.rca", "new"]);
 }
 
 #[tokio::test]
 async fn store_without_a_server_is_backed_up_even_after_a_crash() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 2).await;
-    let (folder, data_dir) = (server.folder(), server.data_dir().to_owned());
+    let (directory, data_dir) = (server.directory(), server.data_dir().to_owned());
     server.kill();
     assert_eq!(backups.back_up(&data_dir)["files"], 2);
     let server = Start::default().data_dir(&data_dir).start();
@@ -44,7 +44,7 @@ async fn store_without_a_server_is_backed_up_even_after_a_crash() {
     assert!(server.wait().success());
     assert_eq!(backups.back_up(&data_dir)["added_len"], 0);
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
-    drop(folder);
+    drop(directory);
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_second_run_costs_what_came_and_a_third_nothing() {
     // What is read of the archive is a few KiB per blob and some per session, not what is in them.
     let read = second["archive_read_len"].as_u64().unwrap();
     assert!(read < 2 << 20, "{read} of {first_len}, {first}");
-    let third = backups.folder.zorb(&["backup", "b.rca", "--data-dir", text(server.data_dir())]).ok().text();
+    let third = backups.directory.zorb(&["backup", "b.rca", "--data-dir", text(server.data_dir())]).ok().text();
     assert!(third.starts_with("b.rca is up to date; nothing was added"), "{third}");
     assert_eq!(backups.archive_len(), first_len + added);
     check_served(&Start::default().data_dir(&backups.restore("copy").0).start(), &stored).await;
@@ -89,7 +89,7 @@ async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
     assert_eq!(record["keys"], false);
     assert_eq!(status(&Start::default().data_dir(&without).start()).await, 403);
     let args = ["backup", "b.rca", "--include-keys", "--json", "--data-dir", text(server.data_dir())];
-    assert_eq!(backups.folder.zorb(&args).ok().record()["keys"], true);
+    assert_eq!(backups.directory.zorb(&args).ok().record()["keys"], true);
     assert_eq!(backups.verify()["keys"], true);
     // Who can write the archive must not be able to make tokens for a store that is made of it.
     let (left_out, record) = backups.restore_with("left-out", &[]);
@@ -105,12 +105,12 @@ async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
 }
 
 #[tokio::test]
-async fn an_empty_folder_is_restored_into_and_keeps_its_permissions() {
+async fn an_empty_directory_is_restored_into_and_keeps_its_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 1).await;
     backups.back_up(server.data_dir());
-    let place = backups.folder.path("place");
+    let place = backups.directory.path("place");
     std::fs::create_dir(&place).unwrap();
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o750)).unwrap();
     backups.restore("place");
@@ -124,7 +124,7 @@ async fn restored_store_is_whole_and_equal_with_a_rebuilt_index() {
     let mut stored = store_many(&server, &mut rng, 5).await;
     backups.back_up(server.data_dir());
     let (data_dir, _) = backups.restore("copy");
-    let zorb = |args: &[&str]| backups.folder.zorb(&[args, &["--json", "--data-dir", text(&data_dir)]].concat());
+    let zorb = |args: &[&str]| backups.directory.zorb(&[args, &["--json", "--data-dir", text(&data_dir)]].concat());
     assert_eq!(zorb(&["fsck", "--deep"]).ok().record()["findings"], 0, "before anybody has started it");
 
     // The first start is killed as soon as it listens, the second one does the work of a day.

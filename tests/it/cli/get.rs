@@ -6,25 +6,25 @@ use rand::RngExt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::network::{Cut, Proxy, Script, answer};
-use super::{Folder, NOBODY, Ran};
+use super::network::{Cut, Proxy, Script, response};
+use super::{Directory, NOBODY, Ran};
 use crate::support::{TestServer, Xorb, rng};
 
 /// A server that has this xorb.
-fn server_with(folder: &Folder, xorb: &Xorb) -> TestServer {
+fn server_with(directory: &Directory, xorb: &Xorb) -> TestServer {
     let server = TestServer::start();
-    folder.write("x", &xorb.bytes);
-    folder.zorb(&["xorb", "put", "x", "--server", server.url()]).ok();
+    directory.write("x", &xorb.bytes);
+    directory.zorb(&["xorb", "put", "x", "--server", server.url()]).ok();
     server
 }
 
 #[test]
 fn any_part_comes_in_either_form_to_a_file_or_to_stdout() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::mixed(&mut rng, 9);
-    let server = server_with(&folder, &xorb);
+    let server = server_with(&directory, &xorb);
     let hash = xorb.hash();
-    let get = |args: &[&str]| folder.zorb(&[&["xorb", "get", &hash, "--server", server.url()], args].concat());
+    let get = |args: &[&str]| directory.zorb(&[&["xorb", "get", &hash, "--server", server.url()], args].concat());
     for (range, (start, end)) in
         [(None, (0, 9)), (Some("0-9"), (0, 9)), (Some("4"), (4, 5)), (Some("-3"), (6, 9)), (Some("7-"), (7, 9))]
     {
@@ -37,7 +37,7 @@ fn any_part_comes_in_either_form_to_a_file_or_to_stdout() {
             assert!(ran.stderr.contains(&format!("chunks {start}-{end}")), "{}", ran.stderr);
             args.extend(["-o", "back", "--json"]);
             let record = get(&args).ok().record();
-            assert_eq!(folder.read("back"), expected, "{args:?}");
+            assert_eq!(directory.read("back"), expected, "{args:?}");
             let expected = json!({
                 "hash": hash, "path": "back", "raw": raw, "start": start, "end": end,
                 "serialized_len": xorb.serialized(start, end).len(), "raw_len": xorb.raw(start, end).len(),
@@ -47,18 +47,18 @@ fn any_part_comes_in_either_form_to_a_file_or_to_stdout() {
     }
     assert_eq!(get(&["-q"]).ok().stdout, xorb.bytes);
     assert_eq!(get(&["-o", "-", "-q"]).ok().stdout, xorb.bytes);
-    assert_eq!(folder.names(), ["back", "x"]);
+    assert_eq!(directory.names(), ["back", "x"]);
 }
 
 #[test]
 fn what_is_not_there_leaves_the_old_file() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::mixed(&mut rng, 3);
-    let server = server_with(&folder, &xorb);
-    folder.write("back", b"before");
+    let server = server_with(&directory, &xorb);
+    directory.write("back", b"before");
     let url = server.url().to_owned();
     let get = |args: &[&str]| {
-        folder.zorb(&[&["xorb", "get", "-o", "back", "--retries", "1", "--server", &url], args].concat())
+        directory.zorb(&[&["xorb", "get", "-o", "back", "--retries", "1", "--server", &url], args].concat())
     };
     let (hash, other) = (xorb.hash(), "1".repeat(64));
     for args in [&[other.as_str()][..], &[&other, "--range", "0"], &[&other, "--raw"]] {
@@ -69,28 +69,31 @@ fn what_is_not_there_leaves_the_old_file() {
             .failed(1, &["has 3 chunks, numbered from 0", &format!("the range {range} exceeds")]);
     }
     let begin = Instant::now();
-    folder
+    directory
         .zorb(&["xorb", "get", &hash, "-o", "back", "--retries", "1", "--server", NOBODY])
         .failed(1, &["trying again in", "cannot get xorb", "Connection refused"]);
     assert!(begin.elapsed() < Duration::from_secs(30));
-    assert_eq!((folder.read("back"), folder.names()), (b"before".to_vec(), vec!["back".to_owned(), "x".to_owned()]));
-    folder.zorb(&["xorb", "get", &hash, "-o", "no/such", "--server", NOBODY]).failed(1, &["cannot write no/such"]);
+    assert_eq!(
+        (directory.read("back"), directory.names()),
+        (b"before".to_vec(), vec!["back".to_owned(), "x".to_owned()])
+    );
+    directory.zorb(&["xorb", "get", &hash, "-o", "no/such", "--server", NOBODY]).failed(1, &["cannot write no/such"]);
 }
 
 #[test]
 fn a_transfer_that_breaks_off_goes_on_where_it_was() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::incompressible(&mut rng, 4 << 20);
-    let server = server_with(&folder, &xorb);
+    let server = server_with(&directory, &xorb);
     let len = xorb.bytes.len() as u64;
     for (args, expected) in [(&[][..], &xorb.bytes), (&["--raw"], &xorb.raw)] {
-        // Before the answer, within its head, within a chunk, and more often than it is tried in a row.
+        // Before the response, within its head, within a chunk, and more often than it is tried in a row.
         let mut cuts = vec![Cut::Up(5), Cut::Down(0), Cut::Down(100), Cut::Down(1 << 20)];
         cuts.extend([Cut::Down(300_000); 8]);
         let proxy = Proxy::start(server.address(), &cuts);
         let get = ["xorb", "get", &xorb.hash(), "-o", "back", "--server", &proxy.url];
-        let ran = folder.zorb(&[&get, args].concat()).ok_with_remarks();
-        assert!(folder.read("back") == *expected, "{args:?}");
+        let ran = directory.zorb(&[&get, args].concat()).ok_with_remarks();
+        assert!(directory.read("back") == *expected, "{args:?}");
         assert_eq!(ran.stderr.matches("trying again").count(), 12, "{}", ran.stderr);
         let traffic = proxy.traffic();
         assert_eq!(traffic.requests.len(), 13);
@@ -98,20 +101,20 @@ fn a_transfer_that_breaks_off_goes_on_where_it_was() {
         assert!(traffic.down_len < len + 13 * 1_000, "{} of {len} bytes, {:?}", traffic.down_len, traffic.requests);
         let last = traffic.requests[12].to_ascii_lowercase();
         assert!(last.contains("\r\nrange: bytes=") && last.contains("\r\nif-range: \""), "{last}");
-        assert_eq!(folder.names(), ["back", "x"]);
+        assert_eq!(directory.names(), ["back", "x"]);
     }
 }
 
 #[test]
 fn a_part_goes_on_too_and_its_list_is_asked_for_again() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::incompressible(&mut rng, 2 << 20);
-    let server = server_with(&folder, &xorb);
+    let server = server_with(&directory, &xorb);
     // The first connection breaks within the list; the second gives the list, then breaks within the chunks.
     let proxy = Proxy::start(server.address(), &[Cut::Down(1_000), Cut::Down(600_000)]);
     let get = ["xorb", "get", &xorb.hash(), "--range", "2-12", "-o", "back", "--server", &proxy.url];
-    let ran = folder.zorb(&get).ok_with_remarks();
-    assert_eq!(folder.read("back"), xorb.serialized(2, 12));
+    let ran = directory.zorb(&get).ok_with_remarks();
+    assert_eq!(directory.read("back"), xorb.serialized(2, 12));
     assert_eq!(ran.stderr.matches("was closed").count(), 2, "{}", ran.stderr);
     let last = &proxy.traffic().requests[2];
     assert!(last.contains("?range=2-12") && last.contains("bytes="), "{last}");
@@ -119,12 +122,12 @@ fn a_part_goes_on_too_and_its_list_is_asked_for_again() {
 
 #[test]
 fn transfer_restarts_when_the_server_would_send_other_bytes() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::mixed(&mut rng, 20);
     let bytes = xorb.bytes.clone();
     let half = bytes.len() / 2;
     let cut = move |tag: &'static str, body: &[u8]| {
-        let whole = answer("200 OK", &[("ETag", tag)], body);
+        let whole = response("200 OK", &[("ETag", tag)], body);
         whole[..whole.len() - half].to_vec()
     };
     let script = Script::start(move |index, head| match index {
@@ -139,20 +142,20 @@ fn transfer_restarts_when_the_server_would_send_other_bytes() {
         2 => cut("W/\"three\"", &bytes),
         _ => {
             assert!(!head.contains("range: "), "{head}");
-            answer("200 OK", &[], &bytes)
+            response("200 OK", &[], &bytes)
         }
     });
-    let ran = folder.zorb(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &script.url]).ok_with_remarks();
-    assert_eq!((folder.read("back"), script.requests().len()), (xorb.bytes.to_vec(), 4), "{}", ran.stderr);
+    let ran = directory.zorb(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &script.url]).ok_with_remarks();
+    assert_eq!((directory.read("back"), script.requests().len()), (xorb.bytes.to_vec(), 4), "{}", ran.stderr);
 
     let other = xorb.bytes.clone();
     let script = Script::start(move |index, _| match index {
         0 => cut("\"one\"", &other),
-        _ => answer("206 Partial Content", &[("Content-Range", "bytes 0-9/10"), ("ETag", "\"one\"")], &other[..10]),
+        _ => response("206 Partial Content", &[("Content-Range", "bytes 0-9/10"), ("ETag", "\"one\"")], &other[..10]),
     });
     let get = ["xorb", "get", &xorb.hash(), "-o", "none", "--server", &script.url];
-    folder.zorb(&get).failed(1, &["another range than requested"]);
-    assert_eq!(folder.names(), ["back"]);
+    directory.zorb(&get).failed(1, &["another range than requested"]);
+    assert_eq!(directory.names(), ["back"]);
 }
 
 /// The list of a xorb's chunks as the server gives it.
@@ -166,16 +169,16 @@ fn list(xorb: &Xorb) -> Value {
 /// What `zorb xorb get` with these arguments says of a server that sends this list and these bytes. It must fail, whatever
 /// it was asked to write to.
 fn check_lie(xorb: &Xorb, args: &[&str], list: &Value, body: &[u8], complaint: &str) {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let (list, body) = (list.to_string(), body.to_vec());
     let script = Script::start(move |_, head| {
         let body = if head.contains("/chunks ") { list.as_bytes() } else { &body };
-        answer("200 OK", &[("ETag", "\"x\"")], body)
+        response("200 OK", &[("ETag", "\"x\"")], body)
     });
     for form in [&[][..], &["--raw"], &["-o", "back"], &["--raw", "-o", "back"]] {
-        let ran = folder.zorb(&[&["xorb", "get", &xorb.hash(), "--server", &script.url], args, form].concat());
+        let ran = directory.zorb(&[&["xorb", "get", &xorb.hash(), "--server", &script.url], args, form].concat());
         let ran = ran.failed(1, &[complaint]);
-        assert_eq!((ran.stdout.len(), folder.names().len()), (0, 0), "{args:?} {form:?}");
+        assert_eq!((ran.stdout.len(), directory.names().len()), (0, 0), "{args:?} {form:?}");
     }
 }
 
@@ -211,22 +214,22 @@ fn nothing_is_taken_from_a_server_that_lies() {
 
 #[test]
 fn a_signal_removes_what_is_not_complete() {
-    let (folder, mut rng) = (Folder::new(), rng());
+    let (directory, mut rng) = (Directory::new(), rng());
     let xorb = Xorb::incompressible(&mut rng, 2 << 20);
-    let server = server_with(&folder, &xorb);
+    let server = server_with(&directory, &xorb);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 1)] {
         let proxy = Proxy::start(server.address(), &[Cut::Stall(1 << 20)]);
-        let child = folder.start(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &proxy.url]);
+        let child = directory.start(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &proxy.url]);
         let deadline = Instant::now() + Duration::from_secs(60);
         // Not before there is something to remove.
-        while proxy.traffic().down_len < 1 << 20 || folder.names().len() < 2 {
-            assert!(Instant::now() < deadline, "{:?} {:?}", proxy.traffic(), folder.names());
+        while proxy.traffic().down_len < 1 << 20 || directory.names().len() < 2 {
+            assert!(Instant::now() < deadline, "{:?} {:?}", proxy.traffic(), directory.names());
             std::thread::sleep(Duration::from_millis(5));
         }
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
         kill_process(pid, signal).expect("the command is a child of this process");
         let ran = Ran::of(child).failed(code, &["stopped by SIG"]);
         assert!(!ran.stderr.contains("run it again"), "{}", ran.stderr);
-        assert_eq!(folder.names(), ["x"]);
+        assert_eq!(directory.names(), ["x"]);
     }
 }

@@ -2,25 +2,25 @@
 
 use serde_json::{Value, json};
 
-use super::Folder;
-use super::network::{Script, answer};
+use super::Directory;
+use super::network::{Script, response};
 use super::push::push;
 use crate::support::{TestServer, random_bytes, rng};
 
 #[tokio::test]
 async fn files_and_xorbs_are_listed_by_page_with_their_details() {
-    let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
-    folder.zorb(&["ls", "--server", server.url()]).ok();
+    let (directory, server, mut rng) = (Directory::new(), TestServer::start(), rng());
+    directory.zorb(&["ls", "--server", server.url()]).ok();
     // More than a page holds.
-    std::fs::create_dir(folder.path("many")).unwrap();
+    std::fs::create_dir(directory.path("many")).unwrap();
     for index in 0..1203 {
-        folder.write(&format!("many/{index}"), format!("file {index}").as_bytes());
+        directory.write(&format!("many/{index}"), format!("file {index}").as_bytes());
     }
-    folder.write("large", &random_bytes(&mut rng, 300_000));
-    let (mut pushed, _) = push(&folder, &server, &["many", "large"]);
-    push(&folder, &server, &["large"]);
+    directory.write("large", &random_bytes(&mut rng, 300_000));
+    let (mut pushed, _) = push(&directory, &server, &["many", "large"]);
+    push(&directory, &server, &["large"]);
 
-    let listed = folder.zorb(&["ls", "files", "--json", "--server", server.url()]).ok().records();
+    let listed = directory.zorb(&["ls", "files", "--json", "--server", server.url()]).ok().records();
     let key = |file: &Value| file["hash"].as_str().unwrap().to_owned();
     let mut sorted = listed.clone();
     sorted.sort_by_key(key);
@@ -33,12 +33,12 @@ async fn files_and_xorbs_are_listed_by_page_with_their_details() {
         );
         assert!(listed["registered_unix_secs"].as_u64().unwrap() > 1_700_000_000);
     }
-    let text = folder.zorb(&["ls", "--server", server.url()]).ok().text();
+    let text = directory.zorb(&["ls", "--server", server.url()]).ok().text();
     let large = pushed.iter().find(|file| file["path"] == "large").unwrap();
     let line = format!("{}   293.0 KiB  {}\n", large["hash"].as_str().unwrap(), large["sha256"].as_str().unwrap());
     assert!(text.contains(&line), "no {line:?}");
 
-    let xorbs = folder.zorb(&["ls", "xorbs", "--json", "--server", server.url()]).ok().records();
+    let xorbs = directory.zorb(&["ls", "xorbs", "--json", "--server", server.url()]).ok().records();
     let [xorb] = xorbs.try_into().unwrap();
     assert_eq!(server.blobs(), [xorb["hash"].as_str().unwrap()]);
     let chunks = server.client().get(&format!("/xorbs/{}/chunks", xorb["hash"].as_str().unwrap())).await.json();
@@ -48,11 +48,11 @@ async fn files_and_xorbs_are_listed_by_page_with_their_details() {
 
 #[tokio::test]
 async fn a_page_has_a_limit_a_place_and_a_next_one() {
-    let (folder, server) = (Folder::new(), TestServer::start());
+    let (directory, server) = (Directory::new(), TestServer::start());
     for name in ["a", "b", "c"] {
-        folder.write(name, name.as_bytes());
+        directory.write(name, name.as_bytes());
     }
-    push(&folder, &server, &["a", "b", "c"]);
+    push(&directory, &server, &["a", "b", "c"]);
     let client = server.client();
     let all = client.get("/v1/files").await.json();
     assert_eq!((all["files"].as_array().unwrap().len(), &all["next"]), (3, &Value::Null));
@@ -72,7 +72,7 @@ async fn a_page_has_a_limit_a_place_and_a_next_one() {
 
 #[test]
 fn a_list_that_is_damaged_or_would_never_end_is_refused() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let entry = |hash: &str| json!({"hash": hash, "len": 1, "sha256": null, "registered_unix_secs": 1});
     let (one, two) = ("1".repeat(64), "2".repeat(64));
     let odd = json!({"hash": one, "len": 1, "sha256": "\u{1b}[2J", "registered_unix_secs": 1});
@@ -86,8 +86,8 @@ fn a_list_that_is_damaged_or_would_never_end_is_refused() {
         json!({"next": null}),
     ] {
         let body = page.to_string();
-        let script = Script::start(move |_, _| answer("200 OK", &[], body.as_bytes()));
-        let ran = folder.zorb(&["ls", "--server", &script.url]).failed(1, &["does not respond like a zorb server"]);
+        let script = Script::start(move |_, _| response("200 OK", &[], body.as_bytes()));
+        let ran = directory.zorb(&["ls", "--server", &script.url]).failed(1, &["does not respond like a zorb server"]);
         assert!(script.requests().len() <= 2 && !ran.text().contains('\u{1b}'), "{page}");
     }
 }

@@ -6,18 +6,18 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::push::push;
-use super::{Folder, of_type, prose};
+use super::{Directory, of_type, prose};
 use crate::support::{Metrics, TestServer, random_bytes, rng};
 
 const BATCHES: &str = r#"zorb_http_requests_total{route="/v1/reconstructions",method="POST",status="200"}"#;
 const QUESTIONS: &str = r#"zorb_http_requests_total{route="/v1/chunks/{prefix}/{hash}",method="GET",status="200"}"#;
 
 /// A directory with files of all sorts; returns their names.
-fn directory(folder: &Folder) -> Vec<String> {
+fn directory(dir: &Directory) -> Vec<String> {
     let mut rng = rng();
     let mut names: Vec<String> = (0..300).map(|index| format!("d/{}/{index}.txt", index % 7)).collect();
     for (index, name) in names.iter().enumerate() {
-        write(folder, name, &prose(&mut rng, 100 + 50 * index));
+        write(dir, name, &prose(&mut rng, 100 + 50 * index));
     }
     let large = [random_bytes(&mut rng, 3 << 20), prose(&mut rng, 3 << 20)].concat();
     for (name, bytes) in [
@@ -28,18 +28,18 @@ fn directory(folder: &Folder) -> Vec<String> {
         ("d/same/as run", b"#!/bin/sh\n"),
         ("d/größe \"1\"", b"1"),
     ] {
-        write(folder, name, bytes);
+        write(dir, name, bytes);
         names.push(name.to_owned());
     }
-    let mode = |name, mode| std::fs::set_permissions(folder.path(name), PermissionsExt::from_mode(mode)).unwrap();
+    let mode = |name, mode| std::fs::set_permissions(dir.path(name), PermissionsExt::from_mode(mode)).unwrap();
     mode("d/run", 0o755);
     mode("d/0/0.txt", 0o600);
     names
 }
 
-fn write(folder: &Folder, name: &str, bytes: &[u8]) {
-    std::fs::create_dir_all(folder.path(name).parent().unwrap()).unwrap();
-    folder.write(name, bytes);
+fn write(directory: &Directory, name: &str, bytes: &[u8]) {
+    std::fs::create_dir_all(directory.path(name).parent().unwrap()).unwrap();
+    directory.write(name, bytes);
 }
 
 fn mode(path: &Path) -> u32 {
@@ -52,59 +52,59 @@ fn count(path: &Path) -> usize {
     entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
 }
 
-fn pull(folder: &Folder, server: &TestServer, manifest: &str, target: &str) -> super::Ran {
-    folder.zorb(&["pull", "--manifest", manifest, "-o", target, "--json", "--server", server.url()])
+fn pull(directory: &Directory, server: &TestServer, manifest: &str, target: &str) -> super::Ran {
+    directory.zorb(&["pull", "--manifest", manifest, "-o", target, "--json", "--server", server.url()])
 }
 
 #[tokio::test]
 async fn a_directory_comes_back_by_its_manifest() {
-    let (folder, server) = (Folder::new(), TestServer::start());
-    let names = directory(&folder);
-    push(&folder, &server, &["d", "--manifest", "m.jsonl"]);
-    let manifest = String::from_utf8(folder.read("m.jsonl")).unwrap();
+    let (dir, server) = (Directory::new(), TestServer::start());
+    let names = directory(&dir);
+    push(&dir, &server, &["d", "--manifest", "m.jsonl"]);
+    let manifest = String::from_utf8(dir.read("m.jsonl")).unwrap();
     let lines: Vec<Value> = manifest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), names.len());
     let line = lines.iter().find(|line| line["path"] == "run").unwrap();
     assert_eq!((&line["size"], &line["mode"]), (&json!(10), &json!("0755")));
 
-    let records = pull(&folder, &server, "m.jsonl", "back").ok().records();
+    let records = pull(&dir, &server, "m.jsonl", "back").ok().records();
     assert!(of_type(&records, "file").iter().all(|file| file["state"] == "written"));
-    assert_eq!(count(&folder.path("back")), names.len());
+    assert_eq!(count(&dir.path("back")), names.len());
     for name in &names {
         let back = name.replacen('d', "back", 1);
-        assert!(folder.read(name) == folder.read(&back), "{name}");
-        assert_eq!(mode(&folder.path(name)), mode(&folder.path(&back)), "{name}");
+        assert!(dir.read(name) == dir.read(&back), "{name}");
+        assert_eq!(mode(&dir.path(name)), mode(&dir.path(&back)), "{name}");
     }
     // One plan for all small files.
     let batches = Metrics::of(&server.client()).await.get(BATCHES);
     assert!((batches - 1.0).abs() < 0.5, "{batches} plans");
 
     // What is there stays, what is not there, or changed, comes again.
-    std::fs::remove_file(folder.path("back/3/10.txt")).unwrap();
-    folder.write("back/run", b"#!/bin/zz\n");
-    std::fs::remove_file(folder.path("back/large")).unwrap();
-    let records = pull(&folder, &server, "m.jsonl", "back").ok().records();
+    std::fs::remove_file(dir.path("back/3/10.txt")).unwrap();
+    dir.write("back/run", b"#!/bin/zz\n");
+    std::fs::remove_file(dir.path("back/large")).unwrap();
+    let records = pull(&dir, &server, "m.jsonl", "back").ok().records();
     let written = of_type(&records, "file").into_iter().filter(|file| file["state"] == "written");
     let mut written: Vec<&str> = written.map(|file| file["path"].as_str().unwrap()).collect();
     written.sort_unstable();
     assert_eq!(written, ["3/10.txt", "large", "run"]);
-    assert!(folder.read("back/large") == folder.read("d/large"));
-    assert_eq!(folder.read("back/run"), b"#!/bin/sh\n");
+    assert!(dir.read("back/large") == dir.read("d/large"));
+    assert_eq!(dir.read("back/run"), b"#!/bin/sh\n");
     let total = of_type(&records, "total")[0];
     assert_eq!((&total["files"], &total["present"]), (&json!(names.len()), &json!(names.len() - 3)));
 }
 
 #[test]
 fn a_manifest_never_leads_out_of_its_directory() {
-    let (folder, server) = (Folder::new(), TestServer::start());
-    write(&folder, "d/a", b"something");
-    let (files, _) = push(&folder, &server, &["d"]);
+    let (directory, server) = (Directory::new(), TestServer::start());
+    write(&directory, "d/a", b"something");
+    let (files, _) = push(&directory, &server, &["d"]);
     let hash = files[0]["hash"].as_str().unwrap();
-    write(&folder, "outside/kept", b"kept");
-    write(&folder, "back/in the way/x", b"x");
-    symlink("../outside", folder.path("back/link")).unwrap();
-    symlink("../outside/kept", folder.path("back/final")).unwrap();
-    let absolute = folder.path("outside/absolute").to_str().unwrap().to_owned();
+    write(&directory, "outside/kept", b"kept");
+    write(&directory, "back/in the way/x", b"x");
+    symlink("../outside", directory.path("back/link")).unwrap();
+    symlink("../outside/kept", directory.path("back/final")).unwrap();
+    let absolute = directory.path("outside/absolute").to_str().unwrap().to_owned();
     let bad = [
         absolute.as_str(),
         "../outside/x",
@@ -119,84 +119,87 @@ fn a_manifest_never_leads_out_of_its_directory() {
     ];
     let line = |path: &str| json!({"path": path, "hash": hash, "size": 9, "mode": "4777"}).to_string();
     let lines: Vec<String> = bad.iter().chain(&["final", "good/x"]).map(|path| line(path)).collect();
-    folder.write("m", lines.join("\n").as_bytes());
-    let ran = pull(&folder, &server, "m", "back").failed(1, &["10 of 12 files not pulled", "it is absolute"]);
+    directory.write("m", lines.join("\n").as_bytes());
+    let ran = pull(&directory, &server, "m", "back").failed(1, &["10 of 12 files not pulled", "it is absolute"]);
     let records = ran.records();
     assert_eq!((of_type(&records, "file").len(), of_type(&records, "failed").len()), (2, 10));
-    assert_eq!((count(&folder.path("outside")), folder.read("outside/kept")), (1, b"kept".to_vec()));
+    assert_eq!((count(&directory.path("outside")), directory.read("outside/kept")), (1, b"kept".to_vec()));
     // The link itself was replaced.
-    assert!(!folder.path("back/final").is_symlink());
-    assert_eq!((folder.read("back/final"), folder.read("back/good/x")), (b"something".to_vec(), b"something".to_vec()));
-    assert_eq!(mode(&folder.path("back/good/x")) & 0o7000, 0);
-    assert_eq!(folder.read("back/in the way/x"), b"x");
+    assert!(!directory.path("back/final").is_symlink());
+    assert_eq!(
+        (directory.read("back/final"), directory.read("back/good/x")),
+        (b"something".to_vec(), b"something".to_vec())
+    );
+    assert_eq!(mode(&directory.path("back/good/x")) & 0o7000, 0);
+    assert_eq!(directory.read("back/in the way/x"), b"x");
 }
 
 #[test]
 fn files_that_the_server_lacks_do_not_stop_the_others() {
-    let (folder, server) = (Folder::new(), TestServer::start());
-    write(&folder, "d/a", b"something");
-    write(&folder, "d/b", b"else");
-    push(&folder, &server, &["d", "--manifest", "m"]);
-    let mut manifest = folder.read("m");
+    let (directory, server) = (Directory::new(), TestServer::start());
+    write(&directory, "d/a", b"something");
+    write(&directory, "d/b", b"else");
+    push(&directory, &server, &["d", "--manifest", "m"]);
+    let mut manifest = directory.read("m");
     let absent = json!({"path": "absent", "hash": "1".repeat(64), "size": 5});
     manifest.extend_from_slice(absent.to_string().as_bytes());
-    folder.write("m", &manifest);
+    directory.write("m", &manifest);
     let complaints = ["cannot pull absent: the server has no file 1111", "1 of 3 files not pulled"];
-    pull(&folder, &server, "m", "back").failed(1, &complaints);
-    assert_eq!((folder.read("back/a"), folder.read("back/b")), (b"something".to_vec(), b"else".to_vec()));
-    assert_eq!(count(&folder.path("back")), 2);
+    pull(&directory, &server, "m", "back").failed(1, &complaints);
+    assert_eq!((directory.read("back/a"), directory.read("back/b")), (b"something".to_vec(), b"else".to_vec()));
+    assert_eq!(count(&directory.path("back")), 2);
 }
 
 #[test]
 fn a_manifest_is_of_one_directory_in_which_every_name_is_text() {
     use std::os::unix::ffi::OsStrExt;
-    let (folder, server) = (Folder::new(), TestServer::start());
-    write(&folder, "d/a", b"something");
-    let odd = folder.path("d").join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let (dir, server) = (Directory::new(), TestServer::start());
+    write(&dir, "d/a", b"something");
+    let odd = dir.path("d").join(std::ffi::OsStr::from_bytes(b"\xff"));
     std::fs::write(&odd, b"x").unwrap();
     let args = ["push", "d", "--manifest", "m", "--server", server.url()];
-    folder.zorb(&args).failed(1, &["is not valid UTF-8"]);
-    assert!(server.blobs().is_empty() && !folder.path("m").exists());
-    folder.zorb(&["push", "d/a", "--manifest", "m", "--server", server.url()]).failed(2, &["for a directory"]);
-    folder.write("m", b"{}\n");
-    pull(&folder, &server, "m", "back").failed(1, &["m is not a manifest: line 1"]);
-    assert!(!folder.path("back").exists());
+    dir.zorb(&args).failed(1, &["is not valid UTF-8"]);
+    assert!(server.blobs().is_empty() && !dir.path("m").exists());
+    dir.zorb(&["push", "d/a", "--manifest", "m", "--server", server.url()]).failed(2, &["for a directory"]);
+    dir.write("m", b"{}\n");
+    pull(&dir, &server, "m", "back").failed(1, &["m is not a manifest: line 1"]);
+    assert!(!dir.path("back").exists());
 }
 
 #[test]
 fn several_files_are_pulled_by_the_first_digits_of_their_hashes() {
-    let (folder, server) = (Folder::new(), TestServer::start());
+    let (directory, server) = (Directory::new(), TestServer::start());
     for name in ["a", "b", "c"] {
-        folder.write(name, name.as_bytes());
+        directory.write(name, name.as_bytes());
     }
-    let (files, _) = push(&folder, &server, &["a", "b", "c"]);
+    let (files, _) = push(&directory, &server, &["a", "b", "c"]);
     let hash = |index: usize| files[index]["hash"].as_str().unwrap();
     let args = ["pull", &hash(0)[..12], hash(1), &hash(0)[..9], "-o", "back", "--server", server.url()];
-    folder.zorb(&args).ok_with_remarks();
-    assert_eq!(count(&folder.path("back")), 2);
+    directory.zorb(&args).ok_with_remarks();
+    assert_eq!(count(&directory.path("back")), 2);
     for (index, name) in [(0, "a"), (1, "b")] {
-        assert_eq!(folder.read(&format!("back/{}", hash(index))), name.as_bytes());
+        assert_eq!(directory.read(&format!("back/{}", hash(index))), name.as_bytes());
     }
     let one = ["pull", &hash(2)[..12].to_uppercase(), "-o", "one", "-q", "--server", server.url()];
-    folder.zorb(&one).ok();
-    assert_eq!(folder.read("one"), b"c");
+    directory.zorb(&one).ok();
+    assert_eq!(directory.read("one"), b"c");
     let none = ["rm", "ffff0000ffff", &hash(2)[..12], "--server", server.url()];
-    folder.zorb(&none).failed(1, &["a hash that begins with ffff0000ffff"]);
-    let text = folder.zorb(&["rm", &hash(2)[..12], &hash(1)[..12], "--server", server.url()]).ok().text();
+    directory.zorb(&none).failed(1, &["a hash that begins with ffff0000ffff"]);
+    let text = directory.zorb(&["rm", &hash(2)[..12], &hash(1)[..12], "--server", server.url()]).ok().text();
     assert!(text.starts_with(hash(2)) && text.lines().count() == 2, "{text}");
-    assert_eq!(folder.zorb(&["ls", "--json", "--server", server.url()]).ok().records().len(), 1);
+    assert_eq!(directory.zorb(&["ls", "--json", "--server", server.url()]).ok().records().len(), 1);
 }
 
 #[test]
 fn a_prefix_of_two_hashes_names_neither() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let entry = |hash: &str| json!({"hash": hash, "len": 1, "sha256": null, "registered_unix_secs": 1});
     let (one, two) = (format!("{:0>64}", "01"), format!("{:0>64}", "02"));
     let page = json!({"files": [entry(&one), entry(&two)], "next": null}).to_string();
-    let script = super::network::Script::start(move |_, _| super::network::answer("200 OK", &[], page.as_bytes()));
+    let script = super::network::Script::start(move |_, _| super::network::response("200 OK", &[], page.as_bytes()));
     let complaints = ["the hashes of 2 files begin with 0000: ", &one, &two];
     for verb in [&["rm", "0000"][..], &["pull", "0000", "-o", "x"]] {
-        folder.zorb(&[verb, &["--server", &script.url]].concat()).failed(1, &complaints);
+        directory.zorb(&[verb, &["--server", &script.url]].concat()).failed(1, &complaints);
     }
     assert!(script.requests().iter().all(|request| request.starts_with("get /v1/files")));
 }
@@ -204,16 +207,16 @@ fn a_prefix_of_two_hashes_names_neither() {
 #[tokio::test]
 async fn known_small_files_are_asked_for_by_few_requests() {
     let server = TestServer::start();
-    let folders = [Folder::new(), Folder::new()];
-    for folder in &folders {
+    let directories = [Directory::new(), Directory::new()];
+    for directory in &directories {
         for index in 0..1500 {
-            write(folder, &format!("d/{index}"), format!("the file {index}").as_bytes());
+            write(directory, &format!("d/{index}"), format!("the file {index}").as_bytes());
         }
     }
-    let (first, _) = push(&folders[0], &server, &["d"]);
+    let (first, _) = push(&directories[0], &server, &["d"]);
     let before = Metrics::of(&server.client()).await;
     assert!(before.get(QUESTIONS) < 0.5);
-    let (second, total) = push(&folders[1], &server, &["d"]);
+    let (second, total) = push(&directories[1], &server, &["d"]);
     assert_eq!((first.len(), &total["sent_len"]), (second.len(), &json!(0)));
     let asked = Metrics::of(&server.client()).await.get(QUESTIONS);
     assert!(asked < 20.0, "{asked} responses with a xorb each");

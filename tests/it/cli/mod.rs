@@ -25,9 +25,9 @@ use tempfile::TempDir;
 
 use crate::support::random_bytes;
 
-/// A folder in which commands are run.
+/// A directory in which commands are run.
 #[derive(Debug)]
-pub struct Folder(TempDir);
+pub struct Directory(TempDir);
 
 /// How a command ended.
 #[derive(Debug)]
@@ -37,11 +37,11 @@ pub struct Ran {
     pub stderr: String,
 }
 
-impl Folder {
+impl Directory {
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-        std::fs::create_dir(folder.path().join(SPOOL)).expect("the folder is new");
-        Self(folder)
+        let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+        std::fs::create_dir(directory.path().join(SPOOL)).expect("the directory is new");
+        Self(directory)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -60,7 +60,7 @@ impl Folder {
     /// Names of all files, sorted, those of commands' temporary files among them.
     pub fn names(&self) -> Vec<String> {
         let list = |path: &Path| -> Vec<String> {
-            let entries = std::fs::read_dir(path).expect("the folder is there").map(|entry| entry.unwrap());
+            let entries = std::fs::read_dir(path).expect("the directory is there").map(|entry| entry.unwrap());
             entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
         };
         let mut names = list(self.0.path());
@@ -70,7 +70,7 @@ impl Folder {
         names
     }
 
-    /// Runs `zorb` with these arguments in this folder.
+    /// Runs `zorb` with these arguments in this directory.
     pub fn zorb(&self, args: &[&str]) -> Ran {
         self.zorb_with_stdin(args, b"")
     }
@@ -102,7 +102,7 @@ impl Folder {
             .expect("the binary was built for this test")
     }
 
-    /// Packs files of this folder into `out`, and returns the records that were printed.
+    /// Packs files of this directory into `out`, and returns the records that were printed.
     pub fn pack(&self, args: &[&str]) -> Vec<Value> {
         let ran = self.zorb(&[&["xorb", "pack", "--json", "-o", "out"], args].concat());
         ran.ok().records()

@@ -110,7 +110,7 @@ async fn pump<W: AsyncWrite + Unpin>(
     target
 }
 
-/// A server that answers each request with what a function says, and closes the connection.
+/// A server that responds to each request with what a function says, and closes the connection.
 #[derive(Debug)]
 pub struct Script {
     pub url: String,
@@ -120,14 +120,14 @@ pub struct Script {
 
 impl Script {
     /// The function gets the number of the request, from 0, and its head.
-    pub fn start(answer: impl Fn(usize, &str) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        let (answer, requests) = (Arc::new(answer), Arc::new(Mutex::new(Vec::new())));
+    pub fn start(response: impl Fn(usize, &str) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let (response, requests) = (Arc::new(response), Arc::new(Mutex::new(Vec::new())));
         let shared = Arc::clone(&requests);
         let (url, runtime) = listen(move |index, mut client| {
-            let (answer, requests) = (Arc::clone(&answer), Arc::clone(&shared));
+            let (response, requests) = (Arc::clone(&response), Arc::clone(&shared));
             async move {
                 let Some(head) = read_request(&mut client).await else { return };
-                let bytes = answer(index, &head);
+                let bytes = response(index, &head);
                 requests.lock().unwrap().push(head);
                 // The client may have gone.
                 let _ = client.write_all(&bytes).await;
@@ -149,8 +149,8 @@ impl Drop for Script {
     }
 }
 
-/// An answer with these headers and a length.
-pub fn answer(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+/// A response with these headers and a length.
+pub fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

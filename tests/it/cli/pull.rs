@@ -5,54 +5,54 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use zorb::format::xorb::verify;
 
-use super::network::{Cut, Proxy, Script, answer};
+use super::network::{Cut, Proxy, Script, response};
 use super::push::{pull, push};
-use super::{Folder, NOBODY, prose};
+use super::{Directory, NOBODY, prose};
 use crate::support::{Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with a file of 12 MiB; the file's hash.
-fn stocked() -> (Folder, TestServer, String, Vec<u8>) {
+fn stocked() -> (Directory, TestServer, String, Vec<u8>) {
     stocked_in(TestServer::start())
 }
 
-fn stocked_in(server: TestServer) -> (Folder, TestServer, String, Vec<u8>) {
-    let (folder, mut rng) = (Folder::new(), rng());
+fn stocked_in(server: TestServer) -> (Directory, TestServer, String, Vec<u8>) {
+    let (directory, mut rng) = (Directory::new(), rng());
     let bytes = [random_bytes(&mut rng, 6 << 20), prose(&mut rng, 6 << 20)].concat();
-    folder.write("file", &bytes);
-    let (files, _) = push(&folder, &server, &["file"]);
+    directory.write("file", &bytes);
+    let (files, _) = push(&directory, &server, &["file"]);
     let hash = files[0]["hash"].as_str().unwrap().to_owned();
-    (folder, server, hash, bytes)
+    (directory, server, hash, bytes)
 }
 
 #[test]
 fn the_empty_file_is_what_it_is_without_any_server() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let (empty, url) = ("0".repeat(64), NOBODY);
-    folder.zorb(&["pull", &empty, "-o", "empty", "--server", url]).ok();
-    assert_eq!(folder.read("empty"), b"");
-    folder.zorb(&["pull", &empty, "--range", "0-1", "-o", "x", "--server", url]).failed(1, &["has 0 bytes"]);
+    directory.zorb(&["pull", &empty, "-o", "empty", "--server", url]).ok();
+    assert_eq!(directory.read("empty"), b"");
+    directory.zorb(&["pull", &empty, "--range", "0-1", "-o", "x", "--server", url]).failed(1, &["has 0 bytes"]);
 }
 
 #[test]
 fn data_goes_to_stdout_or_replaces_a_file_when_it_is_proven() {
-    let (folder, server, hash, bytes) = stocked();
-    let ran = folder.zorb(&["pull", &hash, "--server", server.url()]);
+    let (directory, server, hash, bytes) = stocked();
+    let ran = directory.zorb(&["pull", &hash, "--server", server.url()]);
     assert!(ran.code == Some(0) && ran.stdout == bytes, "{}", ran.stderr);
     assert!(ran.stderr.ends_with("12.0 MiB to stdout, verified\n"), "{}", ran.stderr);
-    folder.write("target", b"what was there");
-    folder.zorb(&["pull", &hash, "-o", "target", "--jobs", "1", "--server", server.url()]).ok();
-    assert!(folder.read("target") == bytes);
-    folder.zorb(&["pull", &hash, "-o", "/dev/null", "--quiet", "--server", server.url()]).ok();
+    directory.write("target", b"what was there");
+    directory.zorb(&["pull", &hash, "-o", "target", "--jobs", "1", "--server", server.url()]).ok();
+    assert!(directory.read("target") == bytes);
+    directory.zorb(&["pull", &hash, "-o", "/dev/null", "--quiet", "--server", server.url()]).ok();
     let unknown = "1".repeat(64);
-    folder
+    directory
         .zorb(&["pull", &unknown, "-o", "none", "--server", server.url()])
         .failed(1, &["the server has no file 1111"]);
-    assert_eq!(folder.names(), ["file", "target"]);
+    assert_eq!(directory.names(), ["file", "target"]);
 }
 
 #[test]
 fn a_range_is_half_open_and_never_clamped() {
-    let (folder, server, hash, bytes) = stocked();
+    let (directory, server, hash, bytes) = stocked();
     let len = bytes.len();
     let cases = [
         ("0-1".to_owned(), 0..1),
@@ -64,22 +64,22 @@ fn a_range_is_half_open_and_never_clamped() {
     ];
     for (range, expected) in cases {
         let args = ["pull", &hash, "--range", &range, "-o", "part", "--json", "--server", server.url()];
-        let record = folder.zorb(&args).ok().record();
+        let record = directory.zorb(&args).ok().record();
         assert_eq!((&record["start"], &record["end"]), (&json!(expected.start), &json!(expected.end)), "{range}");
         assert_eq!(record["proven"], true, "{range}");
-        assert!(folder.read("part") == bytes[expected], "{range}");
+        assert!(directory.read("part") == bytes[expected], "{range}");
     }
     for range in [format!("0-{}", len + 1), format!("{len}"), format!("-{}", len + 1)] {
         let args = ["pull", &hash, "--range", &range, "-o", "none", "--server", server.url()];
-        folder.zorb(&args).failed(1, &[&format!("has {len} bytes; the range {range} exceeds them")]);
+        directory.zorb(&args).failed(1, &[&format!("has {len} bytes; the range {range} exceeds them")]);
     }
-    assert_eq!(folder.names(), ["file", "part"]);
+    assert_eq!(directory.names(), ["file", "part"]);
 }
 
 #[test]
 fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
     // A server that does not look after its blobs, and so sends what it has.
-    let (folder, server, hash, bytes) = stocked_in(Start::default().with("scrub_rate", 0).start());
+    let (directory, server, hash, bytes) = stocked_in(Start::default().with("scrub_rate", 0).start());
     let [blob] = server.blobs().try_into().unwrap();
     let path = server.data_dir().join("xorbs").join(&blob[..2]).join(&blob);
     let path = if path.exists() { path } else { find(&server.data_dir().join("xorbs"), &blob) };
@@ -90,37 +90,37 @@ fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
     let chunk = chunks.find(|chunk| chunk.serialized.end() > 1_000_000).unwrap();
     stored[usize::try_from(chunk.serialized.end() - 1).unwrap()] ^= 1;
     std::fs::write(&path, &stored).unwrap();
-    folder.write("target", b"what was there");
+    directory.write("target", b"what was there");
     let args = ["pull", &hash, "-o", "target", "--retries", "0", "--server", server.url()];
-    folder.zorb(&args).failed(1, &["the received data is file"]);
-    assert_eq!(folder.read("target"), b"what was there");
-    let ran = folder
+    directory.zorb(&args).failed(1, &["the received data is file"]);
+    assert_eq!(directory.read("target"), b"what was there");
+    let ran = directory
         .zorb(&["pull", &hash, "--retries", "0", "--server", server.url()])
         .failed(1, &["the received data is file"]);
     assert_eq!(ran.stdout.len(), bytes.len());
     let damaged = ["pull", &hash, "--range", "900000-1100000", "-o", "part", "--server", server.url()];
-    folder.zorb(&damaged).failed(1, &["is not provably bytes 900000-1100000 of file"]);
-    assert_eq!(folder.names(), ["file", "target"]);
+    directory.zorb(&damaged).failed(1, &["is not provably bytes 900000-1100000 of file"]);
+    assert_eq!(directory.names(), ["file", "target"]);
 }
 
-fn find(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
-    let groups = std::fs::read_dir(folder).unwrap().map(|group| group.unwrap().path());
+fn find(directory: &std::path::Path, name: &str) -> std::path::PathBuf {
+    let groups = std::fs::read_dir(directory).unwrap().map(|group| group.unwrap().path());
     groups.map(|group| group.join(name)).find(|path| path.exists()).expect("the blob is there")
 }
 
 #[test]
 fn broken_connections_are_retried_for_a_limited_time() {
-    let (folder, server, hash, bytes) = stocked();
+    let (directory, server, hash, bytes) = stocked();
     let cuts = [Cut::Down(0), Cut::Down(300), Cut::Down(100_000), Cut::Down(1 << 20), Cut::Down(4 << 20)];
     let proxy = Proxy::start(server.address(), &cuts);
-    let ran = folder.zorb(&["pull", &hash, "-o", "back", "--server", &proxy.url]).ok_with_remarks();
-    assert!(folder.read("back") == bytes);
+    let ran = directory.zorb(&["pull", &hash, "-o", "back", "--server", &proxy.url]).ok_with_remarks();
+    assert!(directory.read("back") == bytes);
     assert!(ran.stderr.contains("trying again in"), "{}", ran.stderr);
     drop(proxy);
     drop(server);
     // Not where the server was: others could be there by now.
-    folder.zorb(&["pull", &hash, "-o", "gone", "--retries", "1", "--server", NOBODY]).failed(1, &["cannot reach"]);
-    assert_eq!(folder.names(), ["back", "file"]);
+    directory.zorb(&["pull", &hash, "-o", "gone", "--retries", "1", "--server", NOBODY]).failed(1, &["cannot reach"]);
+    assert_eq!(directory.names(), ["back", "file"]);
 }
 
 /// A server of one file of one chunk whose data URLs expire: it refuses the first ones.
@@ -138,7 +138,7 @@ fn forgetful(refused_count: usize, change: fn(&mut Value)) -> (Script, Vec<u8>, 
             return head.into_bytes();
         }
         if path.starts_with("/v2/file-chunk-hashes/") {
-            return answer("404 Not Found", &[], b"");
+            return response("404 Not Found", &[], b"");
         }
         if path.starts_with("/v2/reconstructions/") {
             let asked = asked.fetch_add(1, Ordering::SeqCst);
@@ -155,26 +155,26 @@ fn forgetful(refused_count: usize, change: fn(&mut Value)) -> (Script, Vec<u8>, 
             if asked > 0 {
                 change(&mut plan);
             }
-            return answer("200 OK", &[], plan.to_string().as_bytes());
+            return response("200 OK", &[], plan.to_string().as_bytes());
         }
         assert!(!request.contains("authorization"), "the token goes to a data URL: {request}");
         if fetched.fetch_add(1, Ordering::SeqCst) < refused_count {
-            return answer("403 Forbidden", &[], b"");
+            return response("403 Forbidden", &[], b"");
         }
-        answer("206 Partial Content", &[], &bytes)
+        response("206 Partial Content", &[], &bytes)
     });
     (script, raw, hash)
 }
 
 #[test]
 fn expired_data_url_is_renewed_and_never_sees_the_token() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let pull = |script: &Script, hash: &str| {
-        folder.zorb(&["pull", hash, "-o", "x", "--token", "secret-token", "--server", &script.url])
+        directory.zorb(&["pull", hash, "-o", "x", "--token", "secret-token", "--server", &script.url])
     };
     let (script, raw, hash) = forgetful(3, |_| ());
     pull(&script, &hash).ok();
-    assert_eq!(folder.read("x"), raw);
+    assert_eq!(directory.read("x"), raw);
     let requests = script.requests();
     let data: Vec<&str> = requests.iter().filter_map(|request| request.strip_prefix("get /data/")).collect();
     assert_eq!(data.iter().map(|rest| &rest[..1]).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
@@ -184,7 +184,7 @@ fn expired_data_url_is_renewed_and_never_sees_the_token() {
     );
     assert_eq!(own, total - data.len());
 
-    std::fs::remove_file(folder.path("x")).unwrap();
+    std::fs::remove_file(directory.path("x")).unwrap();
     let (script, _, hash) = forgetful(100, |_| ());
     pull(&script, &hash).failed(1, &["responded with 403 Forbidden"]);
     assert!(script.requests().len() < 20);
@@ -194,12 +194,12 @@ fn expired_data_url_is_renewed_and_never_sees_the_token() {
         }
     });
     pull(&script, &hash).failed(1, &["its second plan differs from the first"]);
-    assert!(folder.names().is_empty());
+    assert!(directory.names().is_empty());
 }
 
 #[test]
 fn other_file_other_lengths_or_nonsense_gives_no_file() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let (_, _, hash) = forgetful(0, |_| ());
     let other = {
         let raw = b"another chunk".to_vec();
@@ -226,51 +226,51 @@ fn other_file_other_lengths_or_nonsense_gives_no_file() {
                         "terms": [{"hash": xorb, "unpacked_length": len, "range": range}],
                         "xorbs": {&xorb: [{"url": format!("http://{host}/data"), "ranges": [{"chunks": range, "bytes": bytes}]}]},
                     });
-                    answer("200 OK", &[], plan.to_string().as_bytes())
+                    response("200 OK", &[], plan.to_string().as_bytes())
                 }
-                _ => answer("206 Partial Content", &[], &body),
+                _ => response("206 Partial Content", &[], &body),
             }
         });
-        folder.zorb(&["pull", &hash, "-o", "x", "--retries", "0", "--server", &script.url]).failed(1, &[complaint]);
-        assert!(folder.names().is_empty());
+        directory.zorb(&["pull", &hash, "-o", "x", "--retries", "0", "--server", &script.url]).failed(1, &[complaint]);
+        assert!(directory.names().is_empty());
     }
 }
 
 #[test]
 fn repetitive_file_is_assembled_from_parts_fetched_once() {
-    let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
+    let (directory, server, mut rng) = (Directory::new(), TestServer::start(), rng());
     let (a, b) = (random_bytes(&mut rng, 2 << 20), vec![0; 3 << 20]);
     let bytes = [&a[..], &b, &a, &b, &a].concat();
-    folder.write("file", &bytes);
-    let (files, total) = push(&folder, &server, &["file"]);
+    directory.write("file", &bytes);
+    let (files, total) = push(&directory, &server, &["file"]);
     let sent_len = total["sent_len"].as_u64().unwrap();
     assert!(sent_len < 4 << 20, "{total}");
     let proxy = Proxy::start(server.address(), &[]);
     let hash = files[0]["hash"].as_str().unwrap();
-    folder.zorb(&["pull", hash, "-o", "back", "--quiet", "--server", &proxy.url]).ok();
-    assert!(folder.read("back") == bytes);
+    directory.zorb(&["pull", hash, "-o", "back", "--quiet", "--server", &proxy.url]).ok();
+    assert!(directory.read("back") == bytes);
     // The data URLs lead to where the request came in, which is the proxy.
     assert!(proxy.traffic().down_len < sent_len + (1 << 20), "{} of {sent_len} bytes", proxy.traffic().down_len);
-    assert!(pull(&folder, &server, hash) == bytes);
+    assert!(pull(&directory, &server, hash) == bytes);
 }
 
 #[test]
 fn a_part_without_proof_is_told_from_one_that_is_proven() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let (script, raw, hash) = forgetful(0, |_| ());
-    let ran = folder.zorb(&["pull", &hash, "--range", "0-3", "-o", "x", "--server", &script.url]).ok_with_remarks();
+    let ran = directory.zorb(&["pull", &hash, "--range", "0-3", "-o", "x", "--server", &script.url]).ok_with_remarks();
     assert!(ran.text().ends_with("bytes 0-3, 3 B to x, not verified\n"), "{}", ran.text());
     assert!(ran.stderr.contains("cannot prove parts of a file"), "{}", ran.stderr);
-    assert_eq!(folder.read("x"), raw[..3]);
+    assert_eq!(directory.read("x"), raw[..3]);
 }
 
 #[test]
 fn a_part_is_proven_without_fetching_the_rest_of_the_file() {
-    let (folder, server, hash, bytes) = stocked();
+    let (directory, server, hash, bytes) = stocked();
     let proxy = Proxy::start(server.address(), &[]);
     let args = ["pull", &hash, "--range", "1000000-1000100", "-o", "part", "--json", "--server", &proxy.url];
-    assert_eq!(folder.zorb(&args).ok().record()["proven"], true);
-    assert!(folder.read("part") == bytes[1_000_000..1_000_100]);
+    assert_eq!(directory.zorb(&args).ok().record()["proven"], true);
+    assert!(directory.read("part") == bytes[1_000_000..1_000_100]);
     // One or two chunks, and lists of hashes.
     assert!(proxy.traffic().down_len < 600_000, "{} bytes", proxy.traffic().down_len);
 }
@@ -281,7 +281,7 @@ fn guarded(server: &TestServer, is_refused: fn(&str) -> bool) -> Script {
     let address = server.address().to_owned();
     Script::start(move |_, request| {
         if is_refused(request.split(' ').nth(1).unwrap()) {
-            return answer("403 Forbidden", &[], b"");
+            return response("403 Forbidden", &[], b"");
         }
         // With its own name, so that data URLs lead to the server itself: heads are in lower case here.
         let lines = request.trim_end().lines().filter(|line| !line.starts_with("host: "));
@@ -302,10 +302,10 @@ fn guarded(server: &TestServer, is_refused: fn(&str) -> bool) -> Script {
 
 #[test]
 fn part_is_proven_by_chunks_where_the_server_has_no_lists() {
-    let (folder, server, hash, bytes) = stocked();
+    let (directory, server, hash, bytes) = stocked();
     let script = guarded(&server, |path| path.starts_with("/xorbs/"));
     let args = ["pull", &hash, "--range", "1000000-1000100", "-o", "part", "--json", "--server", &script.url];
-    assert_eq!(folder.zorb(&args).ok().record()["proven"], true);
-    assert!(folder.read("part") == bytes[1_000_000..1_000_100]);
+    assert_eq!(directory.zorb(&args).ok().record()["proven"], true);
+    assert!(directory.read("part") == bytes[1_000_000..1_000_100]);
     assert!(script.requests().iter().any(|request| request.starts_with("get /xorbs/")));
 }

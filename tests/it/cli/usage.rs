@@ -1,12 +1,12 @@
 //! What can be typed, and what cannot.
 
-use super::{Folder, NOBODY, Ran};
+use super::{Directory, NOBODY, Ran};
 use crate::support::{TestServer, Xorb, rng};
 
 #[test]
 fn a_command_line_that_makes_no_sense_exits_with_2() {
-    let folder = Folder::new();
-    folder.write("x", b"");
+    let directory = Directory::new();
+    directory.write("x", b"");
     let hash = "0".repeat(64);
     let url = ["--server", NOBODY];
     for args in [
@@ -62,15 +62,15 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
         &["rca", "cat", "x", "name", "--index", "0"],
         &["rca", "ls", "x", "--json", "--quiet"],
     ] {
-        let ran = folder.zorb(args).failed(2, &[]);
+        let ran = directory.zorb(args).failed(2, &[]);
         assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{args:?}: {ran:?}");
     }
-    assert_eq!(folder.names(), ["x"]);
+    assert_eq!(directory.names(), ["x"]);
 }
 
 #[test]
 fn every_command_has_help_and_the_first_page_exit_codes() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     for command in [
         &["serve"][..],
         &["xorb", "pack"],
@@ -95,63 +95,63 @@ fn every_command_has_help_and_the_first_page_exit_codes() {
         &["healthcheck"],
         &["completions"],
     ] {
-        let text = folder.zorb(&[command, &["--help"]].concat()).ok().text();
+        let text = directory.zorb(&[command, &["--help"]].concat()).ok().text();
         assert!(text.contains(&format!("Usage: zorb {}", command.join(" "))), "{text}");
     }
     for (command, promise) in [("put", "growing delays"), ("get", "verified before it is written")] {
-        let text = folder.zorb(&["xorb", command, "--help"]).ok().text();
+        let text = directory.zorb(&["xorb", command, "--help"]).ok().text();
         assert!(text.contains(promise), "{text}");
     }
-    let text = folder.zorb(&["--help"]).ok().text();
+    let text = directory.zorb(&["--help"]).ok().text();
     assert!(text.contains("Exit codes") && text.contains("healthcheck"), "{text}");
-    let version = folder.zorb(&["--version"]).ok().text();
+    let version = directory.zorb(&["--version"]).ok().text();
     assert_eq!(version, format!("zorb {}\n", env!("CARGO_PKG_VERSION")));
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        assert!(folder.zorb(&["completions", shell]).ok().text().contains("inspect"), "{shell}");
+        assert!(directory.zorb(&["completions", shell]).ok().text().contains("inspect"), "{shell}");
     }
 }
 
 #[test]
 fn man_pages_are_written_for_every_command() {
-    let folder = Folder::new();
-    std::fs::create_dir(folder.path("man")).unwrap();
-    folder.zorb(&["man-pages", "man"]).ok();
+    let directory = Directory::new();
+    std::fs::create_dir(directory.path("man")).unwrap();
+    directory.zorb(&["man-pages", "man"]).ok();
     let names = ["zorb.1", "zorb-serve.1", "zorb-push.1", "zorb-token-issue.1", "zorb-index-rebuild.1"];
     for name in names {
-        let page = String::from_utf8(folder.read(&format!("man/{name}"))).unwrap();
+        let page = String::from_utf8(directory.read(&format!("man/{name}"))).unwrap();
         assert!(page.contains(".TH") && page.contains(".SH OPTIONS"), "{name}: {page}");
     }
-    folder.zorb(&["man-pages", "none"]).failed(1, &["cannot write manual pages into none"]);
-    assert!(!folder.zorb(&["--help"]).ok().text().contains("man-pages"));
+    directory.zorb(&["man-pages", "none"]).failed(1, &["cannot write manual pages into none"]);
+    assert!(!directory.zorb(&["--help"]).ok().text().contains("man-pages"));
 }
 
 #[test]
 fn healthcheck_tells_a_ready_server_from_one_that_is_not() {
-    let (folder, server) = (Folder::new(), TestServer::start());
+    let (directory, server) = (Directory::new(), TestServer::start());
     let url = server.url().to_owned();
-    let check = || folder.zorb(&["healthcheck", "--server", &url]);
+    let check = || directory.zorb(&["healthcheck", "--server", &url]);
     assert_eq!(check().ok().text(), format!("{url} is ready\n"));
-    let record = folder.zorb(&["healthcheck", "--server", &url, "--json"]).ok().record();
+    let record = directory.zorb(&["healthcheck", "--server", &url, "--json"]).ok().record();
     assert_eq!(record, serde_json::json!({ "server": url, "ready": true }));
-    // It answers, but it could not store anything.
+    // It responses, but it could not store anything.
     let tmp = server.data_dir().join("tmp");
     std::fs::remove_dir_all(&tmp).unwrap();
     check().failed(1, &["503 not_ready"]);
     std::fs::create_dir(&tmp).unwrap();
     check().ok();
-    let nobody = folder.zorb(&["healthcheck", "--server", NOBODY]);
+    let nobody = directory.zorb(&["healthcheck", "--server", NOBODY]);
     nobody.failed(1, &[&format!("cannot reach {NOBODY}: Connection refused")]);
 }
 
 #[test]
 fn the_server_may_be_named_by_the_environment() {
-    let (folder, server, mut rng) = (Folder::new(), TestServer::start(), rng());
+    let (directory, server, mut rng) = (Directory::new(), TestServer::start(), rng());
     let xorb = Xorb::mixed(&mut rng, 2);
-    folder.write("x", &xorb.bytes);
+    directory.write("x", &xorb.bytes);
     let put = |variables: &[(&str, &str)]| {
         let child = std::process::Command::new(env!("CARGO_BIN_EXE_zorb"))
             .args(["xorb", "put", "x", "--retries", "0"])
-            .current_dir(folder.path(""))
+            .current_dir(directory.path(""))
             .env_remove("NO_PROXY")
             .env_remove("no_proxy")
             .envs(variables.iter().copied())

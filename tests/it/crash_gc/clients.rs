@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use reqwest::Method;
 use tokio::sync::Semaphore;
 
-use crate::support::{Answer, Client, Promise, Xorb, shard_of};
+use crate::support::{Client, Promise, Response, Xorb, shard_of};
 
 /// A file, and what its reader must get.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub async fn run(client: Acknowledged, mut rng: StdRng, mut errand: Errand) -> E
 }
 
 impl Errand {
-    /// `None` where there was no answer.
+    /// `None` where there was no response.
     async fn step(&mut self, client: &Acknowledged, rng: &mut StdRng) -> Option<()> {
         match rng.random_range(0..10) {
             0..2 => {
@@ -145,19 +145,19 @@ impl Errand {
     }
 }
 
-/// A client whose answers are counted.
+/// A client whose responses are counted.
 pub struct Acknowledged {
     pub client: Client,
     pub count: Arc<Semaphore>,
 }
 
 impl Acknowledged {
-    /// The status of the answer, which must be one of these; `None` where there was none.
+    /// The status of the response, which must be one of these; `None` where there was none.
     async fn hears(&self, method: Method, path: &str, body: impl Into<reqwest::Body>, expected: &[u16]) -> Option<u16> {
         let what = format!("{method} {path}");
-        let answer = Answer::try_of(self.client.request(method, path).body(body)).await.ok()?;
-        assert!(expected.contains(&answer.status), "{what}: {}: {:?}", answer.status, answer.body);
+        let response = Response::try_of(self.client.request(method, path).body(body)).await.ok()?;
+        assert!(expected.contains(&response.status), "{what}: {}: {:?}", response.status, response.body);
         self.count.add_permits(1);
-        Some(answer.status)
+        Some(response.status)
     }
 }

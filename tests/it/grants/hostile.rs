@@ -7,7 +7,7 @@ use zorb::service::access::{Claims, GrantRequest, IssuedGrant, KeyRing};
 
 use super::{granting, granting_with_tokens};
 use crate::support::{
-    Answer, Client, Grant, Raw, TestServer, Xorb, ask, body_for_grant, crc64, issue, read_file, rng, shard_of,
+    Client, Grant, Raw, Response, TestServer, Xorb, ask, body_for_grant, crc64, issue, read_file, rng, shard_of,
     upload_shard,
 };
 
@@ -50,7 +50,7 @@ async fn a_grant_is_good_for_one_upload_also_after_a_restart() {
     let grant = Grant::of(&server.client(), &xorb).await;
     grant.commit(&server.client()).await.problem(404, "not_found");
     assert_eq!(grant.send(&server.client(), xorb.bytes.clone()).await.status, 200);
-    // Once more before the commit, as a client that did not get its answer; a stock client takes 412 for done.
+    // Once more before the commit, as a client that did not get its response; a stock client takes 412 for done.
     grant.send(&server.client(), xorb.bytes.clone()).await.problem(412, "precondition_failed");
     for _ in 0..2 {
         let client = server.client();
@@ -85,10 +85,10 @@ async fn forged_altered_or_foreign_grant_is_refused() {
     altered.extend([String::new(), "AAAA".to_owned(), grant.id.clone(), signature(&for_other), text[..60].to_owned()]);
     for wrong in &altered {
         let path = format!("/v1/grants/{}?s={wrong}", xorb.hash());
-        let answer = Answer::of(client.request(Method::PUT, &path).body(xorb.bytes.clone())).await;
-        answer.problem(403, "forbidden");
+        let response = Response::of(client.request(Method::PUT, &path).body(xorb.bytes.clone())).await;
+        response.problem(403, "forbidden");
     }
-    let without = Answer::of(client.request(Method::PUT, &format!("/v1/grants/{}", xorb.hash()))).await;
+    let without = Response::of(client.request(Method::PUT, &format!("/v1/grants/{}", xorb.hash()))).await;
     without.problem(403, "forbidden");
     check_nothing(&server, &client, &xorb).await;
 
@@ -165,8 +165,8 @@ async fn wrong_bytes_are_refused_and_the_grant_stays_usable() {
     let (xorb, other) = (Xorb::mixed(&mut rng, 5), Xorb::mixed(&mut rng, 5));
     let (hash, bytes) = (xorb.hash(), &xorb.bytes);
     let granted = async |len: usize, crc: u64| {
-        let answer = client.post(&format!("/v1/xorb-grants/default/{hash}"), body_for_grant(len, crc)).await;
-        Grant::from_answer(&client, &hash, &answer)
+        let response = client.post(&format!("/v1/xorb-grants/default/{hash}"), body_for_grant(len, crc)).await;
+        Grant::from_response(&client, &hash, &response)
     };
     let mut damaged = bytes.to_vec();
     let last = damaged.len() - 1;
@@ -186,9 +186,9 @@ async fn wrong_bytes_are_refused_and_the_grant_stays_usable() {
         ((len, crc64(&damaged)), damaged, ""),
     ] {
         let grant = granted(announced.0, announced.1).await;
-        let answer = grant.send(&client, sent).await;
-        let code = if code.is_empty() { answer.json()["code"].as_str().unwrap().to_owned() } else { code.to_owned() };
-        answer.problem(400, &code);
+        let response = grant.send(&client, sent).await;
+        let code = if code.is_empty() { response.json()["code"].as_str().unwrap().to_owned() } else { code.to_owned() };
+        response.problem(400, &code);
         grant.commit(&client).await.problem(404, "not_found");
         check_nothing(&server, &client, &xorb).await;
         kept.check(&client).await;
@@ -198,13 +198,13 @@ async fn wrong_bytes_are_refused_and_the_grant_stays_usable() {
     // Without a length.
     let mut connection = Raw::connect(&server).await;
     connection.send(format!("PUT {} HTTP/1.1\r\nhost: zorb\r\ntransfer-encoding: chunked\r\n\r\n", grant.path)).await;
-    connection.answer().await.problem(400, "grant_mismatch");
+    connection.response().await.problem(400, "grant_mismatch");
     // A body that breaks off.
     let mut connection = Raw::connect(&server).await;
     connection.send(format!("PUT {} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n", grant.path)).await;
     connection.send(&bytes[..len - 1]).await;
     connection.finish_sending().await;
-    connection.answer().await.problem(400, "incomplete_body");
+    connection.response().await.problem(400, "incomplete_body");
     check_nothing(&server, &client, &xorb).await;
     assert_eq!(grant.send(&client, bytes.clone()).await.status, 200);
     assert_eq!(grant.commit(&client).await.status, 200);

@@ -1,9 +1,9 @@
-/* Makes changes to the files of one folder fail, while a byte in another file says so:
+/* Makes changes to the files of one directory fail, while a byte in another file says so:
  *   '-' nothing fails
  *   'r' as on a file system that has become read-only (EROFS)
  *   'i' as on a disk that fails (EIO): what is open can be read, and nothing written or synced
  *   'q' as with a quota that is used up (EDQUOT)
- * To be preloaded. ZORB_SHIM_FOLDER is the folder, ZORB_SHIM_MODE the file with the byte. */
+ * To be preloaded. ZORB_SHIM_DIRECTORY is the directory, ZORB_SHIM_MODE the file with the byte. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static const volatile char *mode = "-";
-static const char *folder = "";
+static const char *directory = "";
 
 __attribute__((constructor)) static void begin(void) {
     int (*real)(const char *, int, ...) = dlsym(RTLD_NEXT, "open");
@@ -31,11 +31,11 @@ __attribute__((constructor)) static void begin(void) {
     }
     close(fd);
     mode = byte;
-    folder = getenv("ZORB_SHIM_FOLDER");
+    directory = getenv("ZORB_SHIM_DIRECTORY");
 }
 
 static int is_ours(const char *path) {
-    return strncmp(path, folder, strlen(folder)) == 0;
+    return strncmp(path, directory, strlen(directory)) == 0;
 }
 
 static int is_file_of_ours(int fd) {

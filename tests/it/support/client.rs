@@ -1,4 +1,4 @@
-//! A plain HTTP client that hands out everything an answer has.
+//! A plain HTTP client that hands out everything a response has.
 
 use std::sync::Once;
 
@@ -7,16 +7,16 @@ use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
-/// Talks to one server; every answer is read whole.
+/// Talks to one server; every response is read whole.
 #[derive(Clone, Debug)]
 pub struct Client {
     url: String,
     http: reqwest::Client,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -58,30 +58,30 @@ impl Client {
         self.http.request(method, format!("{}{path}", self.url))
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
-        Answer::of(self.request(Method::GET, path)).await
+    pub async fn get(&self, path: &str) -> Response {
+        Response::of(self.request(Method::GET, path)).await
     }
 
-    pub async fn get_with(&self, path: &str, headers: &[(&'static str, &str)]) -> Answer {
+    pub async fn get_with(&self, path: &str, headers: &[(&'static str, &str)]) -> Response {
         let request = headers
             .iter()
             .fold(self.request(Method::GET, path), |request, (name, value)| request.header(*name, *value));
-        Answer::of(request).await
+        Response::of(request).await
     }
 
-    pub async fn head(&self, path: &str) -> Answer {
-        Answer::of(self.request(Method::HEAD, path)).await
+    pub async fn head(&self, path: &str) -> Response {
+        Response::of(self.request(Method::HEAD, path)).await
     }
 
-    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
-        Answer::of(self.request(Method::POST, path).body(body)).await
+    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Response {
+        Response::of(self.request(Method::POST, path).body(body)).await
     }
 }
 
-impl Answer {
-    /// Sends a request and reads the answer to its end.
+impl Response {
+    /// Sends a request and reads the response to its end.
     pub async fn of(request: RequestBuilder) -> Self {
-        Self::try_of(request).await.expect("the server answers")
+        Self::try_of(request).await.expect("the server responds")
     }
 
     /// The same where the connection may break.

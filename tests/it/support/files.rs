@@ -4,7 +4,7 @@ use serde_json::Value;
 use zorb::format::compression::Decoder;
 use zorb::format::xorb::{Splitter, verify};
 
-use super::{Answer, Client, TestServer, Xorb, rng};
+use super::{Client, Response, TestServer, Xorb, rng};
 
 /// A server with two xorbs.
 pub async fn stocked() -> (TestServer, Xorb, Xorb) {
@@ -17,9 +17,9 @@ pub async fn stocked() -> (TestServer, Xorb, Xorb) {
 }
 
 pub async fn register(client: &Client, shard: Vec<u8>) -> u64 {
-    let answer = client.post("/v1/shards", shard).await;
-    assert_eq!(answer.status, 200, "{:?}", answer.body);
-    answer.json()["result"].as_u64().unwrap()
+    let response = client.post("/v1/shards", shard).await;
+    assert_eq!(response.status, 200, "{:?}", response.body);
+    response.json()["result"].as_u64().unwrap()
 }
 
 /// What a client was told of a file.
@@ -27,7 +27,7 @@ pub async fn register(client: &Client, shard: Vec<u8>) -> u64 {
 pub enum Promise {
     There,
     Removed,
-    /// The last answer did not come.
+    /// The last response did not come.
     Either,
 }
 
@@ -39,8 +39,8 @@ pub async fn check_promise(client: &Client, hash: &str, contents: &[u8], promise
             assert_ne!(promise, Promise::Removed, "the removal of {hash} was acknowledged");
             true
         }
-        Err(answer) => {
-            assert_eq!(answer.status, 404, "{hash}: {:?}", answer.body);
+        Err(response) => {
+            assert_eq!(response.status, 404, "{hash}: {:?}", response.body);
             assert_ne!(promise, Promise::There, "{hash} was acknowledged and is not there");
             false
         }
@@ -53,14 +53,14 @@ pub async fn read_file(
     version: &str,
     file: &str,
     range: Option<(u64, u64)>,
-) -> Result<Vec<u8>, Answer> {
+) -> Result<Vec<u8>, Response> {
     let header = range.map(|(first, last)| format!("bytes={first}-{last}"));
     let headers: Vec<_> = header.iter().map(|header| ("range", header.as_str())).collect();
-    let answer = client.get_with(&format!("/{version}/reconstructions/{file}"), &headers).await;
-    if answer.status != 200 {
-        return Err(answer);
+    let response = client.get_with(&format!("/{version}/reconstructions/{file}"), &headers).await;
+    if response.status != 200 {
+        return Err(response);
     }
-    let plan = answer.json();
+    let plan = response.json();
     let mut contents = Vec::new();
     for term in plan["terms"].as_array().unwrap() {
         let (start, end) = (term["range"]["start"].as_u64().unwrap(), term["range"]["end"].as_u64().unwrap());

@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 use zorb::format::Crc64;
 
-use super::{Answer, Client, Xorb};
+use super::{Client, Response, Xorb};
 
 /// A grant that was given.
 #[derive(Clone, Debug)]
@@ -27,15 +27,15 @@ pub fn body_for_grant(len: usize, crc64: u64) -> String {
 }
 
 /// Asks for a grant to upload these bytes.
-pub async fn ask(client: &Client, xorb: &str, bytes: &[u8]) -> Answer {
+pub async fn ask(client: &Client, xorb: &str, bytes: &[u8]) -> Response {
     client.post(&format!("/v1/xorb-grants/default/{xorb}"), body_for_grant(bytes.len(), crc64(bytes))).await
 }
 
 impl Grant {
-    /// What an answer to [`ask`] says.
-    pub fn from_answer(client: &Client, xorb: &str, answer: &Answer) -> Self {
-        assert_eq!(answer.status, 201, "{answer:?}");
-        let grant = answer.json();
+    /// What a response to [`ask`] says.
+    pub fn from_response(client: &Client, xorb: &str, response: &Response) -> Self {
+        assert_eq!(response.status, 201, "{response:?}");
+        let grant = response.json();
         assert_eq!(
             (grant["method"].as_str(), grant["headers"].as_object().map(|all| all.len())),
             (Some("PUT"), Some(0))
@@ -47,12 +47,12 @@ impl Grant {
 
     /// A grant for a xorb as it is.
     pub async fn of(client: &Client, xorb: &Xorb) -> Self {
-        Self::from_answer(client, &xorb.hash(), &ask(client, &xorb.hash(), &xorb.bytes).await)
+        Self::from_response(client, &xorb.hash(), &ask(client, &xorb.hash(), &xorb.bytes).await)
     }
 
     /// Sends bytes, as clients do it: without a token.
-    pub async fn send(&self, client: &Client, bytes: impl Into<Bytes>) -> Answer {
-        Answer::of(client.request(Method::PUT, &self.path).body(bytes.into())).await
+    pub async fn send(&self, client: &Client, bytes: impl Into<Bytes>) -> Response {
+        Response::of(client.request(Method::PUT, &self.path).body(bytes.into())).await
     }
 
     /// Path of the commit.
@@ -60,7 +60,7 @@ impl Grant {
         format!("/v1/xorb-commits/default/{}/grant/{}", self.xorb, self.id)
     }
 
-    pub async fn commit(&self, client: &Client) -> Answer {
+    pub async fn commit(&self, client: &Client) -> Response {
         client.post(&self.commit_path(), "").await
     }
 }

@@ -26,9 +26,9 @@ pub struct Metrics {
 impl Metrics {
     /// Scrapes a server.
     pub async fn of(client: &Client) -> Self {
-        let answer = client.get("/metrics").await;
-        assert_eq!(answer.status, 200);
-        Self::parse(std::str::from_utf8(&answer.body).expect("metrics are text"))
+        let response = client.get("/metrics").await;
+        assert_eq!(response.status, 200);
+        Self::parse(std::str::from_utf8(&response.body).expect("metrics are text"))
     }
 
     /// Parses the text format strictly enough to notice a line that is none.

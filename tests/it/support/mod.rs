@@ -13,7 +13,7 @@ mod tls;
 mod tokens;
 mod xorbs;
 
-pub use self::client::{Answer, Client};
+pub use self::client::{Client, Response};
 pub use self::files::{Promise, check_promise, read_file, register, stocked};
 pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};

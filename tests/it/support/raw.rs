@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::{Answer, TestServer};
+use super::{Response, TestServer};
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ impl Raw {
         self.stream.shutdown().await.expect("the connection is open");
     }
 
-    /// Reads the head of an answer, which may be a 100.
-    pub async fn head(&mut self) -> Answer {
+    /// Reads the head of a response, which may be a 100.
+    pub async fn head(&mut self) -> Response {
         let status_line = self.line().await;
         let status = status_line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
@@ -72,7 +72,7 @@ impl Raw {
         loop {
             let line = self.line().await;
             if line.is_empty() {
-                return Answer { status, headers, body: Bytes::new() };
+                return Response { status, headers, body: Bytes::new() };
             }
             let (name, value) = line.split_once(':').expect("a header has a colon");
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a header has a name");
@@ -80,14 +80,14 @@ impl Raw {
         }
     }
 
-    /// Reads an answer with a `Content-Length`, and leaves the connection behind it.
-    pub async fn answer(&mut self) -> Answer {
-        let mut answer = self.head().await;
-        let len = answer.header("content-length").parse().expect("a length is a number");
+    /// Reads a response with a `Content-Length`, and leaves the connection behind it.
+    pub async fn response(&mut self) -> Response {
+        let mut response = self.head().await;
+        let len = response.header("content-length").parse().expect("a length is a number");
         let mut body = vec![0; len];
         self.stream.read_exact(&mut body).await.expect("the body is as long as declared");
-        answer.body = body.into();
-        answer
+        response.body = body.into();
+        response
     }
 
     /// Reads exactly so many bytes.
@@ -102,7 +102,7 @@ impl Raw {
         self.stream.read(&mut vec![0; len]).await.unwrap_or_default()
     }
 
-    /// The status of the next answer, which is read to its end; `None` where the connection has ended.
+    /// The status of the next response, which is read to its end; `None` where the connection has ended.
     pub async fn status(&mut self) -> Option<u16> {
         let mut line = String::new();
         match self.stream.read_line(&mut line).await {

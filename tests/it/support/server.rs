@@ -22,7 +22,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// With this data folder instead of a fresh one.
+    /// With this data directory instead of a fresh one.
     pub fn data_dir(mut self, path: &Path) -> Self {
         self.data_dir = Some(path.to_owned());
         self
@@ -56,9 +56,9 @@ impl Start {
 
     /// Starts it and waits until it listens.
     pub fn start(self) -> TestServer {
-        let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-        let data_dir = self.data_dir.unwrap_or_else(|| folder.path().join("data"));
-        let log = folder.path().join("log");
+        let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+        let data_dir = self.data_dir.unwrap_or_else(|| directory.path().join("data"));
+        let log = directory.path().join("log");
         let begin = Instant::now();
         let mut child = command(self.disk_mib, self.descriptors.as_deref(), &data_dir)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -81,7 +81,7 @@ impl Start {
             let _ = child.wait();
             panic!("the first line is {line:?}, the log:\n{log}");
         };
-        TestServer { child, url: url.to_owned(), data_dir, log, startup, folders: vec![Arc::new(folder)] }
+        TestServer { child, url: url.to_owned(), data_dir, log, startup, directories: vec![Arc::new(directory)] }
     }
 }
 
@@ -94,7 +94,7 @@ fn command(disk_mib: Option<u32>, descriptors: Option<&str>, data_dir: &Path) ->
         return command;
     }
     let Some(mib) = disk_mib else { return Command::new(binary) };
-    std::fs::create_dir_all(data_dir).expect("the test can make a folder");
+    std::fs::create_dir_all(data_dir).expect("the test can make a directory");
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
@@ -112,12 +112,12 @@ pub struct TestServer {
     data_dir: PathBuf,
     log: PathBuf,
     startup: Duration,
-    /// What must outlive the server: its own folder, and that of the one before it.
-    folders: Vec<Arc<TempDir>>,
+    /// What must outlive the server: its own directory, and that of the one before it.
+    directories: Vec<Arc<TempDir>>,
 }
 
 impl TestServer {
-    /// A server on a fresh folder with the defaults.
+    /// A server on a fresh directory with the defaults.
     pub fn start() -> Self {
         Start::default().start()
     }
@@ -143,13 +143,13 @@ impl TestServer {
     }
 
     /// What keeps its data when it is gone.
-    pub fn folder(&self) -> Vec<Arc<TempDir>> {
-        self.folders.clone()
+    pub fn directory(&self) -> Vec<Arc<TempDir>> {
+        self.directories.clone()
     }
 
     /// Keeps the data of the one before it for as long as this one.
-    pub fn keep(&mut self, folders: Vec<Arc<TempDir>>) {
-        self.folders.extend(folders);
+    pub fn keep(&mut self, directories: Vec<Arc<TempDir>>) {
+        self.directories.extend(directories);
     }
 
     /// Its process id.
@@ -170,17 +170,17 @@ impl TestServer {
     /// A path as this process sees it: a small disk is mounted for the server only.
     pub fn seen_from_inside(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
-        root.join(path.strip_prefix("/").expect("the data folder is absolute"))
+        root.join(path.strip_prefix("/").expect("the data directory is absolute"))
     }
 
     /// Files that are neither blobs nor the index: what a crash may leave until the next start.
     pub fn drafts(&self) -> usize {
-        std::fs::read_dir(self.data_dir.join("tmp")).expect("the folder is there").count()
+        std::fs::read_dir(self.data_dir.join("tmp")).expect("the directory is there").count()
     }
 
     /// Hashes of the blobs on disk, sorted.
     pub fn blobs(&self) -> Vec<String> {
-        let groups = std::fs::read_dir(self.data_dir.join("xorbs")).expect("the folder is there");
+        let groups = std::fs::read_dir(self.data_dir.join("xorbs")).expect("the directory is there");
         let files = groups.flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap());
         let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -226,11 +226,11 @@ impl TestServer {
 
     /// The same with other settings.
     pub fn restart_with(self, settings: impl FnOnce(Start) -> Start) -> Self {
-        let (folders, data_dir) = (self.folders.clone(), self.data_dir.clone());
+        let (directories, data_dir) = (self.directories.clone(), self.data_dir.clone());
         self.terminate();
         assert!(self.wait().success());
         let mut server = settings(Start::default().data_dir(&data_dir)).start();
-        server.folders.extend(folders);
+        server.directories.extend(directories);
         server
     }
 

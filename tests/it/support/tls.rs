@@ -19,7 +19,7 @@ use super::{Client, Start, TestServer};
 
 /// An authority, and files with a certificate and a key that it has vouched for.
 pub struct Certificates {
-    folder: TempDir,
+    directory: TempDir,
     issuer: Issuer<'static, KeyPair>,
     authority: String,
 }
@@ -31,9 +31,9 @@ impl Certificates {
         params.distinguished_name.push(rcgen::DnType::CommonName, "an authority for a test");
         let key = KeyPair::generate().expect("the test can make a key");
         let authority = params.self_signed(&key).expect("the key is its own").pem();
-        let folder = tempfile::tempdir().expect("the test can make a temporary folder");
-        fs::write(folder.path().join("authority.pem"), &authority).expect("the test can write");
-        let certificates = Self { folder, issuer: Issuer::new(params, key), authority };
+        let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+        fs::write(directory.path().join("authority.pem"), &authority).expect("the test can write");
+        let certificates = Self { directory, issuer: Issuer::new(params, key), authority };
         certificates.renew();
         certificates
     }
@@ -50,20 +50,20 @@ impl Certificates {
     }
 
     pub fn certificate(&self) -> PathBuf {
-        self.folder.path().join("certificate.pem")
+        self.directory.path().join("certificate.pem")
     }
 
     pub fn key(&self) -> PathBuf {
-        self.folder.path().join("key.pem")
+        self.directory.path().join("key.pem")
     }
 
     pub fn authority(&self) -> PathBuf {
-        self.folder.path().join("authority.pem")
+        self.directory.path().join("authority.pem")
     }
 
     /// A server with these files.
     pub fn start(&self) -> Start {
-        let text = |path: &Path| path.to_str().expect("temporary folders have names").to_owned();
+        let text = |path: &Path| path.to_str().expect("temporary directories have names").to_owned();
         Start::default().with("tls_cert", text(&self.certificate())).with("tls_key", text(&self.key()))
     }
 

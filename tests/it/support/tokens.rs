@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use reqwest::Method;
 
-use super::{Answer, Client, Start, TestServer};
+use super::{Client, Response, Start, TestServer};
 
 /// Runs `zorb token` on the data of a server; returns what it prints.
 pub fn token_command(server: &TestServer, args: &[&str]) -> Output {
@@ -30,11 +30,11 @@ pub fn guarded() -> TestServer {
 }
 
 /// Sends a request, with a token or without one.
-pub async fn send(client: &Client, method: &str, path: &str, token: Option<&str>, body: Vec<u8>) -> Answer {
+pub async fn send(client: &Client, method: &str, path: &str, token: Option<&str>, body: Vec<u8>) -> Response {
     let method = Method::from_bytes(method.as_bytes()).expect("a method");
     let mut request = client.request(method, path).body(body);
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    Answer::of(request).await
+    Response::of(request).await
 }

@@ -1,4 +1,4 @@
-//! Where the recorded answers are, and how to run the independent reader.
+//! Where the recorded results are, and how to run the independent reader.
 
 use std::path::{Path, PathBuf};
 #[cfg(feature = "independent-reader")]
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::support::Blob;
 
-/// The folder with `vectors.json`.
+/// The directory with `vectors.json`.
 pub(super) fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }

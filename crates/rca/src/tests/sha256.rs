@@ -1,4 +1,4 @@
-//! SHA-256 as hex, because that is what the recorded answers name contents by.
+//! SHA-256 as hex, because that is what the recorded results name contents by.
 
 use sha2::Digest;
 

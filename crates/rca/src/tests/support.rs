@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use super::sha256::Sha256;
 use crate::{End, Error, Event, Reader, WriteOptions, Writer};
 
-/// Name, sha256 and length: what the recorded answers say of a blob.
+/// Name, sha256 and length: what the recorded results say of a blob.
 pub(super) type Blob = (String, String, u64);
 
 /// What one pass over an archive has found.

@@ -93,7 +93,7 @@ fn reopened_writer_appends_to_sound_files_refuses_or_repairs() {
         match append(data, &[LATER], WriteOptions::default()) {
             Err(e) => assert!(!must, "{file}: {e:?}"),
             Ok(after) => {
-                // What the recorded answers count as sound, and the new one behind it.
+                // What the recorded results count as sound, and the new one behind it.
                 let all = [truth, vec![later()]].concat();
                 let seen = read(after.as_slice());
                 if must {

@@ -11,7 +11,7 @@
 //!
 //! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and
 //! believes nothing that it reads after that. [`write_upload`] makes what clients send,
-//! [`write_dedup_answer`] what they get when they ask for a chunk, and [`parse_dedup_answer`] reads
+//! [`write_dedup_response`] what they get when they ask for a chunk, and [`parse_dedup_response`] reads
 //! that.
 //!
 //! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can
@@ -32,9 +32,9 @@ mod write;
 pub use cas_info::{CasChunk, CasInfo};
 pub use error::{Class, Kind, ParseError, WriteError};
 pub use file_info::{FileInfo, Term};
-pub use parse::{DedupShard, parse, parse_dedup_answer, parse_stored};
+pub use parse::{DedupShard, parse, parse_dedup_response, parse_stored};
 pub use sha256::Sha256;
-pub use write::{DedupAnswer, write_dedup_answer, write_upload};
+pub use write::{DedupResponse, write_dedup_response, write_upload};
 
 /// Bytes of every record of the two sections, and of the header (spec 4).
 const RECORD_LEN: u64 = 48;

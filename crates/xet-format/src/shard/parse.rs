@@ -49,7 +49,7 @@ fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
 }
 
 /// What a client is told that asked for a chunk: the other end of
-/// [`DedupAnswer`](super::DedupAnswer).
+/// [`DedupResponse`](super::DedupResponse).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupShard {
     /// Xorbs with all their chunks. Their chunk hashes are blinded with `key`.
@@ -72,7 +72,7 @@ pub struct DedupShard {
 /// # Errors
 ///
 /// The bytes are not a well-formed shard of version 2 with a footer, or more bytes follow.
-pub fn parse_dedup_answer(bytes: &[u8]) -> Result<DedupShard, ParseError> {
+pub fn parse_dedup_response(bytes: &[u8]) -> Result<DedupShard, ParseError> {
     let mut reader = Reader::new(bytes);
     if header::parse(&mut reader)? == FooterMode::Absent {
         // The length of the footer is the last field of the header.

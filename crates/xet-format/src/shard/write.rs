@@ -42,7 +42,7 @@ fn upload_len(shard: &Shard) -> usize {
 
 /// What a client gets that asked for a chunk (spec 4.9).
 #[derive(Clone, Copy, Debug)]
-pub struct DedupAnswer<'a> {
+pub struct DedupResponse<'a> {
     /// The xorb with the chunk, and optionally others. Chunk hashes are unblinded here.
     ///
     /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: such a xorb may
@@ -62,19 +62,19 @@ pub struct DedupAnswer<'a> {
 /// # Errors
 ///
 /// A xorb is not well-formed, as for [`write_upload`].
-pub fn write_dedup_answer(answer: &DedupAnswer<'_>) -> Result<Vec<u8>, WriteError> {
+pub fn write_dedup_response(response: &DedupResponse<'_>) -> Result<Vec<u8>, WriteError> {
     let mut out = Vec::new();
     header::write(&mut out, FooterMode::Present);
     file_info::write_section(&mut out, &[])?;
     let xorb_info_offset = out.len() as u64;
-    cas_info::write_section(&mut out, answer.xorbs, &answer.key)?;
+    cas_info::write_section(&mut out, response.xorbs, &response.key)?;
     let footer = Footer {
         xorb_info_offset,
         footer_offset: out.len() as u64,
-        key: answer.key,
-        created_unix_secs: answer.created_unix_secs,
-        key_expires_unix_secs: answer.key_expires_unix_secs,
-        stored_bytes: answer.xorbs.iter().map(|xorb| u64::from(xorb.raw_len)).fold(0, u64::saturating_add),
+        key: response.key,
+        created_unix_secs: response.created_unix_secs,
+        key_expires_unix_secs: response.key_expires_unix_secs,
+        stored_bytes: response.xorbs.iter().map(|xorb| u64::from(xorb.raw_len)).fold(0, u64::saturating_add),
     };
     footer::write(&mut out, &footer);
     Ok(out)

@@ -1,4 +1,4 @@
-//! The public sample data of the protocol, and the folder where it is.
+//! The public sample data of the protocol, and the directory where it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn reference_file(name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| {
         panic!(
             "the sample data of the protocol is needed: {} cannot be read ({error}); \
-             set ZORB_REFERENCE_DIR to the folder that has it as xet/",
+             set ZORB_REFERENCE_DIR to the directory that has it as xet/",
             path.display()
         )
     })

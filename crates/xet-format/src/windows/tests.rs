@@ -50,10 +50,10 @@ impl File {
 }
 
 fn check_windows(file: &File, dirty: &[(u64, u64)], expected: &[(u64, u64)]) {
-    let answer = file.windows(dirty).unwrap();
-    let windows: Vec<_> = answer.windows.iter().map(|window| (window.start(), window.end())).collect();
+    let response = file.windows(dirty).unwrap();
+    let windows: Vec<_> = response.windows.iter().map(|window| (window.start(), window.end())).collect();
     assert_eq!(windows, expected);
-    assert_eq!(answer.gaps.len(), expected.len() + 1);
+    assert_eq!(response.gaps.len(), expected.len() + 1);
 }
 
 /// Segments of one chunk each, so that segments play no part.
@@ -117,8 +117,8 @@ fn stable_length_is_between_two_minimums_and_max_minus_min() {
 fn window_settling_in_a_segment_extends_to_its_end() {
     let file = File::of(&[&[STABLE; 2], &[STABLE; 10], &[STABLE; 3]]);
     check_windows(&file, &[(0, 2 * S)], &[(0, 12 * S)]);
-    let answer = file.windows(&[(0, 2 * S)]).unwrap();
-    assert_eq!(answer.gap_verification, [file.segments[2].0]);
+    let response = file.windows(&[(0, 2 * S)]).unwrap();
+    assert_eq!(response.gap_verification, [file.segments[2].0]);
 }
 
 #[test]
@@ -150,21 +150,21 @@ fn changes_beyond_the_end_are_no_changes() {
 
 #[test]
 fn a_change_of_everything_leaves_two_gaps_of_nothing() {
-    let answer = fine(3, STABLE).windows(&[(0, u64::MAX)]).unwrap();
-    assert_eq!((answer.total_chunks, answer.file_len, answer.windows.len()), (3, 3 * S, 1));
-    assert!(answer.gaps.iter().all(Option::is_none) && answer.gaps.len() == 2);
-    assert_eq!(answer.gap_verification, []);
+    let response = fine(3, STABLE).windows(&[(0, u64::MAX)]).unwrap();
+    assert_eq!((response.total_chunks, response.file_len, response.windows.len()), (3, 3 * S, 1));
+    assert!(response.gaps.iter().all(Option::is_none) && response.gaps.len() == 2);
+    assert_eq!(response.gap_verification, []);
 }
 
 #[test]
 fn first_gap_starts_the_file_and_last_gap_ends_it() {
-    let answer = fine(30, STABLE).windows(&[(5 * S, 6 * S), (15 * S, 16 * S)]).unwrap();
-    let flags = answer.gaps.iter().flatten().map(|gap| (gap.at_start(), gap.at_end()));
+    let response = fine(30, STABLE).windows(&[(5 * S, 6 * S), (15 * S, 16 * S)]).unwrap();
+    let flags = response.gaps.iter().flatten().map(|gap| (gap.at_start(), gap.at_end()));
     assert_eq!(flags.collect::<Vec<_>>(), [(true, false), (false, false), (false, true)]);
 }
 
 #[test]
-fn segments_that_are_not_as_long_as_the_file_have_no_answer() {
+fn segments_that_are_not_as_long_as_the_file_have_no_response() {
     let mut builder = WindowBuilder::new(&[ByteRange::new(0, 1).unwrap()], 10).unwrap();
     builder.push_segment(RangeHash::of(&[]), [(&ChunkHash::of(b""), 9)]);
     assert!(builder.finish().is_none());
@@ -227,7 +227,7 @@ fn random_changes_get_rule_windows_and_gaps_give_file_hash() {
 
 /// What the client does: gaps and windows joined in order are the file, and the segments kept are
 /// those outside.
-fn check_whole(file: &File, answer: &ChunkWindows) {
+fn check_whole(file: &File, response: &ChunkWindows) {
     let mut start = 0;
     let places: Vec<(u64, u64, Chunk)> = file
         .chunks()
@@ -241,9 +241,9 @@ fn check_whole(file: &File, answer: &ChunkWindows) {
         let Some(part) = part else { return };
         joined = Some(joined.take().map_or_else(|| part.clone(), |joined| joined.join(&part).unwrap()));
     };
-    for (index, gap) in answer.gaps.iter().enumerate() {
+    for (index, gap) in response.gaps.iter().enumerate() {
         add(gap.clone());
-        let Some(window) = answer.windows.get(index) else { continue };
+        let Some(window) = response.windows.get(index) else { continue };
         let inside = places.iter().filter(|(start, end, _)| window.start() <= *start && *end <= window.end());
         let chunks: Vec<Chunk> = inside.map(|(_, _, chunk)| *chunk).collect();
         assert_eq!(chunks.iter().map(|(_, len)| u64::from(*len)).sum::<u64>(), window.byte_len(), "whole chunks");
@@ -262,10 +262,10 @@ fn check_whole(file: &File, answer: &ChunkWindows) {
     for (hash, chunks) in &file.segments {
         let start = end;
         end += chunks.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
-        if !answer.windows.iter().any(|window| window.start() < end && start < window.end()) {
+        if !response.windows.iter().any(|window| window.start() < end && start < window.end()) {
             kept.push(*hash);
         }
     }
-    assert_eq!(answer.gap_verification, kept);
-    assert_eq!(answer.total_chunks, places.len() as u64);
+    assert_eq!(response.gap_verification, kept);
+    assert_eq!(response.total_chunks, places.len() as u64);
 }

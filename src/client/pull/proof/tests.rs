@@ -25,7 +25,7 @@ fn subtree_json(subtree: &Subtree) -> Value {
 }
 
 /// Chunks [100, 120) as the window.
-fn answer() -> Value {
+fn response() -> Value {
     json!({
         "totalChunks": COUNT,
         "fileSize": COUNT * LEN,
@@ -42,7 +42,7 @@ fn parse_value(value: &Value) -> Result<Surroundings, &'static str> {
 
 #[test]
 fn right_chunks_in_place_give_the_file_hash_and_no_others() {
-    let around = parse_value(&answer()).unwrap();
+    let around = parse_value(&response()).unwrap();
     let chunks = chunks();
     let expected = file_hash(chunks.iter().map(|(hash, len)| (hash, *len)));
     let window = |from: usize, to: usize| {
@@ -53,7 +53,7 @@ fn right_chunks_in_place_give_the_file_hash_and_no_others() {
         assert_ne!(around.file_hash(&window(from, to)), Some(expected), "{from}-{to}");
     }
     // All of the file in the window: nothing is around.
-    let mut all = answer();
+    let mut all = response();
     all["windows"][0]["dirtyByteRange"] = json!([0, COUNT * LEN]);
     all["hashRanges"] = json!([null, null]);
     let around = parse_value(&all).unwrap();
@@ -61,25 +61,28 @@ fn right_chunks_in_place_give_the_file_hash_and_no_others() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_is_refused() {
+fn a_response_that_cannot_be_is_refused() {
     let check = |change: &dyn Fn(&mut Value), expected: &str| {
-        let mut answer = answer();
-        change(&mut answer);
-        assert_eq!(parse_value(&answer).unwrap_err(), expected, "{answer}");
+        let mut response = response();
+        change(&mut response);
+        assert_eq!(parse_value(&response).unwrap_err(), expected, "{response}");
     };
-    check(&|answer| answer["windows"] = json!([]), "it does not surround one part with two summaries");
-    check(&|answer| answer["hashRanges"] = json!([null]), "it does not surround one part with two summaries");
+    check(&|response| response["windows"] = json!([]), "it does not surround one part with two summaries");
+    check(&|response| response["hashRanges"] = json!([null]), "it does not surround one part with two summaries");
     for window in [[102 * LEN, 120 * LEN], [100 * LEN, 109 * LEN], [100 * LEN, 401 * LEN], [120 * LEN, 100 * LEN]] {
-        check(&|answer| answer["windows"][0]["dirtyByteRange"] = json!(window), "its window does not hold the part");
+        check(
+            &|response| response["windows"][0]["dirtyByteRange"] = json!(window),
+            "its window does not hold the part",
+        );
     }
-    check(&|answer| answer["hashRanges"][0] = Value::Null, "its summaries do not meet the part");
-    check(&|answer| answer["fileSize"] = 5.into(), "its summaries do not meet the part");
-    check(&|answer| answer["hashRanges"][0]["nodes"][0]["hash"] = "x".into(), "a node has no hash");
-    check(&|answer| answer["hashRanges"][0]["levels"] = json!([]), "a summary is malformed");
-    check(&|answer| answer["hashRanges"][1]["nodes"][0]["size"] = 1.into(), "its summaries do not meet the part");
+    check(&|response| response["hashRanges"][0] = Value::Null, "its summaries do not meet the part");
+    check(&|response| response["fileSize"] = 5.into(), "its summaries do not meet the part");
+    check(&|response| response["hashRanges"][0]["nodes"][0]["hash"] = "x".into(), "a node has no hash");
+    check(&|response| response["hashRanges"][0]["levels"] = json!([]), "a summary is malformed");
+    check(&|response| response["hashRanges"][1]["nodes"][0]["size"] = 1.into(), "its summaries do not meet the part");
     // Lengths that do not fit into a number are no way around.
     check(
-        &|answer| answer["hashRanges"][1]["nodes"][0]["size"] = u64::MAX.into(),
+        &|response| response["hashRanges"][1]["nodes"][0]["size"] = u64::MAX.into(),
         "its summaries do not meet the part",
     );
 }

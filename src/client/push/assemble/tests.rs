@@ -87,9 +87,9 @@ fn known_chunks_of_server_and_session_are_used_one_by_one() {
     assembler.known.insert_xorb(&info(1, [1, 2].map(hash).to_vec()));
     let told = info(2, [10, 11, 12].map(|number| key.blind(&hash(number))).to_vec());
     let told = DedupShard { xorbs: vec![told], key, created_unix_secs: 0, key_expires_unix_secs: 0 };
-    assembler.known.insert_answer(&told);
-    assert!(!assembler.known.wants_answer(&hash(11)));
-    assert!(assembler.known.wants_answer(&hash(99)) && !assembler.known.wants_answer(&hash(99)));
+    assembler.known.insert_response(&told);
+    assert!(!assembler.known.wants_response(&hash(11)));
+    assert!(assembler.known.wants_response(&hash(99)) && !assembler.known.wants_response(&hash(99)));
 
     assert!(add(&mut assembler, [1, 2, 50, 11, 12, 51]).is_empty());
     let (files, last) = finish(assembler);

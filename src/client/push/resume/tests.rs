@@ -9,9 +9,9 @@ use super::*;
 use crate::format::shard::CasChunk;
 
 fn cache() -> (TempDir, ResumeCache) {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = ResumeCache::new(folder.path(), &"http://127.0.0.1:8080".parse().unwrap());
-    (folder, cache)
+    let directory = tempfile::tempdir().unwrap();
+    let cache = ResumeCache::new(directory.path(), &"http://127.0.0.1:8080".parse().unwrap());
+    (directory, cache)
 }
 
 fn xorb(byte: u8) -> CasInfo {
@@ -26,15 +26,17 @@ fn xorb(byte: u8) -> CasInfo {
 }
 
 fn names(cache: &ResumeCache) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(&cache.folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(&cache.directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
 
 #[test]
 fn what_was_noted_is_loaded_until_it_is_forgotten() {
-    let (_folder, cache) = cache();
+    let (_directory, cache) = cache();
     assert_eq!(cache.load(), []);
     for byte in [1, 2] {
         cache.add(&xorb(byte)).unwrap();
@@ -50,7 +52,7 @@ fn what_was_noted_is_loaded_until_it_is_forgotten() {
 
 #[test]
 fn an_entry_that_is_torn_altered_misnamed_or_endless_is_dropped() {
-    let (_folder, cache) = cache();
+    let (_directory, cache) = cache();
     cache.add(&xorb(1)).unwrap();
     let good = fs::read(cache.path(&xorb(1).hash)).unwrap();
     let mut altered = good.clone();
@@ -66,7 +68,7 @@ fn an_entry_that_is_torn_altered_misnamed_or_endless_is_dropped() {
 
 #[test]
 fn an_entry_is_of_use_for_three_weeks() {
-    let (_folder, cache) = cache();
+    let (_directory, cache) = cache();
     for (byte, days) in [(1, 20), (2, 22)] {
         cache.add(&xorb(byte)).unwrap();
         let then = UNIX_EPOCH + Duration::from_millis(SystemClock.now().as_millis()) - LIFE / 21 * days;
@@ -77,10 +79,10 @@ fn an_entry_is_of_use_for_three_weeks() {
 }
 
 #[test]
-fn each_server_has_a_folder_of_its_own() {
-    let folder = |url: &str| ResumeCache::new(Path::new("base"), &url.parse().unwrap()).folder;
-    assert_eq!(folder("http://a:80/x"), folder("http://a:80/x/"));
-    assert_ne!(folder("http://a-b"), folder("http://a.b"));
-    let long = folder(&format!("http://a/{}", "x".repeat(500)));
+fn each_server_has_a_directory_of_its_own() {
+    let directory = |url: &str| ResumeCache::new(Path::new("base"), &url.parse().unwrap()).directory;
+    assert_eq!(directory("http://a:80/x"), directory("http://a:80/x/"));
+    assert_ne!(directory("http://a-b"), directory("http://a.b"));
+    let long = directory(&format!("http://a/{}", "x".repeat(500)));
     assert!(long.file_name().unwrap().len() < 128, "{}", long.display());
 }

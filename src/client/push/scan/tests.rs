@@ -31,9 +31,9 @@ fn events(scanner: &mut Scanner) -> Vec<Event> {
 
 #[test]
 fn files_are_cut_like_one_slice_each_and_hashed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let contents = [Vec::new(), vec![1], noise(20 << 20), noise(9000), Vec::new()];
-    let paths: Vec<PathBuf> = (0..contents.len()).map(|index| folder.path().join(index.to_string())).collect();
+    let paths: Vec<PathBuf> = (0..contents.len()).map(|index| directory.path().join(index.to_string())).collect();
     for (path, contents) in paths.iter().zip(&contents) {
         std::fs::write(path, contents).unwrap();
     }
@@ -56,8 +56,8 @@ fn files_are_cut_like_one_slice_each_and_hashed() {
 /// It grows, shrinks, or is touched.
 #[test]
 fn file_changed_while_read_is_refused_and_the_next_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let paths = [folder.path().join("a"), folder.path().join("b")];
+    let directory = tempfile::tempdir().unwrap();
+    let paths = [directory.path().join("a"), directory.path().join("b")];
     for change in ["append", "truncate", "write"] {
         std::fs::write(&paths[0], noise(20 << 20)).unwrap();
         std::fs::write(&paths[1], b"b").unwrap();
@@ -79,8 +79,8 @@ fn file_changed_while_read_is_refused_and_the_next_is_not() {
 
 #[test]
 fn missing_file_or_directory_ends_with_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut scanner = Scanner::new(vec![folder.path().join("none"), folder.path().to_owned()]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut scanner = Scanner::new(vec![directory.path().join("none"), directory.path().to_owned()]);
     let events = events(&mut scanner);
     assert!(matches!(events[..], [Event::End(Err(ScanError::Read(_))), Event::End(Err(ScanError::Read(_)))]));
 }

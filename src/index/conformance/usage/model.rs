@@ -131,8 +131,8 @@ async fn stored_usage_equals_a_recount_after_any_change(db: Db) {
 async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
     use sqlx::{Connection, SqliteConnection, raw_sql};
     let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 8).copied().collect();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("index.sqlite");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.sqlite");
     let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
     migrator(&old).run(&mut connection).await.unwrap();
     let sql = "INSERT INTO xorbs (id, hash, state, since, ticket, serialized_len, raw_len, crc64, layout) VALUES \
@@ -143,12 +143,12 @@ async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
          INSERT INTO file_repos (file_id, repo) VALUES (1, 'acme/a'), (2, 'acme/a'), (2, 'acme/b');";
     raw_sql(sql).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
-    (folder, SqliteIndex::open(&path).await.unwrap())
+    (directory, SqliteIndex::open(&path).await.unwrap())
 }
 
 #[tokio::test]
 async fn index_of_an_older_schema_is_counted_when_migrated() {
-    let (_folder, index) = upgraded().await;
+    let (_directory, index) = upgraded().await;
     let of = async |repo: &str| index.repo_usage(repo.to_owned()).await.unwrap();
     assert_eq!(of("acme/a").await, Usage { file_count: 2, logical_len: 12, physical_len: 110 });
     assert_eq!(of("acme/b").await, Usage { file_count: 1, logical_len: 5, physical_len: 110 });
@@ -162,7 +162,7 @@ async fn index_of_an_older_schema_is_counted_when_migrated() {
 /// Every change of claims and references.
 #[tokio::test]
 async fn usage_follows_every_change_and_moving_rows_is_refused() {
-    let (_folder, index) = upgraded().await;
+    let (_directory, index) = upgraded().await;
     // The statements of a compaction, a heal, a repair and a rebuild, in unusual orders.
     for sql in [
         "INSERT INTO xorb_files VALUES (2, 1)",
@@ -188,7 +188,7 @@ async fn usage_follows_every_change_and_moving_rows_is_refused() {
         let is_idle = sql.contains("has_claimed");
         assert_eq!(kept == before[0], is_idle, "{sql} shows");
     }
-    let (_folder, index) = upgraded().await;
+    let (_directory, index) = upgraded().await;
     assert!(!index.is_let("UPDATE file_repos SET repo = 'x' WHERE repo = 'acme/b'").await);
     assert!(!index.is_let("UPDATE xorb_files SET xorb_id = 2 WHERE xorb_id = 1").await);
     assert!(!index.is_let("UPDATE files SET hash = randomblob(32) WHERE id = 1").await);

@@ -7,8 +7,8 @@ use std::process::Command;
 use super::*;
 
 /// A file of this mode.
-fn file(folder: &Path, mode: u32) -> PathBuf {
-    let path = folder.join("file");
+fn file(directory: &Path, mode: u32) -> PathBuf {
+    let path = directory.join("file");
     File::create(&path).unwrap().write_all(b"text").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
     path
@@ -20,9 +20,9 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn private_file_is_read_only_if_no_other_user_has_access() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (mode, is_good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
-        let path = file(folder.path(), 0o600);
+        let path = file(directory.path(), 0o600);
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let read = read_private(&path);
         assert_eq!(read.as_deref().ok(), is_good.then_some("text"), "{mode:o}");
@@ -31,50 +31,50 @@ fn private_file_is_read_only_if_no_other_user_has_access() {
         }
         fs::remove_file(path).unwrap();
     }
-    assert_eq!(read_private(&folder.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(read_private(&directory.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn private_file_and_lock_are_not_opened_through_a_link() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, link) = (file(folder.path(), 0o600), folder.path().join("link"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, link) = (file(directory.path(), 0o600), directory.path().join("link"));
     symlink(&path, &link).unwrap();
     for error in [read_private(&link).unwrap_err(), open_lock(&link).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         assert!(error.to_string().contains("link"), "{error}");
     }
     fs::remove_file(&link).unwrap();
-    symlink(folder.path().join("nowhere"), &link).unwrap();
+    symlink(directory.path().join("nowhere"), &link).unwrap();
     assert!(open_lock(&link).is_err());
-    assert!(!folder.path().join("nowhere").exists());
+    assert!(!directory.path().join("nowhere").exists());
     assert_eq!(fs::read(&path).unwrap(), b"text");
 }
 
 #[test]
 fn lock_keeps_its_bytes_and_is_closed_to_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), 0o666);
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(directory.path(), 0o666);
     drop(open_lock(&path).unwrap());
     assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"text".to_vec(), 0o600));
-    let new = folder.path().join("new");
+    let new = directory.path().join("new");
     drop(open_lock(&new).unwrap());
     assert_eq!(mode(&new), 0o600);
 }
 
 #[test]
 fn pipe_or_directory_in_the_place_of_a_file_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for path in [&pipe, folder.path()] {
+    for path in [&pipe, directory.path()] {
         assert!(read_private(path).is_err() && open_lock(path).is_err(), "{}", path.display());
     }
 }
 
 #[test]
 fn private_file_of_more_than_a_mebibyte_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), 0o600);
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(directory.path(), 0o600);
     File::options().write(true).open(&path).unwrap().set_len(MAX_LEN + 1).unwrap();
     assert_eq!(read_private(&path).unwrap_err().kind(), ErrorKind::FileTooLarge);
 }

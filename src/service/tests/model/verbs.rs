@@ -7,7 +7,7 @@ use super::palette::{PALETTE, Xorb};
 use super::record::Url;
 use super::scene::{LOCKED, LOCKED_IN_CHECK};
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
-use crate::format::shard::parse_dedup_answer;
+use crate::format::shard::parse_dedup_response;
 use crate::format::{ByteRange, Crc64, FileHash, XorbHash};
 use crate::runtime::clock::Clock;
 use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
@@ -161,7 +161,7 @@ pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: 
         Verb::Fetch(url) => fetch(&cas, &url).await,
         Verb::Ask { who, chunk } => match cas.dedup_response(&claims(who), PALETTE.chunks[chunk]).await {
             Ok(None) => Outcome::Untold,
-            Ok(Some(response)) => parse_dedup_answer(&response).map_or_else(failed, |shard| {
+            Ok(Some(response)) => parse_dedup_response(&response).map_or_else(failed, |shard| {
                 let xorbs = shard.xorbs.iter().map(|xorb| xorb.hash).collect();
                 Outcome::Told(xorbs, shard.key_expires_unix_secs * 1000)
             }),

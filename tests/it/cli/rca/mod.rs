@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Folder, Ran};
+use super::{Directory, Ran};
 
 /// What `ls --json` says: the blobs, and the last line.
-pub(super) fn ls(folder: &Folder, archive: &str) -> (Vec<Value>, Value) {
-    listing(&folder.zorb(&["rca", "ls", "--json", archive]))
+pub(super) fn ls(directory: &Directory, archive: &str) -> (Vec<Value>, Value) {
+    listing(&directory.zorb(&["rca", "ls", "--json", archive]))
 }
 
 /// The same of what it has printed.
@@ -31,20 +31,20 @@ pub(super) fn listing(ran: &Ran) -> (Vec<Value>, Value) {
 }
 
 /// Names in the order of the archive.
-pub(super) fn names(folder: &Folder, archive: &str) -> Vec<String> {
-    ls(folder, archive).0.iter().map(|blob| blob["name"].as_str().unwrap().to_owned()).collect()
+pub(super) fn names(directory: &Directory, archive: &str) -> Vec<String> {
+    ls(directory, archive).0.iter().map(|blob| blob["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The folder with the recorded archives.
+/// The directory with the recorded archives.
 pub(super) fn recorded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/rca/tests/golden")
 }
 
 /// Makes an archive `a` of blobs with these names and contents, or extends it; each is a session of its own.
-pub(super) fn archive(folder: &Folder, blobs: &[(&str, &[u8])]) {
+pub(super) fn archive(directory: &Directory, blobs: &[(&str, &[u8])]) {
     for (name, content) in blobs {
-        let verb = if folder.path("a").exists() { "append" } else { "create" };
+        let verb = if directory.path("a").exists() { "append" } else { "create" };
         let name = format!("--name={name}");
-        folder.zorb_with_stdin(&["rca", verb, "a", "-", &name, "--quiet"], content).ok();
+        directory.zorb_with_stdin(&["rca", verb, "a", "-", &name, "--quiet"], content).ok();
     }
 }

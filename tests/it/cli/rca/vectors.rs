@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Folder, Ran, listing, recorded};
+use super::{Directory, Ran, listing, recorded};
 
 fn load(file: &str) -> Vec<u8> {
     let path = recorded().join(file);
@@ -39,10 +39,10 @@ fn check(ran: &Ran, truth: &Value, [count, exact, error, garbage]: [&Value; 4], 
 
 #[test]
 fn recorded_files_are_listed_as_recorded_or_per_readme() {
-    let (folder, manifest) = (Folder::new(), manifest());
+    let (directory, manifest) = (Directory::new(), manifest());
     for vector in list(&manifest["vectors"]) {
         let file = text(&vector["file"]);
-        let ran = folder.zorb(&["rca", "ls", "--json", recorded().join(file).to_str().unwrap()]);
+        let ran = directory.zorb(&["rca", "ls", "--json", recorded().join(file).to_str().unwrap()]);
         let count = json!(list(&vector["blobs"]).count());
         let garbage = &vector["trailing_garbage"];
         // The reference refuses what follows its own README; the notes say what that means.
@@ -55,19 +55,19 @@ fn recorded_files_are_listed_as_recorded_or_per_readme() {
         }
         check(&ran, &vector["blobs"], [&count, &count, &vector["error"]["code"], garbage], file);
         assert_eq!(listing(&ran).1["dialect"], "reference", "{file}");
-        let verified = folder.zorb(&["rca", "verify", "--json", recorded().join(file).to_str().unwrap()]).record();
+        let verified = directory.zorb(&["rca", "verify", "--json", recorded().join(file).to_str().unwrap()]).record();
         assert_eq!((&verified["blobs"], &verified["ok"]), (&count, &json!(vector["error"].is_null())), "{file}");
     }
 }
 
 #[test]
 fn every_recorded_truncation_and_flip_is_listed_as_recorded() {
-    let (folder, manifest) = (Folder::new(), manifest());
+    let (directory, manifest) = (Directory::new(), manifest());
     let mut count = 0;
     for table in list(&manifest["truncations"]) {
         let data = load(text(&table["file"]));
         for row in list(&table["table"]) {
-            let ran = folder.zorb_with_stdin(&["rca", "ls", "--json", "-"], &data[..number(&row[0])]);
+            let ran = directory.zorb_with_stdin(&["rca", "ls", "--json", "-"], &data[..number(&row[0])]);
             check(&ran, &table["blobs"], [&row[1], &row[2], &row[3], &row[4]], &row.to_string());
             count += 1;
         }
@@ -77,7 +77,7 @@ fn every_recorded_truncation_and_flip_is_listed_as_recorded() {
         for row in list(&table["table"]) {
             let mut data = data.clone();
             data[number(&row[0])] ^= u8::try_from(number(&row[1])).unwrap();
-            let ran = folder.zorb_with_stdin(&["rca", "ls", "--json", "-"], &data);
+            let ran = directory.zorb_with_stdin(&["rca", "ls", "--json", "-"], &data);
             check(&ran, &table["blobs"], [&row[2], &row[3], &row[4], &row[5]], &row.to_string());
             count += 1;
         }
@@ -88,20 +88,20 @@ fn every_recorded_truncation_and_flip_is_listed_as_recorded() {
 /// Without `--force`.
 #[test]
 fn recorded_crash_states_are_listed_and_take_appends() {
-    let (folder, manifest) = (Folder::new(), manifest());
+    let (directory, manifest) = (Directory::new(), manifest());
     let mut count = 0;
     for replay in list(&manifest["crash_replays"]) {
         let before = replay["before"].as_str().map_or_else(Vec::new, load);
         let after = load(text(&replay["after"]));
         for state in list(&replay["states"]) {
             let what = format!("{} {state}", replay["name"]);
-            folder.write("a", &rebuild(&before, &after, replay, state));
-            let ran = folder.zorb(&["rca", "ls", "--json", "a"]);
+            directory.write("a", &rebuild(&before, &after, replay, state));
+            let ran = directory.zorb(&["rca", "ls", "--json", "a"]);
             let want = ["n_blobs", "n_exact", "error", "trailing_garbage"].map(|key| &state[key]);
             check(&ran, &replay["blobs"], want, &what);
 
-            folder.zorb_with_stdin(&["rca", "append", "a", "-", "--name", "later"], b"later").ok_with_remarks();
-            let names = super::names(&folder, "a");
+            directory.zorb_with_stdin(&["rca", "append", "a", "-", "--name", "later"], b"later").ok_with_remarks();
+            let names = super::names(&directory, "a");
             let (last, earlier) = names.split_last().unwrap();
             assert_eq!(last, "later", "{what}");
             assert!(earlier.len() >= number(&replay["n_before"]), "{what}");

@@ -30,7 +30,7 @@ fn theirs(chunks: &[Chunk], at_start: bool, at_end: bool) -> MerkleHashSubtree {
     MerkleHashSubtree::from_chunks(at_start, &nodes, at_end)
 }
 
-/// As it stands in an answer (spec 1.9).
+/// As it stands in a response (spec 1.9).
 fn json(subtree: &Subtree) -> Value {
     let nodes: Vec<Value> =
         subtree.nodes().map(|node| json!({"hash": node.hash.to_string(), "size": node.raw_len})).collect();
@@ -197,7 +197,7 @@ fn a_run_that_is_not_the_whole_file_has_no_file_hash() {
     check_whole(&summary(&chunks, true, true).unwrap(), &chunks);
 }
 
-/// A summary as it comes out of an answer.
+/// A summary as it comes out of a response.
 fn sent(subtree: &Subtree) -> Subtree {
     let nodes: Vec<SubtreeNode> = subtree.nodes().collect();
     let nodes = nodes.iter().map(|node| SubtreeNode { hash: node.hash.to_string().parse().unwrap(), ..*node });

@@ -1,20 +1,21 @@
-//! Answers to a question for a chunk, as a client reads them.
+//! Responses to a question for a chunk, as a client reads them.
 
 use super::support::{footer, record, sample, shard_of, xorb};
 use crate::HmacKey;
-use crate::shard::{DedupAnswer, DedupShard, Kind, parse_dedup_answer, write_dedup_answer, write_upload};
+use crate::shard::{DedupResponse, DedupShard, Kind, parse_dedup_response, write_dedup_response, write_upload};
 
 const KEY: HmacKey = HmacKey::from_bytes([7; 32]);
 
-fn answer() -> Vec<u8> {
+fn response() -> Vec<u8> {
     let xorbs = [xorb(0x20, &[500, 1000, 2000, 1]), xorb(0x21, &[70_000])];
-    let answer = DedupAnswer { xorbs: &xorbs, key: KEY, created_unix_secs: 1_000, key_expires_unix_secs: 2_000 };
-    write_dedup_answer(&answer).unwrap()
+    let response = DedupResponse { xorbs: &xorbs, key: KEY, created_unix_secs: 1_000, key_expires_unix_secs: 2_000 };
+    write_dedup_response(&response).unwrap()
 }
 
 #[test]
-fn an_answer_reads_back_with_its_hashes_blinded() {
-    let DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs } = parse_dedup_answer(&answer()).unwrap();
+fn a_response_reads_back_with_its_hashes_blinded() {
+    let DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs } =
+        parse_dedup_response(&response()).unwrap();
     assert_eq!((key, created_unix_secs, key_expires_unix_secs), (KEY, 1_000, 2_000));
     let mut expected = [xorb(0x20, &[500, 1000, 2000, 1]), xorb(0x21, &[70_000])];
     for chunk in expected.iter_mut().flat_map(|xorb| &mut xorb.chunks) {
@@ -25,20 +26,20 @@ fn an_answer_reads_back_with_its_hashes_blinded() {
 
 #[test]
 fn response_prefix_is_refused_and_so_is_a_byte_more() {
-    let mut bytes = answer();
+    let mut bytes = response();
     for len in 0..bytes.len() {
-        let error = parse_dedup_answer(&bytes[..len]).unwrap_err();
+        let error = parse_dedup_response(&bytes[..len]).unwrap_err();
         assert!(error.offset <= len as u64, "{len} bytes: {error}");
     }
     bytes.push(0);
-    assert!(parse_dedup_answer(&bytes).is_err());
+    assert!(parse_dedup_response(&bytes).is_err());
 }
 
 /// Unless it is an offset or reserved.
 #[test]
 fn changed_response_field_is_refused_or_shows() {
-    let bytes = answer();
-    let (good, footer_at) = (parse_dedup_answer(&bytes).unwrap(), bytes.len() - 200);
+    let bytes = response();
+    let (good, footer_at) = (parse_dedup_response(&bytes).unwrap(), bytes.len() - 200);
     // Of the footer: offsets of sections and tables, reserved bytes and sums. Of xorbs and chunks:
     // see `corrupt`.
     let is_ignored = |index: usize| match index.checked_sub(footer_at) {
@@ -54,7 +55,7 @@ fn changed_response_field_is_refused_or_shows() {
         for change in [0xff, 0x01] {
             let mut changed = bytes.clone();
             changed[index] ^= change;
-            let is_same = parse_dedup_answer(&changed).as_ref() == Ok(&good);
+            let is_same = parse_dedup_response(&changed).as_ref() == Ok(&good);
             // The top byte of a chunk's flags has seven bits without meaning.
             let is_flag = index < footer_at && index % 48 == 43;
             assert!(is_same == is_ignored(index) || is_flag, "byte {index} of {}, change {change:#x}", bytes.len());
@@ -64,14 +65,14 @@ fn changed_response_field_is_refused_or_shows() {
 
 #[test]
 fn response_without_footer_is_invalid_and_files_are_dropped() {
-    let error = parse_dedup_answer(&write_upload(&sample()).unwrap()).unwrap_err();
+    let error = parse_dedup_response(&write_upload(&sample()).unwrap()).unwrap_err();
     assert_eq!((error.offset, error.kind), (40, Kind::FooterAbsent));
-    // As the reference server answers: the shard of an upload, lookup tables, and a footer.
+    // Like the response of the reference server: the shard of an upload, lookup tables, and a footer.
     let mut bytes = write_upload(&sample()).unwrap();
     bytes[40] = 200;
     bytes.extend([0xaa; 60]);
     bytes.extend(footer(bytes.len()));
-    let told = parse_dedup_answer(&bytes).unwrap();
+    let told = parse_dedup_response(&bytes).unwrap();
     assert_eq!((told.xorbs, told.key), (sample().xorbs, HmacKey::from_bytes([0xee; 32])));
 }
 
@@ -79,6 +80,6 @@ fn response_without_footer_is_invalid_and_files_are_dropped() {
 fn response_with_a_false_count_allocates_nothing_for_it() {
     let mut bytes = shard_of(&[], &[record(0x20, [0, 8_192, 64 << 20, 0])]);
     bytes[40] = 200;
-    let error = parse_dedup_answer(&bytes).unwrap_err();
+    let error = parse_dedup_response(&bytes).unwrap_err();
     assert!(matches!(error.kind, Kind::Truncated { wanted, .. } if wanted == 8_192 * 48), "{error}");
 }

@@ -15,7 +15,7 @@ use xet_core_structures::metadata_shard::xorb_structs::{MDBXorbInfo, XorbChunkSe
 use xet_core_structures::metadata_shard::{MDBShardFile, MDBShardInfo, new_shard_file_cache};
 
 use super::support::{random_shard, rng};
-use crate::shard::{CasInfo, DedupAnswer, FileInfo, Shard, parse, write_dedup_answer, write_upload};
+use crate::shard::{CasInfo, DedupResponse, FileInfo, Shard, parse, write_dedup_response, write_upload};
 use crate::{HmacKey, XorbHash};
 
 fn theirs(hash: &[u8; 32]) -> MerkleHash {
@@ -129,22 +129,23 @@ fn official_crate_parses_our_uploads_to_the_same_values() {
     }
 }
 
-fn random_answer(seed: u64) -> (Vec<CasInfo>, HmacKey, u64, Vec<u8>) {
+fn random_response(seed: u64) -> (Vec<CasInfo>, HmacKey, u64, Vec<u8>) {
     let mut rng = rng(seed);
     let mut xorbs = random_shard(&mut rng).xorbs;
     xorbs.extend(random_shard(&mut rng).xorbs);
     let key = HmacKey::from_bytes(rng.random());
     // Far enough away that this test does not expire before the protocol does: the year 2100.
     let expiry = 4_102_444_800;
-    let answer = DedupAnswer { xorbs: &xorbs, key, created_unix_secs: 1_790_000_000, key_expires_unix_secs: expiry };
-    let bytes = write_dedup_answer(&answer).unwrap();
+    let response =
+        DedupResponse { xorbs: &xorbs, key, created_unix_secs: 1_790_000_000, key_expires_unix_secs: expiry };
+    let bytes = write_dedup_response(&response).unwrap();
     (xorbs, key, expiry, bytes)
 }
 
 #[test]
 fn official_crate_loads_our_responses_with_all_chunks() {
     for seed in 0..100 {
-        let (xorbs, key, expiry, bytes) = random_answer(seed);
+        let (xorbs, key, expiry, bytes) = random_response(seed);
         let mut reader = Cursor::new(&bytes);
         let info = MDBShardInfo::load_from_reader(&mut reader).unwrap();
         assert_eq!(info.chunk_hmac_key(), Some(theirs(key.as_bytes())));
@@ -162,11 +163,11 @@ fn official_crate_loads_our_responses_with_all_chunks() {
 
 #[test]
 fn official_client_finds_our_chunks_in_its_disk_cache() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let cache = new_shard_file_cache();
     for seed in 0..10 {
-        let (xorbs, _, _, bytes) = random_answer(1000 + seed);
-        let file = MDBShardFile::write_out_from_reader(folder.path(), &mut Cursor::new(&bytes), &cache).unwrap();
+        let (xorbs, _, _, bytes) = random_response(1000 + seed);
+        let file = MDBShardFile::write_out_from_reader(directory.path(), &mut Cursor::new(&bytes), &cache).unwrap();
         let mut record = 0;
         for xorb in &xorbs {
             let hashes: Vec<_> = xorb.chunks.iter().map(|chunk| theirs(chunk.hash.as_bytes())).collect();
@@ -176,7 +177,7 @@ fn official_client_finds_our_chunks_in_its_disk_cache() {
             record += 1 + xorb.chunks.len() as u32;
         }
     }
-    let loaded = MDBShardFile::load_all_valid(folder.path(), &new_shard_file_cache()).unwrap();
+    let loaded = MDBShardFile::load_all_valid(directory.path(), &new_shard_file_cache()).unwrap();
     assert_eq!(loaded.len(), 10, "a new session takes them from the disk");
 }
 

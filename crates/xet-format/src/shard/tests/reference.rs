@@ -4,15 +4,15 @@
 use std::path::PathBuf;
 
 use crate::merkle::{file_hash, xorb_hash};
-use crate::shard::{DedupAnswer, Shard, parse, write_dedup_answer, write_upload};
+use crate::shard::{DedupResponse, Shard, parse, write_dedup_response, write_upload};
 use crate::{ChunkHash, ChunkRange, HmacKey, RangeHash};
 
 fn reference(name: &str) -> Vec<u8> {
     let default = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference");
-    let folder = std::env::var_os("ZORB_REFERENCE_DIR").map_or_else(default, PathBuf::from).join("xet");
-    std::fs::read(folder.join(name)).unwrap_or_else(|error| {
-        let folder = folder.display();
-        panic!("The reference data is missing: {name} in {folder} cannot be read ({error}); set ZORB_REFERENCE_DIR.")
+    let directory = std::env::var_os("ZORB_REFERENCE_DIR").map_or_else(default, PathBuf::from).join("xet");
+    std::fs::read(directory.join(name)).unwrap_or_else(|error| {
+        let directory = directory.display();
+        panic!("The reference data is missing: {name} in {directory} cannot be read ({error}); set ZORB_REFERENCE_DIR.")
     })
 }
 
@@ -72,18 +72,18 @@ fn sample_response_is_written_byte_for_byte_from_the_upload() {
         *b"\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\
         \x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12\x78\x56\x34\x12",
     );
-    let answer = DedupAnswer {
+    let response = DedupResponse {
         xorbs: &upload().xorbs,
         key,
         created_unix_secs: 0x68d3_1505,
         key_expires_unix_secs: 0x68d3_1505 + 21 * 24 * 3600,
     };
-    let written = write_dedup_answer(&answer).unwrap();
+    let written = write_dedup_response(&response).unwrap();
     assert!(written == reference("reference_shard_dedupe.bin"), "the bytes differ");
 }
 
 #[test]
-fn the_sample_answer_parses_with_blinded_hashes() {
+fn the_sample_response_parses_with_blinded_hashes() {
     let shard = parse(&reference("reference_shard_dedupe.bin")).unwrap();
     assert_eq!((shard.files.len(), shard.xorbs[0].hash), (0, upload().xorbs[0].hash));
     assert_ne!(shard.xorbs[0].chunks[0].hash, upload().xorbs[0].chunks[0].hash);

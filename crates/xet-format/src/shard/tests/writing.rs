@@ -1,14 +1,16 @@
 //! What is written, and what cannot be.
 
 use super::support::{bookend, random_shard, rng, sample, term, xorb};
-use crate::shard::{CasInfo, DedupAnswer, FileInfo, Kind, Shard, WriteError, parse, write_dedup_answer, write_upload};
+use crate::shard::{
+    CasInfo, DedupResponse, FileInfo, Kind, Shard, WriteError, parse, write_dedup_response, write_upload,
+};
 use crate::{FileHash, HmacKey, RangeHash, XorbHash};
 
 const KEY: HmacKey = HmacKey::from_bytes([7; 32]);
 
-fn answer(xorbs: &[CasInfo]) -> Vec<u8> {
-    let answer = DedupAnswer { xorbs, key: KEY, created_unix_secs: 1000, key_expires_unix_secs: 2000 };
-    write_dedup_answer(&answer).unwrap()
+fn response(xorbs: &[CasInfo]) -> Vec<u8> {
+    let response = DedupResponse { xorbs, key: KEY, created_unix_secs: 1000, key_expires_unix_secs: 2000 };
+    write_dedup_response(&response).unwrap()
 }
 
 fn check_unwritable(shard: Shard, offset: u64, kind: Kind) {
@@ -35,7 +37,7 @@ fn an_upload_has_no_footer_and_ends_at_its_second_bookend() {
 
 #[test]
 fn response_has_no_files_and_three_empty_tables() {
-    let bytes = answer(&sample().xorbs);
+    let bytes = response(&sample().xorbs);
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let footer = bytes.len() - 200;
     assert_eq!(number(40), 200, "footer length in the header");
@@ -52,10 +54,10 @@ fn response_has_no_files_and_three_empty_tables() {
 }
 
 #[test]
-fn an_answer_blinds_the_chunk_hashes_and_nothing_else() {
+fn a_response_blinds_the_chunk_hashes_and_nothing_else() {
     let clear = sample().xorbs;
-    let answered = parse(&answer(&clear)).unwrap();
-    assert_eq!(answered.files, []);
+    let parsed = parse(&response(&clear)).unwrap();
+    assert_eq!(parsed.files, []);
     let blinded: Vec<CasInfo> = clear
         .iter()
         .map(|xorb| {
@@ -67,20 +69,20 @@ fn an_answer_blinds_the_chunk_hashes_and_nothing_else() {
             CasInfo { chunks: chunks.collect(), ..xorb.clone() }
         })
         .collect();
-    assert_eq!(answered.xorbs, blinded);
+    assert_eq!(parsed.xorbs, blinded);
 }
 
 #[test]
-fn an_answer_under_the_key_of_zeros_leaves_the_hashes_in_clear() {
+fn a_response_under_the_key_of_zeros_leaves_the_hashes_in_clear() {
     let xorbs = sample().xorbs;
-    let answer = DedupAnswer { xorbs: &xorbs, key: HmacKey::NONE, created_unix_secs: 0, key_expires_unix_secs: 1 };
-    assert_eq!(parse(&write_dedup_answer(&answer).unwrap()).unwrap().xorbs, xorbs);
+    let response = DedupResponse { xorbs: &xorbs, key: HmacKey::NONE, created_unix_secs: 0, key_expires_unix_secs: 1 };
+    assert_eq!(parse(&write_dedup_response(&response).unwrap()).unwrap().xorbs, xorbs);
 }
 
 #[test]
-fn an_answer_without_xorbs_is_344_bytes() {
-    assert_eq!(answer(&[]).len(), 344);
-    assert_eq!(parse(&answer(&[])), Ok(Shard::default()));
+fn a_response_without_xorbs_is_344_bytes() {
+    assert_eq!(response(&[]).len(), 344);
+    assert_eq!(parse(&response(&[])), Ok(Shard::default()));
 }
 
 #[test]

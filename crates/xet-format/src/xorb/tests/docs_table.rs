@@ -1,5 +1,5 @@
 //! Walks the tables of `docs/xorb-errors.md`: breaks a xorb in every way that they name and
-//! compares the answer.
+//! compares the response.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,8 +42,8 @@ impl Case {
         Self { name, blame, body, max_len: MAX_XORB_BODY_LEN }
     }
 
-    /// What an upload of this body to the path of `claimed` is answered, and at which offset.
-    fn answer(&self, claimed: XorbHash) -> (&'static str, Option<u64>) {
+    /// What an upload of this body to the path of `claimed` gets as its response, and at which offset.
+    fn response(&self, claimed: XorbHash) -> (&'static str, Option<u64>) {
         let mut verifier = Verifier::for_upload(self.max_len);
         let mut rest = self.body.as_slice();
         let result = loop {
@@ -85,7 +85,7 @@ fn every_row_of_the_broken_xorbs_page_matches_the_verifier() {
         let name = case.name;
         unseen.retain(|other| **other != name);
         let row = rows.get(name).unwrap_or_else(|| panic!("the page has no row {name}"));
-        let (code, offset) = case.answer(claimed);
+        let (code, offset) = case.response(claimed);
         assert_eq!((code, offset), (row.code, case.blame.map(|(_, offset)| offset)), "{name}");
         assert_eq!(case.blame.map_or("–", |(words, _)| words), row.offset, "{name}");
         assert!(page.contains(&format!("| `{code}` | ")) || code == "*taken*", "{code} is not explained");

@@ -1,4 +1,4 @@
-//! One answer, read in pieces of any size and compared with what it should be.
+//! One response, read in pieces of any size and compared with what it should be.
 
 use std::str::from_utf8;
 
@@ -7,15 +7,15 @@ use anyhow::{Context, bail, ensure};
 /// Longest head that is taken.
 const MAX_HEAD_LEN: usize = 16 << 10;
 
-/// An answer that is on its way.
+/// A response that is on its way.
 #[derive(Default)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     head: Vec<u8>,
     /// Bytes of the body and how many of them came; `None` within the head.
     body: Option<(usize, usize)>,
 }
 
-impl Answer {
+impl Response {
     /// Ready for the next one.
     pub(crate) fn reset(&mut self) {
         self.head.clear();
@@ -27,7 +27,7 @@ impl Answer {
         self.body.map_or(0, |(_, received)| received)
     }
 
-    /// Takes the next bytes; whether the answer is complete. What is given as expected is what the body must be.
+    /// Takes the next bytes; whether the response is complete. What is given as expected is what the body must be.
     ///
     /// # Errors
     ///
@@ -45,11 +45,11 @@ impl Answer {
                 None => return Ok(false),
             },
         };
-        ensure!(len == expected_len, "the answer has {len} bytes instead of {expected_len}");
+        ensure!(len == expected_len, "the response has {len} bytes instead of {expected_len}");
         let end = received + piece.len();
-        ensure!(end <= len, "bytes behind the end of the answer");
+        ensure!(end <= len, "bytes behind the end of the response");
         if let Some(expected) = expected {
-            ensure!(piece == &expected[received..end], "the bytes {received} to {end} of an answer are wrong");
+            ensure!(piece == &expected[received..end], "the bytes {received} to {end} of a response are wrong");
         }
         self.body = Some((len, end));
         Ok(end == len)
@@ -80,7 +80,7 @@ impl Answer {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse())
         });
-        Ok(Some(len.context("an answer without a length")??))
+        Ok(Some(len.context("a response without a length")??))
     }
 }
 
@@ -90,14 +90,14 @@ mod tests {
 
     const GOOD: &[u8] = b"HTTP/1.1 206 Partial Content\r\ncontent-LENGTH: 5\r\n\r\nhello";
 
-    /// Whether each piece completes the answer.
+    /// Whether each piece completes the response.
     fn take(text: &[u8], piece_len: usize, expected: &[u8]) -> anyhow::Result<Vec<bool>> {
-        let mut answer = Answer::default();
-        text.chunks(piece_len).map(|piece| answer.take(piece, expected.len(), Some(expected))).collect()
+        let mut response = Response::default();
+        text.chunks(piece_len).map(|piece| response.take(piece, expected.len(), Some(expected))).collect()
     }
 
     #[test]
-    fn an_answer_is_complete_at_its_last_byte_whatever_the_pieces() {
+    fn a_response_is_complete_at_its_last_byte_whatever_the_pieces() {
         for piece_len in 1..=GOOD.len() {
             let complete = take(GOOD, piece_len, b"hello").unwrap();
             let (last, before) = complete.split_last().unwrap();

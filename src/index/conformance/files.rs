@@ -154,6 +154,15 @@ async fn deduplication_stays_within_its_domain(db: Db) {
         assert!(db.share_xorb(hash(2), "nobody".to_owned()).await.unwrap());
     }
     assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), Some(hash(2)));
+    // Also when several uploads of one owner enter it at once.
+    for round in 0..20 {
+        let share = || db.share_xorb(hash(2), format!("new-{round}"));
+        let shared = tokio::join!(share(), share(), share(), share());
+        assert_eq!(
+            (shared.0.unwrap(), shared.1.unwrap(), shared.2.unwrap(), shared.3.unwrap()),
+            (true, true, true, true)
+        );
+    }
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
     for missing in [3, 4] {
         assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());

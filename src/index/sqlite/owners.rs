@@ -9,11 +9,16 @@ use crate::index::error::IndexError;
 use crate::index::rows;
 
 impl SqliteIndex {
+    /// Enters `owner` as an owner of a readable xorb: live or condemned (states 1 and 2). `false` if
+    /// there is none.
     pub(super) async fn write_owner(&self, hash: XorbHash, owner: String) -> Result<bool, IndexError> {
         const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
              FROM xorbs WHERE hash = ? AND state IN (1, 2)";
-        const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) \
-             SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        // The update changes nothing: it tells a row that another upload has entered meanwhile from
+        // a xorb that does not exist.
+        const SHARE: &str = "INSERT INTO xorb_domains (xorb_id, domain) \
+             SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2) \
+             ON CONFLICT DO UPDATE SET domain = excluded.domain";
         let op = "share a xorb";
         // Most uploads of an existing xorb come from an owner of it, and need no writer.
         let known = sqlx::query(KNOWN).bind(owner.as_str()).bind(hash.as_bytes().as_slice());
@@ -28,6 +33,7 @@ impl SqliteIndex {
         Ok(shared.rows_affected() == 1)
     }
 
+    /// Those of `hashes` that are readable xorbs of one chunk, and that `owner` has not uploaded.
     pub(super) async fn read_foreign_single_chunks(
         &self,
         hashes: Vec<XorbHash>,

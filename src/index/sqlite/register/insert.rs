@@ -8,7 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::Mark;
 use super::entry::{Entry, PART_XORB_COUNT, refusal};
 use crate::format::XorbHash;
-use crate::index::error::IndexError;
+use crate::index::error::{Inconsistent, IndexError};
 use crate::index::sqlite::bulk::insert_rows;
 use crate::index::sqlite::files::execute;
 use crate::index::sqlite::named::{Named, id_list};
@@ -47,9 +47,10 @@ impl Entry<'_> {
         let (mut references, mut counts) = (Vec::new(), BTreeMap::<i64, i64>::new());
         for (id, file) in &files {
             let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
-            for xorb in xorbs.iter().filter_map(|xorb| ids.get(xorb)) {
-                references.push((*xorb, *id));
-                *counts.entry(*xorb).or_default() += 1;
+            for xorb in xorbs {
+                let id_of_xorb = *ids.get(&xorb).ok_or_else(|| unnamed(op, xorb))?;
+                references.push((id_of_xorb, *id));
+                *counts.entry(id_of_xorb).or_default() += 1;
             }
         }
         references.sort_unstable();
@@ -128,7 +129,8 @@ impl Entry<'_> {
         .await
     }
 
-    /// Writes the next part of a large file.
+    /// Writes the next part of a large file: its row and claim (part 0), then its references, then
+    /// its terms. `Some` if the registration is refused.
     pub(super) async fn write_large(
         &mut self,
         connection: &mut SqliteConnection,
@@ -179,7 +181,7 @@ impl Entry<'_> {
 
     /// Inserts the row of a large file and the claim to it, without terms and references.
     async fn insert_large(&self, connection: &mut SqliteConnection, file: &NewFile) -> Result<(), IndexError> {
-        let bare = NewFile { terms: Vec::new(), ..file.clone() };
+        let bare = NewFile { hash: file.hash, raw_len: file.raw_len, terms: Vec::new(), sha256: file.sha256 };
         let op = self.op;
         self.insert_files(connection, &[&bare], &HashMap::new()).await?;
         let id = self.id_of(connection, file.hash).await?;
@@ -187,6 +189,12 @@ impl Entry<'_> {
         let len = record_len(file.terms.len()).cast_signed();
         execute(op, connection, sql, |query| query.bind(len).bind(id)).await.map(drop)
     }
+}
+
+/// A reference that is left out would let the collection delete a xorb that a file needs.
+fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
+    let reason = "the registration does not name this xorb of a term".to_owned();
+    IndexError::inconsistent(op, Inconsistent { table: "xorbs", column: "id", key: xorb.to_string(), reason })
 }
 
 async fn next_id(op: &'static str, connection: &mut SqliteConnection) -> Result<i64, IndexError> {

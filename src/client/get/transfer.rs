@@ -11,7 +11,8 @@ use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
 
-/// Bytes by which a transfer has got on, so that the failures before do not count.
+/// Bytes that a transfer must have received since its last failure for earlier failures not to
+/// count.
 const PROGRESS_LEN: u64 = 64 << 10;
 
 /// What a transfer gives.
@@ -107,12 +108,16 @@ impl<'a> Transfer<'a> {
         Ok(is_restart.then_some(Event::Restart))
     }
 
-    /// Whether a 206 begins where the transfer broke off, in the same representation.
+    /// Whether a 206 has all bytes from where the transfer broke off to the end, in the same
+    /// representation.
     fn continues(&self, headers: &HeaderMap, etag: &str) -> bool {
         let range = text(headers, &CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes "));
         let Some((first, rest)) = range.and_then(|range| range.split_once('-')) else { return false };
-        let total_len = rest.split_once('/').and_then(|(_, total)| total.parse().ok());
+        let Some((last, total)) = rest.split_once('/') else { return false };
+        let total_len: Option<u64> = total.parse().ok();
+        let last: Option<u64> = last.parse().ok();
         first.parse() == Ok(self.received_len)
+            && total_len.is_none_or(|len| last.and_then(|last| last.checked_add(1)) == Some(len))
             && (self.total_len.is_none() || total_len == self.total_len)
             && text(headers, &ETAG).is_none_or(|tag| tag == etag)
     }

@@ -148,13 +148,17 @@ fn transfer_restarts_when_the_server_would_send_other_bytes() {
     let ran = directory.zorb(&["xorb", "get", &xorb.hash(), "-o", "back", "--server", &script.url]).ok_with_remarks();
     assert_eq!((directory.read("back"), script.requests().len()), (xorb.bytes.to_vec(), 4), "{}", ran.stderr);
 
-    let other = xorb.bytes.clone();
-    let script = Script::start(move |index, _| match index {
-        0 => cut("\"one\"", &other),
-        _ => response("206 Partial Content", &[("Content-Range", "bytes 0-9/10"), ("ETag", "\"one\"")], &other[..10]),
-    });
-    let get = ["xorb", "get", &xorb.hash(), "-o", "none", "--server", &script.url];
-    directory.zorb(&get).failed(1, &["another range than requested"]);
+    // Another beginning, and an end before the end of the xorb.
+    let len = xorb.bytes.len();
+    for range in ["bytes 0-9/10".to_owned(), format!("bytes {}-{}/{len}", len - half, len - half + 9)] {
+        let other = xorb.bytes.clone();
+        let script = Script::start(move |index, _| match index {
+            0 => cut("\"one\"", &other),
+            _ => response("206 Partial Content", &[("Content-Range", &range), ("ETag", "\"one\"")], &other[..10]),
+        });
+        let get = ["xorb", "get", &xorb.hash(), "-o", "none", "--server", &script.url];
+        directory.zorb(&get).failed(1, &["another range than requested"]);
+    }
     assert_eq!(directory.names(), ["back"]);
 }
 

@@ -10,6 +10,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::AppState;
+use super::audit::Outcome;
 use super::origin::check_host;
 use crate::runtime::metrics::{RequestLabels, RouteLabels};
 use crate::runtime::telemetry::millis;
@@ -48,12 +49,14 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
     );
     let begin = Instant::now();
     state.metrics.requests_in_flight.inc();
-    let mut in_flight = InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT };
+    let mut in_flight =
+        InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT, code: None };
     let mut response = match check_host(&request) {
         Ok(()) => next.run(request).instrument(span).await,
         Err(problem) => problem.into_response(),
     };
     in_flight.status = response.status().as_u16();
+    in_flight.code = response.extensions().get::<Outcome>().map(|outcome| outcome.code);
     drop(in_flight);
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
@@ -99,18 +102,20 @@ struct InFlight<'a> {
     route: String,
     method: &'static str,
     status: u16,
+    /// Of the problem in the response, if it is one.
+    code: Option<&'static str>,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let (metrics, status, elapsed) = (&self.state.metrics, self.status, self.begin.elapsed());
+        let (metrics, status, code, elapsed) = (&self.state.metrics, self.status, self.code, self.begin.elapsed());
         metrics.requests_in_flight.dec();
         let elapsed_ms = millis(elapsed);
         // A failure of the server has been logged already, where its cause is known.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client disconnected before the response"),
-            (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, elapsed_ms, "responded"),
-            _ => tracing::debug!(status, elapsed_ms, "responded"),
+            (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, code, elapsed_ms, "responded"),
+            _ => tracing::debug!(status, code, elapsed_ms, "responded"),
         });
         let route = self.route.clone();
         metrics.request_seconds.get_or_create(&RouteLabels { route: route.clone() }).observe(elapsed.as_secs_f64());

@@ -242,7 +242,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
             index: Arc::new(index.clone()),
             clock: Arc::new(SystemClock),
             pool: workers(),
-            mode: RepackMode::Stored,
+            mode: RepackMode::Uncompressed,
         };
         let proven = Box::pin(target.restore(archive, Progress::new(output, "verify"))).await;
         index.close().await;

@@ -7,7 +7,6 @@ use rand::RngExt;
 
 use crate::support::{TestServer, official_xorb, rng};
 
-/// Uploaded with curl, read by ranges of chunks.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test may write a file plainly")]
 fn official_64_mib_xorb_round_trips_by_200_random_ranges() {
@@ -43,7 +42,8 @@ fn official_64_mib_xorb_round_trips_by_200_random_ranges() {
     );
 }
 
-/// Offsets at which chunks end, after a 0 for where the first begins.
+/// Offsets at which chunks end, after a 0 for where the first begins. A chunk header has 8 bytes;
+/// bytes 1 to 3 are the payload length, little-endian. This xorb has no footer.
 fn chunk_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     let mut at = 0;

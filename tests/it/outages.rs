@@ -1,8 +1,8 @@
-//! A machine at its end: a file system that has become read-only, a disk that fails, a quota, too many files. Writes are
-//! refused as what they are, reads go on, and when it is over the same server goes on as if nothing had been.
+//! A machine out of something: a read-only file system, a disk that fails, a used-up disk quota, too many open files.
+//! Writes are refused with the code for the cause, reads go on. Afterwards the same server goes on without a restart.
 //!
 //! The file system's errors come from a library that is preloaded (`outages/shim.c`): a real file system that fails on
-//! command takes a kernel with its modules. The limit of open files is the real one.
+//! command needs a kernel module. The limit of open files is the real one.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -82,40 +82,40 @@ impl Sample {
     }
 
     async fn check_absent(&self, client: &Client) {
-        client.head(&self.xorb.path()).await.status_is(404);
+        client.head(&self.xorb.path()).await.check_status(404);
         assert_eq!(read_file(client, "v1", &self.file, None).await.unwrap_err().status, 404);
     }
 }
 
 impl Response {
-    fn status_is(&self, status: u16) {
+    fn check_status(&self, status: u16) {
         assert_eq!(self.status, status, "{:?}", self.body);
     }
 
-    fn is_outage(&self) {
+    fn check_outage(&self) {
         self.problem(503, "unavailable");
         assert!(self.header("retry-after").parse::<u32>().unwrap() > 0);
     }
 }
 
 /// Refused while it lasts, with reads going on, and over when it is over.
-async fn check(mode: &str, advice: &str, is_refusal: fn(&Response)) {
+async fn check(mode: &str, advice: &str, check_refusal: fn(&Response)) {
     let mut rng = rng();
     let shimmed = Shimmed::start();
     let client = shimmed.server.client();
     let kept = Sample::new(&mut rng);
     kept.store(&client).await;
-    let half = Sample::new(&mut rng);
-    half.upload(&client).await.status_is(201);
+    let unregistered = Sample::new(&mut rng);
+    unregistered.upload(&client).await.check_status(201);
 
     // Several times: what breaks in a connection to the index shows in the next use of it.
     for round in 0..3 {
         let refused = Sample::new(&mut rng);
         shimmed.set(mode);
         for _ in 0..2 {
-            is_refusal(&refused.upload(&client).await);
+            check_refusal(&refused.upload(&client).await);
             if round == 0 {
-                is_refusal(&half.register(&client).await);
+                check_refusal(&unregistered.register(&client).await);
             }
         }
         kept.check_served(&client).await;
@@ -124,33 +124,34 @@ async fn check(mode: &str, advice: &str, is_refusal: fn(&Response)) {
         assert!(shimmed.server.log().contains(advice), "{}", shimmed.server.log());
 
         shimmed.set("-");
-        refused.upload(&client).await.status_is(201);
-        refused.register(&client).await.status_is(200);
-        half.register(&client).await.status_is(200);
-        for sample in [&refused, &half, &kept] {
+        refused.upload(&client).await.check_status(201);
+        refused.register(&client).await.check_status(200);
+        unregistered.register(&client).await.check_status(200);
+        for sample in [&refused, &unregistered, &kept] {
             sample.check_served(&client).await;
         }
-        client.get("/readyz").await.status_is(200);
+        client.get("/readyz").await.check_status(200);
     }
     // Nothing half-written is left, at the latest after a start.
     let server = shimmed.server.restart();
     assert_eq!(server.drafts(), 0);
+    // The two samples, and one of each round.
     assert_eq!(server.blobs().len(), 5);
     kept.check_served(&server.client()).await;
 }
 
 #[tokio::test]
 async fn read_only_period_of_the_disk_costs_only_its_writes() {
-    check("r", "read-only", Response::is_outage).await;
+    check("r", "read-only", Response::check_outage).await;
 }
 
 #[tokio::test]
 async fn failing_disk_costs_only_the_writes_of_that_time() {
-    check("i", "the disk fails", Response::is_outage).await;
+    check("i", "the disk fails", Response::check_outage).await;
 }
 
 #[tokio::test]
-async fn a_quota_that_is_used_up_is_a_full_store_for_blobs() {
+async fn a_used_up_disk_quota_is_a_full_store_for_blobs() {
     let mut rng = rng();
     let shimmed = Shimmed::start();
     let client = shimmed.server.client();
@@ -184,9 +185,9 @@ async fn without_descriptors_requests_are_refused_until_one_is_free() {
         let (path, len) = (refused.xorb.path(), refused.xorb.bytes.len());
         connection.send(format!("POST {path} HTTP/1.1\r\nhost: zorb\r\ncontent-length: {len}\r\n\r\n")).await;
         connection.send(&refused.xorb.bytes).await;
-        connection.response().await.is_outage();
+        connection.response().await.check_outage();
         connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", unread.xorb.path())).await;
-        connection.response().await.is_outage();
+        connection.response().await.check_outage();
         // What has been read of late is open.
         connection.send(format!("GET {} HTTP/1.1\r\nhost: zorb\r\n\r\n", kept.xorb.path())).await;
         assert!(connection.response().await.body == kept.xorb.bytes);

@@ -1,4 +1,4 @@
-//! Tokens that end before their time, and tokens that are made for longer than one lives.
+//! Revoked tokens, and refresh tokens.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ async fn status(client: &Client, token: &str) -> u16 {
     send(client, "GET", &open_path(), Some(token), Vec::new()).await.status
 }
 
-async fn is_refused_soon(client: &Client, token: &str) {
+async fn wait_until_refused(client: &Client, token: &str) {
     eventually("the token is refused", async || status(client, token).await == 401).await;
 }
 
@@ -43,7 +43,7 @@ async fn a_revoked_token_is_refused_by_a_running_server() {
     assert_ne!(leaked, other, "each has an id of its own");
     assert_eq!((status(&client, &leaked).await, status(&client, &other).await), (200, 200));
     revoke(&server, &id_of(&server, &leaked));
-    is_refused_soon(&client, &leaked).await;
+    wait_until_refused(&client, &leaked).await;
     assert_eq!(status(&client, &other).await, 200);
     let (is_valid, told) = inspected(&server, &leaked);
     assert_eq!((is_valid, &told["valid"], &told["revoked"]), (false, &false.into(), &true.into()));
@@ -70,8 +70,8 @@ async fn what_is_revoked_is_an_id_or_a_token_and_never_a_mistake() {
     writeln!(stdin, "{}", tokens[1]).expect("the command reads");
     drop(stdin);
     assert!(child.wait().expect("it ends").success());
-    is_refused_soon(&client, &tokens[0]).await;
-    is_refused_soon(&client, &tokens[1]).await;
+    wait_until_refused(&client, &tokens[0]).await;
+    wait_until_refused(&client, &tokens[1]).await;
 
     let id = id_of(&server, &tokens[2]);
     let last = if id.ends_with('0') { '1' } else { '0' };
@@ -87,7 +87,11 @@ async fn what_is_revoked_is_an_id_or_a_token_and_never_a_mistake() {
     let output = command.args(["token", "revoke", &id, "--data-dir"]).arg(elsewhere.path()).output();
     let output = output.expect("the binary was built");
     assert!(String::from_utf8_lossy(&output.stderr).contains("no keys"), "{output:?}");
-    assert_eq!(elsewhere.path().read_dir().expect("stored").count(), 0, "nothing is made where there is no store");
+    assert_eq!(
+        elsewhere.path().read_dir().expect("the directory is there").count(),
+        0,
+        "nothing is made where there is no store"
+    );
 }
 
 #[tokio::test]
@@ -136,10 +140,10 @@ async fn revoking_a_refresh_token_revokes_its_tokens() {
     let made = [make().await, make().await].map(|response| response.json()["accessToken"].as_str().unwrap().to_owned());
     assert_eq!((status(&client, &made[0]).await, status(&client, &made[1]).await), (200, 200));
     revoke(&server, &id_of(&server, &made[0]));
-    is_refused_soon(&client, &made[0]).await;
+    wait_until_refused(&client, &made[0]).await;
     assert_eq!((status(&client, &made[1]).await, make().await.status), (200, 200), "the others go on");
     revoke(&server, &id_of(&server, &refresh));
-    is_refused_soon(&client, &made[1]).await;
+    wait_until_refused(&client, &made[1]).await;
     assert_eq!(make().await.status, 401);
     assert!(!inspected(&server, &made[1]).0);
 }
@@ -157,7 +161,7 @@ async fn tokens_are_in_the_audit_log_and_the_log_by_their_ids() {
     assert_eq!(send(&client, "POST", &xorb.xet_path(), Some(&token), xorb.bytes.to_vec()).await.status, 200);
     let ids = [id_of(&server, &refresh), id_of(&server, &token)];
     assert!(token_command(&server, &["revoke", &ids[0], "--audit-log", &path]).status.success());
-    is_refused_soon(&client, &token).await;
+    wait_until_refused(&client, &token).await;
     let mut lines = Vec::new();
     eventually("the lines are written", async || {
         let text = std::fs::read_to_string(&path).expect("the log is text");

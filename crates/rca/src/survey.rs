@@ -35,7 +35,8 @@ impl Settled {
 
 /// Decides what is committed, by the safe rule:
 ///
-/// - what follows a chunk that is not full, a size of 0 and a partial header are garbage;
+/// - garbage is all that follows a chunk that is not full, or that begins with a size of 0 or a
+///   partial header;
 /// - a chunk that runs past the end of the file is garbage if the chunk before it is full and has
 ///   the hash of everything so far (a crash of the reference, bug B2);
 /// - a header that is provably a mixture of the one before an append and the one after it is
@@ -48,7 +49,7 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
             Err(e) => e,
         },
         (Tail::PastEnd, Some((past, before))) => {
-            if let Some(digest) = sound(source, before, found.file_len)? {
+            if let Some(digest) = digest_if_sound(source, before, found.file_len)? {
                 return Ok(Settled::sound(before, Some(digest)));
             }
             past.truncated()
@@ -63,10 +64,10 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
 }
 
 /// The digest of non-empty `chunks` if they are a sound archive by themselves.
-fn sound<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) -> Result<Option<Digest>, Error> {
+fn digest_if_sound<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) -> Result<Option<Digest>, Error> {
     match last_digest(source, chunks, file_len) {
         Ok(digest) => Ok(digest),
-        Err(e @ Error::Io { .. }) => Err(e),
+        Err(e) if !e.is_damage() => Err(e),
         Err(_) => Ok(None),
     }
 }

@@ -14,24 +14,24 @@ use crate::reader::Reader;
 /// multiple of it.
 ///
 /// Where the header announces a footer, everything behind the second section is skipped and not
-/// judged: lookup tables and a footer, or nothing at all, as from hf_xet 1.1.6 to 1.1.10 and 1.2.0
-/// (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown flags of
+/// judged: lookup tables and a footer, or nothing at all, which hf_xet 1.1.6 to 1.1.10 and 1.2.0
+/// send (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown flags of
 /// a file: those could announce records.
 ///
 /// # Errors
 ///
-/// The bytes are not a well-formed shard of version 2, or there are fewer of them than it has, or
-/// more and no footer is announced.
+/// The bytes are not a well-formed shard of version 2, end before it does, or go on after it
+/// although no footer is announced.
 pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
     parse_with(bytes, Doubled::Refused)
 }
 
-/// The same for a shard that was taken before: one that lists a xorb twice was taken once, and
-/// counts as if it listed it once.
+/// Like [`parse`], for a shard that is stored already. Earlier versions accepted a shard that lists
+/// a xorb twice; the second mention is ignored here.
 ///
 /// # Errors
 ///
-/// Those of [`parse`], but for that.
+/// As [`parse`], except for a xorb that is listed twice.
 pub fn parse_stored(bytes: &[u8]) -> Result<Shard, ParseError> {
     parse_with(bytes, Doubled::Dropped)
 }
@@ -48,7 +48,7 @@ fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
     Ok(Shard { files, xorbs })
 }
 
-/// What a client is told that asked for a chunk: the other end of
+/// The response to a chunk query, as the client reads it; the server writes
 /// [`DedupResponse`](super::DedupResponse).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupShard {

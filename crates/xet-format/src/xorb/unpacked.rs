@@ -37,7 +37,7 @@ pub struct Unpacked {
 pub struct UnpackedChunk {
     /// How the chunk was compressed.
     pub scheme: Scheme,
-    /// Its raw bytes, of which the contents have as many.
+    /// Length in bytes of its contents, raw or grouped.
     pub raw_len: u32,
 }
 
@@ -118,8 +118,8 @@ impl Unpacker {
 ///
 /// # Errors
 ///
-/// It is not one, or of chunks that no xorb has: the lengths of a table that was read may be
-/// allocated.
+/// The length is wrong, an entry is invalid, or the chunks exceed a xorb. So a caller may allocate
+/// the lengths of a table that was read.
 pub fn parse_unpacked_table(table: &[u8]) -> Result<Vec<UnpackedChunk>, UnpackedError> {
     let (entries, rest) = table.as_chunks::<UNPACKED_ENTRY_LEN>();
     if entries.is_empty() || !rest.is_empty() || entries.len() > MAX_XORB_CHUNK_COUNT as usize {
@@ -140,8 +140,8 @@ pub fn parse_unpacked_table(table: &[u8]) -> Result<Vec<UnpackedChunk>, Unpacked
 pub enum RepackMode {
     /// Each chunk as its entry says.
     Compressed,
-    /// Not at all: to verify the xorb without storing it.
-    Stored,
+    /// Not at all: enough to verify the xorb, and faster.
+    Uncompressed,
 }
 
 /// Rebuilds a serialized xorb from the unpacked form, chunk by chunk.
@@ -159,8 +159,9 @@ impl Repacker {
         Self { mode, seen: Seen::default(), raw: Vec::new(), payload: Vec::new() }
     }
 
-    /// Appends the record of the next chunk to `out`: compressed as its entry says, or stored where
-    /// that is no shorter.
+    /// Appends the next chunk to `out`, header and payload. It is compressed as its entry says, or
+    /// uncompressed if compression does not make it shorter. `contents` are the `chunk.raw_len`
+    /// bytes of the chunk; their length is what counts here.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@ fn unpacked_and_repacked_xorb_is_byte_identical() {
 fn repacked_without_compression_is_the_same_xorb() {
     let (xorb, chunks) = small_xorb();
     let (_, unpacked) = unpack(xorb.bytes(), 500).unwrap();
-    let (bytes, repacked) = repack(&unpacked, RepackMode::Stored);
+    let (bytes, repacked) = repack(&unpacked, RepackMode::Uncompressed);
     assert_eq!(repacked.hash(), xorb.xorb().hash());
     assert_eq!(repacked.chunk_hashes(), xorb.xorb().chunk_hashes());
     assert_eq!(bytes.len(), chunks.concat().len() + 8 * chunks.len());

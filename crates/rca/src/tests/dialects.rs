@@ -63,7 +63,7 @@ impl Maker {
 
     fn archive(self) -> Vec<u8> {
         let size = u16::try_from(self.payload.len() + 10).unwrap();
-        assert!(size < 0x8000);
+        assert!(size <= 0x8000);
         [&size.to_be_bytes()[..], &self.digest(), &self.payload].concat()
     }
 }
@@ -140,6 +140,22 @@ fn nothing_is_appended_to_the_readme_dialect() {
         assert_eq!(refused.unwrap_err().code(), "readme_dialect");
     }
     append(three([0x81, 0x04], Hashed::Included), &[("x", b"y")], WriteOptions::default()).unwrap();
+}
+
+/// Behind a full chunk of the README's dialect, one that a crash has cut short: it is not damage.
+#[test]
+fn a_torn_append_to_the_readme_dialect_is_refused_as_such() {
+    let maker = Maker::default().blob("one", "1").reset([0x81, 0x02], Hashed::Excluded, b"").blob("two", "2");
+    // An unknown block fills the chunk: type 1 and the length above it, in a varint of three bytes.
+    let len = 0x8000 - 10 - maker.payload.len() - 3;
+    let varint = len << 6 | 3;
+    let varint =
+        [varint & 0x7f | 0x80, varint >> 7 & 0x7f | 0x80, varint >> 14].map(|byte| u8::try_from(byte).unwrap());
+    let mut bytes = maker.raw(&[&varint[..], &vec![0; len]].concat()).archive();
+    assert_eq!(bytes.len(), 0x8000);
+    bytes.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let refused = append(bytes, &[("x", b"y")], WriteOptions::default());
+    assert_eq!(refused.unwrap_err().code(), "readme_dialect");
 }
 
 /// They are read, hashed, and appended to.

@@ -206,7 +206,7 @@ fn names(data_dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_index_that_was_deleted_and_rebuilt_gives_the_same_responses() {
+async fn a_deleted_and_rebuilt_index_gives_the_same_responses() {
     let stocked = Stocked::new().await.remove_some().await;
     let before = stocked.responses().await;
     let told = |status: &str| before.values().filter(|response| response.starts_with(status)).count();

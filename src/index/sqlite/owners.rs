@@ -9,8 +9,8 @@ use crate::index::error::IndexError;
 use crate::index::rows;
 
 impl SqliteIndex {
-    /// Enters `owner` as an owner of a readable xorb: live or condemned (states 1 and 2). `false` if
-    /// there is none.
+    /// Enters `owner` as an owner of a readable xorb: live or condemned (states 1 and 2). `false`
+    /// if there is none.
     pub(super) async fn write_owner(&self, hash: XorbHash, owner: String) -> Result<bool, IndexError> {
         const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM xorb_domains WHERE xorb_id = id AND domain = ?) \
              FROM xorbs WHERE hash = ? AND state IN (1, 2)";

@@ -105,7 +105,7 @@ async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
 }
 
 #[tokio::test]
-async fn an_empty_directory_is_restored_into_and_keeps_its_permissions() {
+async fn a_restore_into_an_empty_directory_keeps_its_mode() {
     use std::os::unix::fs::PermissionsExt;
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 1).await;

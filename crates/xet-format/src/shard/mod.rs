@@ -11,8 +11,8 @@
 //!
 //! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and
 //! believes nothing that it reads after that. [`write_upload`] makes what clients send,
-//! [`write_dedup_response`] what they get when they ask for a chunk, and [`parse_dedup_response`] reads
-//! that.
+//! [`write_dedup_response`] what they get when they ask for a chunk, and
+//! [`parse_dedup_response`] reads that.
 //!
 //! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can
 //! be told from others agree. It is not *true*: whether its xorbs exist, have these chunks, and

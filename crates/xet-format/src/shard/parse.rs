@@ -15,8 +15,8 @@ use crate::reader::Reader;
 ///
 /// Where the header announces a footer, everything behind the second section is skipped and not
 /// judged: lookup tables and a footer, or nothing at all, which hf_xet 1.1.6 to 1.1.10 and 1.2.0
-/// send (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown flags of
-/// a file: those could announce records.
+/// send (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown
+/// flags of a file: those could announce records.
 ///
 /// # Errors
 ///

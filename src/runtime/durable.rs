@@ -1,9 +1,10 @@
-//! The one door to publishing and removing files, for the store and for commands that write files.
+//! The one door to publishing files, and durable removal, for the store and for commands.
 //!
 //! After [`TempFile::publish`] returned `Ok`, the file has exactly the bytes written, under its
-//! final name, and both survive a power cut. A crash can leave a temporary file. In the store's own
-//! directory [`clear_directory`] removes it at the next start; beside a user's file, its name tells
-//! the file that it belongs to. Not covered: a disk that acknowledges syncs that it did not do.
+//! final name, and both survive a power cut. A crash can leave a temporary file. In a directory for
+//! temporary files [`clear_directory`] removes it at the next start. Beside a file of another name
+//! it stays, as `.zorb-….tmp`, unless [`remove_leftovers`] is called. A [`PartialFile`] stays to be
+//! continued. Not covered: a disk that acknowledges syncs that it did not do.
 //!
 //! All functions block.
 
@@ -68,8 +69,8 @@ impl TempFile {
         if set_direct(file, true).is_err() {
             return file.write_all(bytes);
         }
-        // At a place that is said: ext4 of Linux 6.1.64 does not move the file's own after this, so
-        // that what follows would overwrite it.
+        // At an explicit offset: on ext4 of Linux 6.1.64 a direct write does not advance the file's
+        // own offset, and the next write would overwrite it.
         let begin = file.stream_position()?;
         let written = file.write_at(bytes, begin);
         // For this only: what follows may be of any length.
@@ -77,8 +78,8 @@ impl TempFile {
         self.write_rest(begin, written, bytes)
     }
 
-    /// What of these bytes was cut short, as by a full disk, or refused when it was to be written
-    /// at this place goes the other way, which says why if that fails, too.
+    /// Writes through the page cache what a direct write at `begin` left out, because it was cut
+    /// short (as by a full disk) or refused. If that fails too, its error is the one returned.
     fn write_rest(&mut self, begin: u64, written: io::Result<usize>, bytes: &[u8]) -> io::Result<()> {
         let written_len = written.unwrap_or(0);
         let file = self.file_mut();
@@ -206,15 +207,16 @@ impl Drop for TempDirectory {
 impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.published {
-            // Only a courtesy: the next start removes every temporary file, whatever happens to
-            // this call.
+            // Only a courtesy: a start removes what is left in a directory for temporary files, and
+            // what is left beside other files does no harm.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Creates a directory and its parents if missing; afterwards all of them are durable, also those
-/// that another process created and did not sync.
+/// Creates a directory and its parents if missing. Afterwards its name is durable, also if another
+/// process created it and did not sync, and so are the names of parents made here. Parents that
+/// existed before are taken to be durable.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     // Without a dot at its end: the part before the dot is not the parent directory.
     let path: PathBuf = path.components().collect();
@@ -295,8 +297,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Renames a file within its directory, durably; earlier changes are durable no later. Replaces an
-/// existing file of that name.
+/// Renames a file within its directory, durably, and with it all earlier renames and removals
+/// there. The contents are not synced: see [`sync_file`]. Replaces an existing file of that name.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;

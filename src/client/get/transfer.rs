@@ -11,8 +11,8 @@ use crate::client::error::RequestError;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
 
-/// Bytes that a transfer must have received since its last failure for earlier failures not to
-/// count.
+/// New bytes, counted from where failures were last forgiven, after which earlier failures no
+/// longer count.
 const PROGRESS_LEN: u64 = 64 << 10;
 
 /// What a transfer gives.
@@ -35,7 +35,7 @@ pub(super) struct Transfer<'a> {
     etag: Option<String>,
     received_len: u64,
     total_len: Option<u64>,
-    /// As far as it has ever got: what is received again is no progress.
+    /// Where failures were last forgiven; never goes back: what is received again is no progress.
     best_len: u64,
 }
 

@@ -90,9 +90,10 @@ pub struct End {
 
 /// Reads an archive from its first byte on, from any reader, pipes included.
 ///
-/// Blobs are streamed *before* the hash that covers them can be checked, because it follows them;
-/// hence [`UnverifiedBlob`] and the later [`Event::Verified`]. A caller that must not see wrong
-/// bytes buffers them until then, or uses [`Archive`](super::Archive) on a seekable source.
+/// Blobs are streamed *before* the hash that covers them can be checked, because it covers the
+/// whole session; hence [`UnverifiedBlob`] and the later [`Event::Verified`]. A caller that must
+/// not see wrong bytes buffers them until then, or uses [`Archive`](super::Archive) on a seekable
+/// source.
 ///
 /// The first error ends the reading: every later call returns [`Error::Stopped`].
 /// [`verified`](Reader::verified) and [`blobs`](Reader::blobs) still tell how far it was valid.
@@ -171,7 +172,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Blobs that were read to their end, verified or not. The next blob has this index.
+    /// Blobs that were read to their end, verified or not. A blob that is being read has this index;
+    /// if none is, the next one has it.
     pub fn blobs(&self) -> u64 {
         self.core.blobs()
     }

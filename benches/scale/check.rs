@@ -1,5 +1,6 @@
 //! That the rows of `fill` are those of the verbs.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use sqlx::sqlite::SqliteConnectOptions;
@@ -32,9 +33,12 @@ pub(crate) async fn compare_with_verbs(directory: &Path) {
     for ((table, filled), (other, made)) in filled.iter().zip(&made) {
         assert_eq!(table, other);
         assert_eq!(filled.len(), made.len(), "rows of {table}");
-        for (filled, made) in filled.iter().zip(made) {
-            assert_eq!(filled, made, "a row of {table}");
-        }
+        let rows = |rows: &[String]| rows.iter().cloned().collect::<BTreeSet<_>>();
+        let (filled, made) = (rows(filled), rows(made));
+        let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| {
+            one.difference(other).take(3).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(only(&filled, &made), only(&made, &filled), "rows of {table} of one store only");
     }
 }
 

@@ -167,7 +167,7 @@ struct Holding {
 }
 
 async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64]) {
-    let mut files = Rows::new("INSERT INTO files (id, hash, raw_len, since, sha256, sha256_state) ", 200);
+    let mut files = Rows::new("INSERT INTO files (id, hash, raw_len, since, sha256, sha256_state, registration) ", 200);
     let mut runs = Rows::new("INSERT INTO file_terms (file_id, start, terms) ", 200);
     let mut claims = Rows::new("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration) ", 200);
     let mut references = Rows::new("INSERT INTO xorb_files (xorb_id, file_id) ", 200);
@@ -183,7 +183,8 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
             Some(digest) => (Value::Bytes(digest.as_digest().to_vec()), 1 + i64::from(shape::is_verified(file))),
         };
         let hash = Value::Bytes(new.hash.as_bytes().to_vec());
-        let row = vec![id_of(file), hash, number(new.raw_len), number(NOW.as_millis()), sha256, Value::Number(state)];
+        let (now, state) = (number(NOW.as_millis()), Value::Number(state));
+        let row = vec![id_of(file), hash, number(new.raw_len), now, sha256, state, Value::Number(IN_BATCH)];
         files.push(connection, row).await;
         let mut start = 0;
         for run in new.terms.chunks(RUN_COUNT) {
@@ -224,6 +225,9 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
     for rows in [&mut files, &mut runs, &mut claims, &mut references, &mut asked, &mut listed] {
         rows.flush(connection).await;
     }
+    // The claims to known files are written singly by the verbs. Entered so, the triggers would count them.
+    let singly = "UPDATE file_repos SET registration = 0 WHERE repo GLOB 'mirrors/*'";
+    sqlx::query(singly).execute(&mut *connection).await.unwrap();
     fill_usage(connection, open, lens).await;
 }
 

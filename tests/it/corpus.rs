@@ -1,13 +1,14 @@
 //! Every input that a fuzzer has found interesting, given to its target again.
 
 use std::panic::catch_unwind;
-use std::path::PathBuf;
 
 use zorb_fuzz::TARGETS;
 
+use crate::support::root;
+
 #[test]
 fn every_file_of_the_fuzz_corpus_is_handled() {
-    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let corpus = root().join("fuzz/corpus");
     let mut broken = Vec::new();
     for (name, target) in TARGETS {
         let mut count = 0;

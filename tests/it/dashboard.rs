@@ -1,18 +1,13 @@
 //! docs/grafana.json and docs/monitoring.md speak of the metrics that a server really has, and of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 use serde_json::Value;
 
-use crate::support::TestServer;
+use crate::support::{TestServer, read};
 
 /// Metrics that the dashboard does without, each with the reason.
 const NOT_SHOWN: &[(&str, &str)] = &[];
-
-fn read(path: &str) -> String {
-    fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).expect("the file is in the repository")
-}
 
 /// What a server exports: the families, and the family of every name that a query may have.
 async fn exported() -> (BTreeSet<String>, BTreeMap<String, String>) {

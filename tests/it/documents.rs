@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 
+use crate::support::{files, root};
 use crate::words::found_in;
 
 const MAX_PAGE_LINES: usize = 250;
@@ -369,10 +369,6 @@ fn settings_of_file(text: &str) -> BTreeMap<String, String> {
     lines.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// Reads a file below the root; of a directory nothing, though it exists.
 fn read(path: &str) -> Option<String> {
     let path = root().join(path);
@@ -392,26 +388,14 @@ fn pages() -> Vec<Page> {
         "tests/README.md",
         ARCHITECTURE,
     ];
-    let mut paths = OUTSIDE_DOCS.map(|path| root().join(path)).to_vec();
-    let mut directories = vec![root().join("docs")];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                paths.push(path);
-            }
-        }
-    }
-    assert!(paths.len() > 15, "only {} pages were found", paths.len());
-    paths.sort();
-    paths.iter().map(|path| page(path)).collect()
+    let in_docs = files("docs", &["md"]).into_iter().map(|file| Page { path: file.path, text: file.text });
+    let pages: Vec<Page> = OUTSIDE_DOCS.into_iter().map(page).chain(in_docs).collect();
+    assert!(pages.len() > 15, "only {} pages were found", pages.len());
+    pages
 }
 
-fn page(path: &Path) -> Page {
-    let below = path.strip_prefix(root()).unwrap();
-    Page { path: below.to_str().unwrap().to_owned(), text: fs::read_to_string(path).unwrap() }
+fn page(path: &str) -> Page {
+    Page { path: path.to_owned(), text: read(path).unwrap_or_else(|| panic!("{path} cannot be read")) }
 }
 
 /// What is wrong with the pages that have a form.
@@ -564,7 +548,7 @@ fn a_named_file_that_does_not_exist_is_found() {
 
 #[test]
 fn every_source_that_the_page_about_the_code_names_exists() {
-    let page = page(&root().join(ARCHITECTURE));
+    let page = page(ARCHITECTURE);
     let named = named_sources(&page.text);
     assert!(named.len() > 80, "only {} names were found", named.len());
     assert_none("there are no such files", &missing_sources(&page, |path| root().join(path).exists()));

@@ -7,7 +7,7 @@ use zorb::http::Code;
 use crate::outages::Shimmed;
 use crate::support::{
     Certificates, Client, Grant, Metrics, Raw, Response, Start, TestServer, Xorb, eventually, header, issue,
-    random_bytes, rng, sha256_of, upload_shard,
+    random_bytes, read, rng, sha256_of, upload_shard,
 };
 
 /// Fields that every problem has.
@@ -22,7 +22,7 @@ struct Row {
 }
 
 fn table() -> Vec<Row> {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md")).expect("the table is there");
+    let text = read("docs/errors.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
     rows.map(|line| {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();

@@ -6,13 +6,13 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::support::{Client, Raw, Response, Start, TestServer, Xorb, eventually, read_file, rng, upload_shard};
+use crate::support::{Client, Raw, Response, Start, TestServer, Xorb, eventually, read_file, rng, root, upload_shard};
 
 /// A server whose changes to files can be made to fail.
 pub struct Shimmed {
@@ -26,7 +26,7 @@ impl Shimmed {
         let directory = tempfile::tempdir().unwrap();
         let (library, mode, data_dir) =
             (directory.path().join("shim.so"), directory.path().join("mode"), directory.path().join("data"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/outages/shim.c");
+        let source = root().join("tests/it/outages/shim.c");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
         assert!(compiler.status().expect("whoever builds this has the linker cc").success());

@@ -1,10 +1,7 @@
 //! What holds for every route, new ones included; and that docs/security-tests.md names a test for each promise of
 //! docs/security.md.
 
-use std::fs;
-use std::path::Path;
-
-use crate::support::{Raw, Response, Start, Xorb, issue, register, rng, routes, send, shard_of};
+use crate::support::{Raw, Response, Start, Xorb, issue, read, register, rng, routes, send, shard_of};
 
 /// Headers of every response, with their values.
 const ALWAYS: [(&str, &str); 4] = [
@@ -123,13 +120,11 @@ async fn head_on_a_data_url_gives_the_length_of_its_range() {
 
 #[test]
 fn every_test_that_the_threat_model_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = fs::read_to_string(root.join("docs/security-tests.md")).expect("the document is there");
+    let text = read("docs/security-tests.md");
     let mut count = 0;
     for name in text.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs::")) {
         let (file, test) = name.split_once("::").expect("it has two parts");
-        let source =
-            fs::read_to_string(root.join(file)).unwrap_or_else(|_| panic!("docs/security-tests.md names {file}"));
+        let source = read(file);
         let at = source
             .find(&format!("fn {test}("))
             .unwrap_or_else(|| panic!("docs/security-tests.md names {test} of {file}"));
@@ -143,11 +138,7 @@ fn every_test_that_the_threat_model_names_exists() {
 /// In the same words, so that a reader can go from one page to the other.
 #[test]
 fn every_promise_of_the_threat_model_names_its_tests() {
-    let page = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
-        fs::read_to_string(path).unwrap_or_else(|error| panic!("docs/{name}: {error}"))
-    };
-    let (model, tests) = (page("security.md"), page("security-tests.md"));
+    let (model, tests) = (read("docs/security.md"), read("docs/security-tests.md"));
     let mut is_promise = false;
     let mut promises = Vec::new();
     for line in model.lines() {

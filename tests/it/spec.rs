@@ -1,7 +1,8 @@
 //! What is said of the specification, held against the specification that is in the repository.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+
+use crate::support::{TextFile, files, read};
 
 /// What a reference names: a section, or a numbered row or rule of one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,13 +12,9 @@ struct Place {
     entry: Option<String>,
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// Every section of docs/spec/xet-protocol.md, and every numbered row and rule under its heading.
 fn places() -> BTreeSet<Place> {
-    let text = std::fs::read_to_string(root().join("docs/spec/xet-protocol.md")).unwrap();
+    let text = read("docs/spec/xet-protocol.md");
     let (mut places, mut section) = (BTreeSet::new(), String::new());
     for line in text.lines() {
         if line.starts_with('#') {
@@ -87,32 +84,20 @@ fn references_are_read_with_their_rows_and_rules() {
 fn every_place_of_the_spec_that_is_named_is_in_it() {
     let places = places();
     let (mut count, mut missing) = (0, Vec::new());
-    let mut check = |path: &Path| {
-        let is_text =
-            path.extension().is_some_and(|kind| ["rs", "md", "py", "toml", "sql"].iter().any(|&is| kind == is));
-        if !is_text || path.starts_with(root().join("docs/spec")) || path.ends_with("tests/it/spec.rs") {
-            return;
-        }
-        for (number, line) in std::fs::read_to_string(path).unwrap().lines().enumerate() {
+    let directories = ["src", "crates", "tests", "benches", "docs", "migrations", "config", "examples", "fuzz"];
+    let files = directories.iter().flat_map(|directory| files(directory, &["rs", "md", "py", "toml", "sql"]));
+    let readme = TextFile { path: "README.md".to_owned(), text: read("README.md") };
+    let is_checked = |file: &TextFile| !file.path.starts_with("docs/spec/") && file.path != "tests/it/spec.rs";
+    for file in files.chain([readme]).filter(is_checked) {
+        for (number, line) in file.text.lines().enumerate() {
             for place in named(line) {
                 count += 1;
                 if !places.contains(&place) {
-                    missing.push(format!("{}:{}: {place:?}", path.display(), number + 1));
+                    missing.push(format!("{}:{}: {place:?}", file.path, number + 1));
                 }
             }
         }
-    };
-    for directory in ["src", "crates", "tests", "benches", "docs", "migrations", "config", "examples", "fuzz"] {
-        walk(&root().join(directory), &mut check);
     }
-    check(&root().join("README.md"));
     assert!(missing.is_empty(), "places that docs/spec/xet-protocol.md does not have:\n  {}", missing.join("\n  "));
     assert!(count > 100, "only {count} references were found");
-}
-
-fn walk(directory: &Path, visit: &mut impl FnMut(&Path)) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { walk(&path, visit) } else { visit(&path) }
-    }
 }

@@ -1,7 +1,8 @@
 //! The house rules that a compiler does not check; src/ARCHITECTURE.md says why they are there.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+
+use crate::support::{Names, TextFile, files, read, root};
 
 /// Which module of the crate may import which. What is not here is not allowed.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -42,56 +43,31 @@ const DOORS: &[(&str, &[&str])] = &[
 /// Files that are longer than 400 lines all the same. May only shrink.
 const LONG_FILES: &[&str] = &[];
 
-/// A source file, as a path below `src` or, of another crate, below the root; and its lines.
-struct Source {
-    path: String,
-    lines: Vec<String>,
+/// The top module of a source of the server; `None` for files directly in `src`.
+fn module(file: &TextFile) -> Option<&str> {
+    file.path.strip_prefix("src/")?.split_once('/').map(|(module, _)| module)
 }
 
-impl Source {
-    /// The module at the top of the path; `None` for files directly in `src`.
-    fn module(&self) -> Option<&str> {
-        self.path.split_once('/').map(|(module, _)| module)
-    }
-
-    fn is_test(&self) -> bool {
-        self.path.contains("/tests") || self.path.ends_with("conformance.rs")
-    }
+fn is_test(file: &TextFile) -> bool {
+    file.path.contains("/tests") || file.path.ends_with("conformance.rs")
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn sources() -> Vec<Source> {
-    let sources = sources_below(&root().join("src"), &root().join("src"));
+/// The sources of the server.
+fn sources() -> Vec<TextFile> {
+    let sources = files("src", &["rs"]);
     assert!(sources.len() > 40, "only {} files were found", sources.len());
     sources
 }
 
 /// The sources of the crates that are not the server.
-fn sources_of_crates() -> Vec<Source> {
-    let directories = CRATES.iter().map(|(name, _)| root().join("crates").join(name).join("src"));
-    directories.flat_map(|directory| sources_below(&directory, &root())).collect()
+fn sources_of_crates() -> Vec<TextFile> {
+    CRATES.iter().flat_map(|(name, _)| files(&format!("crates/{name}/src"), &["rs"])).collect()
 }
 
-fn sources_below(directory: &Path, base: &Path) -> Vec<Source> {
-    let mut sources = Vec::new();
-    walk(directory, &mut |path| {
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = std::fs::read_to_string(path).unwrap();
-            let path = path.strip_prefix(base).unwrap().to_str().unwrap().to_owned();
-            sources.push(Source { path, lines: text.lines().map(str::to_owned).collect() });
-        }
-    });
-    sources
-}
-
-fn walk(directory: &Path, visit: &mut impl FnMut(&Path)) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { walk(&path, visit) } else { visit(&path) }
-    }
+/// The paths that a source imports or uses.
+fn paths(file: &TextFile) -> impl Iterator<Item = Vec<String>> {
+    let names = Names::of(&file.text);
+    names.imports.into_iter().map(|import| import.path).chain(names.used)
 }
 
 fn assert_none(what: &str, found: &[String]) {
@@ -101,19 +77,14 @@ fn assert_none(what: &str, found: &[String]) {
 #[test]
 fn imports_run_one_way() {
     let mut wrong = Vec::new();
-    for source in sources().iter().filter(|source| !source.is_test()) {
-        let Some(module) = source.module() else { continue };
+    for source in sources().iter().filter(|source| !is_test(source)) {
+        let Some(module) = module(source) else { continue };
         let (_, allowed) = LAYERS.iter().find(|(name, _)| *name == module).unwrap_or_else(|| {
             panic!("src/{module} is not in the table of layers; decide where it belongs");
         });
-        for line in &source.lines {
-            for (at, _) in line.match_indices("crate::") {
-                let rest = &line[at + "crate::".len()..];
-                let imported: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-                let is_comment = line.trim_start().starts_with("//");
-                if !imported.is_empty() && imported != module && !is_comment && !allowed.contains(&imported.as_str()) {
-                    wrong.push(format!("src/{}: {}", source.path, line.trim()));
-                }
+        for path in paths(source).filter(|path| path.len() > 1 && path[0] == "crate") {
+            if path[1] != module && !allowed.contains(&path[1].as_str()) {
+                wrong.push(format!("{}: {}", source.path, path.join("::")));
             }
         }
     }
@@ -127,8 +98,7 @@ fn crates_depend_on_listed_crates_only() {
     let listed: BTreeSet<String> = CRATES.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(found, listed, "decide what a new crate may depend on");
     for (name, allowed) in CRATES {
-        let manifest = std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
-        let manifest: toml::Table = manifest.parse().unwrap();
+        let manifest: toml::Table = read(&format!("crates/{name}/Cargo.toml")).parse().unwrap();
         let dependencies = manifest["dependencies"].as_table().unwrap().keys().map(String::as_str);
         assert_eq!(dependencies.collect::<BTreeSet<_>>(), allowed.iter().copied().collect(), "crates/{name}");
         for other in ["build-dependencies", "target"] {
@@ -143,17 +113,12 @@ fn crates_depend_on_listed_crates_only() {
 #[test]
 fn crates_stay_behind_their_doors() {
     let mut wrong = Vec::new();
-    for source in sources() {
-        let Some(module) = source.module() else { continue };
-        for (name, modules) in DOORS {
-            let used = source.lines.iter().find(|line| {
-                let code = line.split("//").next().unwrap_or_default();
-                code.contains(&format!("{name}::")) && !code.contains(&format!("_{name}::"))
-            });
-            if let Some(line) = used
-                && !modules.contains(&module)
-            {
-                wrong.push(format!("src/{}: {}", source.path, line.trim()));
+    for source in &sources() {
+        let Some(module) = module(source) else { continue };
+        for path in paths(source) {
+            let door = DOORS.iter().find(|(name, _)| path[0] == *name && path.len() > 1);
+            if door.is_some_and(|(_, modules)| !modules.contains(&module)) {
+                wrong.push(format!("{}: {}", source.path, path.join("::")));
             }
         }
     }
@@ -165,7 +130,7 @@ fn no_file_is_longer_than_400_lines() {
     let long: BTreeSet<String> = sources()
         .into_iter()
         .chain(sources_of_crates())
-        .filter(|source| !source.is_test() && source.lines.len() > 400)
+        .filter(|source| !is_test(source) && source.text.lines().count() > 400)
         .map(|source| source.path)
         .collect();
     let listed: BTreeSet<String> = LONG_FILES.iter().map(|path| (*path).to_owned()).collect();
@@ -176,26 +141,23 @@ fn no_file_is_longer_than_400_lines() {
 fn nothing_is_ignored_or_left_to_do_without_an_issue() {
     let mut found = Vec::new();
     for directory in ["src", "crates", "tests", "benches", "examples", "fuzz"] {
-        walk(&root().join(directory), &mut |path| {
-            // This file names what it looks for.
-            if path.extension().is_none_or(|extension| extension != "rs") || path.ends_with("tidy.rs") {
-                return;
-            }
-            for (number, line) in std::fs::read_to_string(path).unwrap().lines().enumerate() {
+        // This file names what it looks for.
+        for file in files(directory, &["rs"]).iter().filter(|file| !file.path.ends_with("tidy.rs")) {
+            for (number, line) in file.text.lines().enumerate() {
                 let to_do = ["TODO", "FIXME", "XXX"].iter().any(|mark| line.contains(mark)) && !line.contains('#');
                 let bare_allow = line.contains("#[allow(") || line.contains("#![allow(");
                 if to_do || bare_allow || line.contains("#[ignore") {
-                    found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+                    found.push(format!("{}:{}: {}", file.path, number + 1, line.trim()));
                 }
             }
-        });
+        }
     }
     assert_none("ignored tests, bare allows, and things left to do", &found);
 }
 
 #[test]
 fn every_limit_is_documented_with_its_source() {
-    let text = std::fs::read_to_string(root().join("crates/xet-format/src/limits.rs")).unwrap();
+    let text = read("crates/xet-format/src/limits.rs");
     let lines: Vec<&str> = text.lines().collect();
     let mut count = 0;
     for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("pub const ")) {
@@ -209,22 +171,17 @@ fn every_limit_is_documented_with_its_source() {
 #[test]
 fn the_readme_and_the_docs_link_to_files_that_exist() {
     let mut broken = Vec::new();
-    let mut check = |path: &Path| {
-        let text = std::fs::read_to_string(path).unwrap();
-        for (at, _) in text.match_indices("](") {
-            let target: String = text[at + 2..].chars().take_while(|c| *c != ')').collect();
+    for page in
+        files("docs", &["md"]).into_iter().chain([TextFile { path: "README.md".to_owned(), text: read("README.md") }])
+    {
+        let directory = root().join(&page.path).parent().unwrap().to_owned();
+        for (at, _) in page.text.match_indices("](") {
+            let target: String = page.text[at + 2..].chars().take_while(|c| *c != ')').collect();
             let file = target.split('#').next().unwrap_or_default();
-            let exists = file.is_empty() || target.contains("://") || path.parent().unwrap().join(file).exists();
-            if !exists {
-                broken.push(format!("{}: {target}", path.display()));
+            if !(file.is_empty() || target.contains("://") || directory.join(file).exists()) {
+                broken.push(format!("{}: {target}", page.path));
             }
         }
-    };
-    check(&root().join("README.md"));
-    walk(&root().join("docs"), &mut |path| {
-        if path.extension().is_some_and(|extension| extension == "md") {
-            check(path);
-        }
-    });
+    }
     assert_none("broken links", &broken);
 }

@@ -3,7 +3,7 @@
 //! The table is short on purpose: a word is in it because this repository used it for something
 //! that HTTP, POSIX, SQL or storage systems have a name for.
 
-use std::path::{Path, PathBuf};
+use crate::support::{Text, TextFile, files, functions, texts};
 
 /// A phrase that is not used, and what to write instead.
 pub(crate) struct Phrase {
@@ -145,99 +145,13 @@ fn begins(words: &[String], phrase: &str) -> bool {
     })
 }
 
-/// A piece of Rust that people read.
-#[derive(Debug, PartialEq)]
-struct Piece {
-    line: usize,
-    is_comment: bool,
-    text: String,
-}
-
-/// String literals and comments of a source file, in order; what comes after `#[cfg(test)] mod … {`
-/// is left out. Comment lines that follow each other are one piece, so that a phrase is found
-/// across the end of a line.
-fn pieces(source: &str) -> Vec<Piece> {
-    let end = source.match_indices("#[cfg(test)]\n").find(|(at, mark)| {
-        let next = source[at + mark.len()..].lines().next().unwrap_or_default();
-        next.starts_with("mod ") && next.ends_with('{')
-    });
-    let source = &source[..end.map_or(source.len(), |(at, _)| at)];
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        let at = source.len() - rest.len();
-        let line = source[..at].matches('\n').count() + 1;
-        let before = source[..at].chars().next_back();
-        let is_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_') && !source[..at].ends_with('b');
-        let len = if rest.starts_with("//") {
-            let len = rest.find('\n').unwrap_or(rest.len());
-            let text = rest[..len].trim_start_matches(['/', '!']).trim();
-            match pieces.last_mut() {
-                Some(last) if last.is_comment && is_next_line(source, last, line) => {
-                    last.text.push('\n');
-                    last.text.push_str(text);
-                }
-                _ => pieces.push(Piece { line, is_comment: true, text: text.to_owned() }),
-            }
-            len
-        } else if let Some(hashes) = raw_string(rest).filter(|_| !is_word) {
-            let begin = 2 + hashes;
-            let close = format!("\"{}", "#".repeat(hashes));
-            let len = rest[begin..].find(&close).map_or(rest.len() - begin, |len| len);
-            pieces.push(Piece { line, is_comment: false, text: rest[begin..begin + len].to_owned() });
-            (begin + len + close.len()).min(rest.len())
-        } else if first == '"' {
-            let len = string_len(rest);
-            let text = rest[1..len].trim_end_matches('"').replace("\\\n", "\n").replace("\\n", "\n");
-            pieces.push(Piece { line, is_comment: false, text });
-            len
-        } else if first == '\'' {
-            char_len(rest)
-        } else {
-            first.len_utf8()
-        };
-        rest = &rest[len..];
-    }
-    pieces
-}
-
-/// Whether a comment on this line continues the piece before.
-fn is_next_line(source: &str, last: &Piece, line: usize) -> bool {
-    let is_whole = source.lines().nth(line - 1).is_some_and(|text| text.trim_start().starts_with("//"));
-    is_whole && last.line + last.text.matches('\n').count() + 1 == line
-}
-
-/// The number of `#` of a raw string that begins here.
-fn raw_string(rest: &str) -> Option<usize> {
-    let after = rest.strip_prefix('r')?;
-    let hashes = after.chars().take_while(|c| *c == '#').count();
-    after[hashes..].starts_with('"').then_some(hashes)
-}
-
-/// Bytes of a string literal with its quotes.
-fn string_len(rest: &str) -> usize {
-    let mut is_escaped = true;
-    for (at, c) in rest.char_indices() {
-        match c {
-            '"' if !is_escaped => return at + 1,
-            '\\' => is_escaped = !is_escaped,
-            _ => is_escaped = false,
-        }
-    }
-    rest.len()
-}
-
-/// Bytes of a character literal, or of the quote of a lifetime.
-fn char_len(rest: &str) -> usize {
-    let mut chars = rest.char_indices().skip(1);
-    match chars.next() {
-        Some((_, '\\')) => chars.skip(1).find(|(_, c)| *c == '\'').map_or(1, |(at, _)| at + 1),
-        Some(_) => match chars.next() {
-            Some((at, '\'')) => at + 1,
-            _ => 1,
-        },
-        None => 1,
-    }
+/// What people read of a source; what comes after `#[cfg(test)] mod … {` is left out.
+fn pieces(source: &str) -> Vec<Text> {
+    let lines: Vec<&str> = source.lines().collect();
+    let begins_tests =
+        |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    let count = lines.windows(2).position(begins_tests).unwrap_or(lines.len());
+    texts(source).into_iter().take_while(|text| text.line <= count).collect()
 }
 
 /// What is wrong with a source file: `FILE:LINE: …` each.
@@ -272,19 +186,8 @@ fn wide_comments(source: &str) -> Vec<usize> {
 
 /// The names of functions that are too long, each with its line. Cases of a suite carry no
 /// `#[test]`, so every function counts.
-fn long_names(source: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    for (index, line) in source.lines().enumerate() {
-        let declaration = line.trim_start();
-        let Some((before, rest)) = declaration.split_once("fn ") else { continue };
-        let is_declared =
-            before.split_whitespace().all(|word| word.chars().all(|c| c.is_alphanumeric() || "()".contains(c)));
-        let name = rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
-        if is_declared && name.len() > NAME_LEN {
-            found.push((index + 1, name));
-        }
-    }
-    found
+fn long_names(source: &str) -> Vec<(usize, String)> {
+    functions(source).into_iter().filter(|(_, name)| name.len() > NAME_LEN).collect()
 }
 
 /// The phrases of a text that begins on this line.
@@ -294,58 +197,32 @@ fn named(path: &str, line: usize, text: &str) -> Vec<String> {
     found.map(|(phrase, around)| format!("{path}:{line}: “{around}”: write “{}”", phrase.but)).collect()
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Every file below a directory, with its path below the root.
-fn files(directory: &str, extensions: &[&str]) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut directories = vec![root().join(directory)];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory).expect("the directory can be read") {
-            let path = entry.expect("the entry can be read").path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted)) {
-                let text = std::fs::read_to_string(&path).expect("sources are text");
-                found.push((below_root(&path), text));
-            }
-        }
-    }
-    found
-}
-
-fn below_root(path: &Path) -> String {
-    path.strip_prefix(root()).expect("it is below the root").to_str().expect("names are text").to_owned()
-}
-
 fn is_test(path: &str) -> bool {
     path.contains("/tests") || path.contains("conformance")
 }
 
 /// The sources of the server and of the crates.
-fn sources() -> Vec<(String, String)> {
+fn sources() -> Vec<TextFile> {
     let mut sources = files("src", &["rs"]);
-    sources.extend(files("crates", &["rs"]).into_iter().filter(|(path, _)| path.contains("/src/")));
+    sources.extend(files("crates", &["rs"]).into_iter().filter(|file| file.path.contains("/src/")));
     sources
 }
 
 #[test]
 fn strings_and_comments_have_no_words_of_the_table() {
-    let sources: Vec<_> = sources().into_iter().filter(|(path, _)| !is_test(path)).collect();
+    let sources: Vec<_> = sources().into_iter().filter(|file| !is_test(&file.path)).collect();
     assert!(sources.len() > 100, "only {} sources were found", sources.len());
-    let faults: Vec<String> = sources.iter().flat_map(|(path, source)| faults(path, source)).collect();
+    let faults: Vec<String> = sources.iter().flat_map(|file| faults(&file.path, &file.text)).collect();
     assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
 }
 
 #[test]
 fn names_of_functions_have_at_most_60_characters() {
-    let directories = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
+    let directories = ["src", "crates", "tests", "benches", "examples", "fuzz/fuzz_targets"];
     let sources: Vec<_> = directories.iter().flat_map(|directory| files(directory, &["rs"])).collect();
     assert!(sources.len() > 300, "only {} sources were found", sources.len());
-    let long = |(path, source): &(String, String)| -> Vec<String> {
-        long_names(source).into_iter().map(|(line, name)| format!("{path}:{line}: {name}")).collect()
+    let long = |file: &TextFile| -> Vec<String> {
+        long_names(&file.text).into_iter().map(|(line, name)| format!("{}:{line}: {name}", file.path)).collect()
     };
     let faults: Vec<String> = sources.iter().flat_map(long).collect();
     assert!(faults.is_empty(), "{} names are too long:\n  {}", faults.len(), faults.join("\n  "));
@@ -357,11 +234,10 @@ fn settings_and_dashboards_have_no_words_of_the_table() {
     texts.extend(files("packaging", &["toml", "service"]));
     texts.extend(files("docs", &["json", "yml"]));
     assert!(texts.len() >= 6, "only {} files were found", texts.len());
-    let faults: Vec<String> = texts
-        .iter()
-        .flat_map(|(path, text)| text.lines().enumerate().map(move |(index, line)| (path, index + 1, line)))
-        .flat_map(|(path, line, text)| named(path, line, text))
-        .collect();
+    let lines = |file: &TextFile| -> Vec<String> {
+        file.text.lines().enumerate().flat_map(|(index, line)| named(&file.path, index + 1, line)).collect()
+    };
+    let faults: Vec<String> = texts.iter().flat_map(lines).collect();
     assert!(faults.is_empty(), "{} faults:\n  {}", faults.len(), faults.join("\n  "));
 }
 
@@ -369,8 +245,10 @@ fn settings_and_dashboards_have_no_words_of_the_table() {
 fn every_entry_of_the_lists_is_needed() {
     let sources = sources();
     for (file, words) in ALLOWED {
-        let is_used = sources.iter().filter(|(path, _)| path.ends_with(file)).any(|(_, source)| {
-            pieces(source).iter().any(|piece| found_in(&piece.text).iter().any(|(_, around)| around.contains(words)))
+        let is_used = sources.iter().filter(|source| source.path.ends_with(file)).any(|source| {
+            pieces(&source.text)
+                .iter()
+                .any(|piece| found_in(&piece.text).iter().any(|(_, around)| around.contains(words)))
         });
         assert!(is_used, "{file} does not say “{words}” any more: take the entry from the list");
     }

@@ -6,11 +6,12 @@ mod extract;
 mod read;
 mod vectors;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::{Directory, Ran};
+use crate::support::root;
 
 /// What `ls --json` says: the blobs, and the last line.
 pub(super) fn ls(directory: &Directory, archive: &str) -> (Vec<Value>, Value) {
@@ -37,7 +38,7 @@ pub(super) fn names(directory: &Directory, archive: &str) -> Vec<String> {
 
 /// The directory with the recorded archives.
 pub(super) fn recorded() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/rca/tests/golden")
+    root().join("crates/rca/tests/golden")
 }
 
 /// Makes an archive `a` of blobs with these names and contents, or extends it; each is a session of its own.

@@ -20,9 +20,8 @@ use super::named::{NamedFile, resolve};
 use super::output::{Output, OutputArgs, OutputError};
 use super::remote::{self, Quiet, RemoteArgs, Shown};
 use super::units::Size;
-use crate::client::{Pull, PullError, Pulled};
+use crate::client::{Pull, PullError, Pulled, Workers};
 use crate::format::{ByteRange, ByteRangeSpec, FileHash};
-use crate::runtime::blocking::Pool;
 
 /// Download files, or a byte range of one, from a server.
 ///
@@ -125,9 +124,9 @@ fn run_one(args: PullArgs, file: NamedFile) -> anyhow::Result<()> {
         };
         let pull = Pull { file, range, job_count };
         let watch = Shown::new(&output, file.to_string().chars().take(16).collect());
-        let pool = Pool::new(std::thread::available_parallelism().map_or(1, usize::from).max(2));
+        let workers = Workers::new(std::thread::available_parallelism().map_or(1, usize::from).max(2));
         let stream = if range.is_none() { destination.resumable(file)? } else { destination.stream()? };
-        let pulled = Box::pin(server.pull(&pull, stream, &pool, watch)).await;
+        let pulled = Box::pin(server.pull(&pull, stream, &workers, watch)).await;
         let (pulled, stream) = pulled.map_err(|error| match error {
             PullError::Write(error) if error.kind() == ErrorKind::BrokenPipe => OutputError::Closed.into(),
             error => {

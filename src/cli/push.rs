@@ -20,9 +20,8 @@ use super::manifest::ManifestFile;
 use super::output::{Output, OutputArgs, Plain};
 use super::remote::{self, RemoteArgs};
 use super::units::{Count, Share, Size, Wait};
-use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Sink, Unread};
+use crate::client::{Push, PushError, PushWatch, Pushed, PushedFile, RequestError, ResumeCache, Sink, Unread, Workers};
 use crate::format::compression::Policy;
-use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
 
 /// Upload files to a server, without the chunks that it already has.
@@ -89,8 +88,8 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
     let push = Push { paths, policy: Policy::Predict, job_count: args.jobs.into(), resume };
     let pushed = remote::run_resumable(async {
         let watch = Shown::watch(&output, len, push.paths.len() as u64);
-        let pool = Pool::new(std::thread::available_parallelism().map_or(1, usize::from));
-        Ok(Box::pin(server.push(&push, &pool, watch)).await?)
+        let workers = Workers::new(std::thread::available_parallelism().map_or(1, usize::from));
+        Ok(Box::pin(server.push(&push, &workers, watch)).await?)
     })?;
     report(&output, &push.paths, &pushed)?;
     match listed {

@@ -28,11 +28,11 @@ use self::transfer::{Event, Transfer};
 use super::error::RequestError;
 use super::server::{Server, Watch};
 use super::wire::ChunksJson;
+use crate::client::machine::Workers;
 use crate::format::limits::MAX_XORB_CHUNK_COUNT;
 use crate::format::merkle::xorb_hash;
 use crate::format::xorb::XorbError;
 use crate::format::{ChunkHash, ChunkRange, ChunkRangeSpec, ParseHashError, XorbHash};
-use crate::runtime::blocking::Pool;
 
 /// Bytes that are verified and written at once.
 const BATCH_LEN: usize = 256 << 10;
@@ -185,7 +185,7 @@ impl Server {
         &self,
         wanted: Wanted,
         sink: S,
-        pool: &Pool,
+        workers: &Workers,
         watch: Arc<dyn Watch>,
     ) -> Result<(Got, S), GetError> {
         let hash = wanted.hash;
@@ -205,17 +205,17 @@ impl Server {
                 Event::Piece(piece) => {
                     if batch.add(piece) {
                         let pieces = batch.empty();
-                        intake = pool.run(move || intake.take(pieces)).await?;
+                        intake = workers.run(move || intake.take(pieces)).await?;
                     }
                 }
                 Event::Restart => {
                     batch.empty();
-                    intake = pool.run(move || intake.restart()).await?;
+                    intake = workers.run(move || intake.restart()).await?;
                 }
             }
         }
         let pieces = batch.empty();
-        pool.run(move || intake.take(pieces)?.finish()).await
+        workers.run(move || intake.take(pieces)?.finish()).await
     }
 
     /// The chunks that a range means and their hashes, proven by the xorb's hash.

@@ -28,11 +28,11 @@ use self::proof::surroundings;
 use super::error::RequestError;
 use super::get::Sink;
 use super::server::{Server, Watch};
+use crate::client::machine::{Running, Workers};
 use crate::format::merkle::Aggregator;
 use crate::format::merkle::subtree::SubtreeBuilder;
 use crate::format::xorb::XorbError;
 use crate::format::{ByteRange, ByteRangeSpec, ChunkHash, FileHash, XorbHash};
-use crate::runtime::blocking::{Pool, Running};
 
 /// Bytes of a file that are planned at once.
 const WINDOW_LEN: u64 = 256 << 20;
@@ -80,10 +80,10 @@ impl Server {
         &self,
         pull: &Pull,
         sink: S,
-        pool: &Pool,
+        workers: &Workers,
         watch: Arc<dyn Watch>,
     ) -> Result<(Pulled, S), PullError> {
-        let transfer = Transfer { server: self, pull: *pull, pool, watch };
+        let transfer = Transfer { server: self, pull: *pull, workers, watch };
         match pull.range {
             None if pull.file == FileHash::EMPTY => Ok((Pulled { bytes: None, resumed_len: 0, is_proven: true }, sink)),
             None => transfer.whole(sink).await,
@@ -96,7 +96,7 @@ impl Server {
 struct Transfer<'a> {
     server: &'a Server,
     pull: Pull,
-    pool: &'a Pool,
+    workers: &'a Workers,
     watch: Arc<dyn Watch>,
 }
 
@@ -107,13 +107,13 @@ impl Transfer<'_> {
         self.watch.total(len);
         let empty = || Hasher::File(Aggregator::new());
         let writer = Writer::new(sink, empty(), 0, u64::MAX);
-        let writer = self.pool.run(move || writer.resume()).await?;
+        let writer = self.workers.run(move || writer.resume()).await?;
         let mut resumed_len = writer.written_len();
         let mut got = self.windows(resumed_len, len, writer).await?;
         if resumed_len > 0 && !got.as_ref().is_ok_and(|writer| is_file(writer, file)) {
             // The partial file is wrong, although its recorded hashes match.
             let writer = got.unwrap_or_else(|writer| writer);
-            let writer = self.pool.run(move || writer.restart(empty())).await?;
+            let writer = self.workers.run(move || writer.restart(empty())).await?;
             resumed_len = 0;
             got = self.windows(0, len, writer).await?;
         }
@@ -266,7 +266,7 @@ impl Transfer<'_> {
             for chunks in slices(term.chunks) {
                 check.is_last = chunks.end() == term.chunks.end();
                 let (bytes, first) = (bytes.clone(), part.chunks.start());
-                let start = Box::pin(self.pool.start(move || decode(&bytes, first, chunks)));
+                let start = Box::pin(self.workers.start(move || decode(&bytes, first, chunks)));
                 decoding.push_back((fetcher.alongside(start).await?, check));
                 if decoding.len() > DECODING_COUNT {
                     writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
@@ -291,7 +291,7 @@ impl Transfer<'_> {
         let decoded = fetcher.alongside(running).await?;
         let decoded = decoded.map_err(|source| PullError::Damaged { xorb: check.xorb, source })?;
         let writer = check.run(writer, &decoded)?;
-        let write = Box::pin(self.pool.run(move || writer.take(&decoded)));
+        let write = Box::pin(self.workers.run(move || writer.take(&decoded)));
         let writer = fetcher.alongside(write).await??;
         self.watch.position(writer.written_len());
         Ok(writer)

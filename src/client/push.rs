@@ -30,10 +30,10 @@ pub use self::resume::ResumeCache;
 use self::session::{Sources, attempt};
 use super::error::RequestError;
 use super::server::{Server, Watch};
+use crate::client::machine::Workers;
 use crate::format::compression::Policy;
 use crate::format::shard::{Sha256, WriteError};
 use crate::format::{FileHash, XorbHash};
-use crate::runtime::blocking::Pool;
 
 /// What is to be pushed, and how.
 #[derive(Clone, Debug)]
@@ -181,16 +181,16 @@ impl Server {
     /// # Errors
     ///
     /// See [`PushError`]: nothing was registered, or not all of it.
-    pub async fn push(&self, push: &Push, pool: &Pool, watch: Arc<dyn PushWatch>) -> Result<Pushed, PushError> {
+    pub async fn push(&self, push: &Push, workers: &Workers, watch: Arc<dyn PushWatch>) -> Result<Pushed, PushError> {
         let mut before = session::Totals::default();
         for sources in [Sources::ALL, Sources::OWN] {
-            let error = match attempt(self, push, pool, &watch, sources, &mut before).await {
+            let error = match attempt(self, push, workers, &watch, sources, &mut before).await {
                 Err(error) if error.is_about_known() => error,
                 result => return result,
             };
             watch.starting_over(&error);
         }
-        attempt(self, push, pool, &watch, Sources::NONE, &mut before).await
+        attempt(self, push, workers, &watch, Sources::NONE, &mut before).await
     }
 }
 

@@ -17,10 +17,10 @@ use super::retry::Retries;
 use super::server::{Server, Watch};
 use super::verify::verify_reader;
 use super::wire::UploadedJson;
+use crate::client::machine::Workers;
 use crate::format::XorbHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::xorb::{VerifiedXorb, XorbError};
-use crate::runtime::blocking::Pool;
 
 /// Bytes that are read and sent at once.
 const PIECE_LEN: u64 = 256 << 10;
@@ -79,8 +79,8 @@ impl Server {
     /// # Errors
     ///
     /// See [`PutError`].
-    pub async fn put(&self, path: &Path, pool: &Pool, watch: Arc<dyn Watch>) -> Result<Put, PutError> {
-        let source = Source { path: path.to_owned(), pool: pool.clone(), watch: Arc::clone(&watch) };
+    pub async fn put(&self, path: &Path, workers: &Workers, watch: Arc<dyn Watch>) -> Result<Put, PutError> {
+        let source = Source { path: path.to_owned(), workers: workers.clone(), watch: Arc::clone(&watch) };
         let xorb = source.verify().await?;
         let (hash, serialized_len) = (xorb.hash(), xorb.layout().serialized_len());
         let (chunk_count, raw_len) = (xorb.layout().chunk_count(), xorb.layout().raw_len());
@@ -135,7 +135,7 @@ impl From<RequestError> for Attempt {
 /// The file, and who reads it.
 struct Source {
     path: PathBuf,
-    pool: Pool,
+    workers: Workers,
     watch: Arc<dyn Watch>,
 }
 
@@ -146,7 +146,7 @@ type Failure = Arc<Mutex<Option<io::Error>>>;
 impl Source {
     async fn verify(&self) -> Result<VerifiedXorb, PutError> {
         let path = self.path.clone();
-        let verified = self.pool.run(move || verify_reader(File::open(path)?)).await;
+        let verified = self.workers.run(move || verify_reader(File::open(path)?)).await;
         let verified = verified.map_err(|error| self.read_error(error))?;
         verified.map_err(|error| PutError::Invalid { path: self.path.clone(), source: error })
     }
@@ -162,9 +162,9 @@ impl Source {
         activity: Arc<Activity>,
         failure: Failure,
     ) -> impl Stream<Item = io::Result<Bytes>> + use<> {
-        let (path, pool, watch) = (self.path.clone(), self.pool.clone(), Arc::clone(&self.watch));
+        let (path, workers, watch) = (self.path.clone(), self.workers.clone(), Arc::clone(&self.watch));
         try_unfold((None, 0), move |(file, at)| {
-            let (path, pool, watch) = (path.clone(), pool.clone(), Arc::clone(&watch));
+            let (path, workers, watch) = (path.clone(), workers.clone(), Arc::clone(&watch));
             let (activity, failure) = (Arc::clone(&activity), Arc::clone(&failure));
             async move {
                 activity.touch();
@@ -173,7 +173,7 @@ impl Source {
                 if wanted == 0 {
                     return Ok(None);
                 }
-                match pool.run(move || read_piece(&path, file, wanted)).await {
+                match workers.run(move || read_piece(&path, file, wanted)).await {
                     Ok((file, piece)) => Ok(Some((piece, (Some(file), at + wanted)))),
                     Err(error) => {
                         let told = io::Error::from(error.kind());

@@ -16,10 +16,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::activity::Activity;
 use super::error::{Cause, Failure, Refusal, RequestError};
+use super::machine::now;
 use super::retry::{Retries, RetryPolicy};
 use super::tls;
 use super::token::Token;
-use crate::runtime::clock::{Clock, SystemClock};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -329,8 +329,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Ok(secs) = text.parse() {
         return Some(Duration::from_secs(secs));
     }
-    let at = httpdate::parse_http_date(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(at.saturating_sub(Duration::from_millis(SystemClock.now().as_millis())))
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(now()).unwrap_or_default())
 }
 
 impl ServerUrl {

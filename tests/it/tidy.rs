@@ -8,7 +8,7 @@ use crate::support::{Names, TextFile, files, read, root};
 const LAYERS: &[(&str, &[&str])] = &[
     ("blob", &["format", "runtime"]),
     ("cli", &["blob", "client", "config", "format", "http", "index", "rca", "runtime", "service"]),
-    ("client", &["format", "runtime"]),
+    ("client", &["format"]),
     ("config", &["runtime"]),
     ("http", &["format", "runtime", "service"]),
     ("index", &["format", "runtime"]),

@@ -14,9 +14,8 @@ use super::tree::Tree;
 use crate::cli::output::{Output, Plain};
 use crate::cli::partial::Partial;
 use crate::cli::units::{Count, Size};
-use crate::client::{FileSink, MAX_BATCH_COUNT, Pull, PullError, Server, Watch};
+use crate::client::{FileSink, MAX_BATCH_COUNT, Pull, PullError, Server, Watch, Workers};
 use crate::format::FileHash;
-use crate::runtime::blocking::Pool;
 use crate::runtime::telemetry::chain;
 
 /// Bytes of a file up to which it is pulled together with others.
@@ -87,9 +86,9 @@ pub(super) async fn pull_all(
     let shown = ManyShown::new(output, len, wanted.len() as u64);
     let outcomes = Mutex::new(vec![None; wanted.len()]);
     let job = Arc::new(Job { wanted, places, tree, outcomes, shown });
-    let pool = Pool::new(WRITER_COUNT);
+    let workers = Workers::new(WRITER_COUNT);
     if was_there {
-        job.find_present(&pool).await;
+        job.find_present(&workers).await;
     }
     let watch: Arc<dyn Watch> = Arc::clone(&job.shown) as Arc<dyn Watch>;
     let (batches, large) = job.units();
@@ -98,15 +97,15 @@ pub(super) async fn pull_all(
     let mut running = iter(units)
         .map(|unit| -> BoxFuture<'_, ()> {
             match unit {
-                Unit::Batch(files) => job.pull_batch(server, files, job_count, &pool, &watch).boxed(),
-                Unit::Large(file) => job.pull_large(server, file, job_count, &pool).boxed(),
+                Unit::Batch(files) => job.pull_batch(server, files, job_count, &workers, &watch).boxed(),
+                Unit::Large(file) => job.pull_large(server, file, job_count, &workers).boxed(),
             }
         })
         .buffer_unordered(UNIT_COUNT);
     while running.next().await.is_some() {}
     drop(running);
     let its = Arc::clone(&job);
-    pool.run(move || its.tree.sync()).await.context("cannot write the directory")?;
+    workers.run(move || its.tree.sync()).await.context("cannot write the directory")?;
     report(output, directory, &job)
 }
 
@@ -118,10 +117,10 @@ enum Unit {
 
 impl Job {
     /// Notes which files are there already, whole.
-    async fn find_present(self: &Arc<Self>, pool: &Pool) {
+    async fn find_present(self: &Arc<Self>, workers: &Workers) {
         let check = |index: usize| {
             let job = Arc::clone(self);
-            pool.run(move || {
+            workers.run(move || {
                 let Some(file) = job.wanted.get(index) else { return };
                 if job.tree.has(&file.path, file.hash, file.len) {
                     job.done(index, Outcome::Present);
@@ -169,13 +168,13 @@ impl Job {
         server: &Server,
         files: Vec<(FileHash, u64)>,
         job_count: usize,
-        pool: &Pool,
+        workers: &Workers,
         watch: &Arc<dyn Watch>,
     ) {
         let sink: Arc<dyn FileSink> = Arc::clone(self) as Arc<dyn FileSink>;
         let (mut batches, mut left) = (vec![files], Vec::new());
         while let Some(files) = batches.pop() {
-            match Box::pin(server.pull_small(&files, job_count, pool, &sink, watch)).await {
+            match Box::pin(server.pull_small(&files, job_count, workers, &sink, watch)).await {
                 Ok(()) => {}
                 Err(error) if error.is_unavailable() => {
                     files.iter().for_each(|(file, _)| self.fail(*file, &chain(&error)));
@@ -190,20 +189,20 @@ impl Job {
             }
         }
         left.retain(|file| !self.missing(*file).is_empty());
-        let pull = |file| self.pull_large(server, file, job_count, pool);
+        let pull = |file| self.pull_large(server, file, job_count, workers);
         iter(left).map(pull).buffer_unordered(WRITER_COUNT).collect::<()>().await;
     }
 
     /// Pulls one file, or goes on with what there is of it.
-    async fn pull_large(self: &Arc<Self>, server: &Server, file: FileHash, job_count: usize, pool: &Pool) {
+    async fn pull_large(self: &Arc<Self>, server: &Server, file: FileHash, job_count: usize, workers: &Workers) {
         if !self.is_present(file)
-            && let Err(error) = Box::pin(self.pull_one(server, file, job_count, pool)).await
+            && let Err(error) = Box::pin(self.pull_one(server, file, job_count, workers)).await
         {
             self.fail(file, &format!("{error:#}"));
             return;
         }
         let job = Arc::clone(self);
-        pool.run(move || job.copy_to_rest(file)).await;
+        workers.run(move || job.copy_to_rest(file)).await;
     }
 
     async fn pull_one(
@@ -211,20 +210,20 @@ impl Job {
         server: &Server,
         file: FileHash,
         job_count: usize,
-        pool: &Pool,
+        workers: &Workers,
     ) -> anyhow::Result<()> {
         let Some(index) = self.missing(file).first().copied() else { return Ok(()) };
         let job = Arc::clone(self);
-        let Some(partial) = pool.run(move || job.begin(index)).await? else {
+        let Some(partial) = workers.run(move || job.begin(index)).await? else {
             bail!("another process is pulling it to the same path");
         };
         let pull = Pull { file, range: None, job_count };
         let watch = FileShown::new(&self.shown);
-        let pulled = Box::pin(server.pull(&pull, partial, pool, Arc::clone(&watch) as Arc<dyn Watch>)).await;
+        let pulled = Box::pin(server.pull(&pull, partial, workers, Arc::clone(&watch) as Arc<dyn Watch>)).await;
         let job = Arc::clone(self);
         match pulled {
             Ok((_, partial)) => {
-                pool.run(move || job.finish(index, partial)).await?;
+                workers.run(move || job.finish(index, partial)).await?;
                 watch.hide();
                 self.done(index, Outcome::Written);
                 Ok(())
@@ -233,7 +232,7 @@ impl Job {
                 watch.hide();
                 if !error.is_about_transfer() {
                     // The partial file is wrong.
-                    pool.run(move || job.begin(index).ok().flatten().map(Partial::discard)).await;
+                    workers.run(move || job.begin(index).ok().flatten().map(Partial::discard)).await;
                 }
                 Err(error.into())
             }

@@ -11,9 +11,8 @@ use crate::cli::destination::Destination;
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::remote::{self, RemoteArgs, Shown};
 use crate::cli::units::{Count, Size};
-use crate::client::{Got, Wanted};
+use crate::client::{Got, Wanted, Workers};
 use crate::format::{ChunkRangeSpec, XorbHash};
-use crate::runtime::blocking::Pool;
 
 /// Download a xorb, or some of its chunks, from a server.
 ///
@@ -67,7 +66,7 @@ pub(super) fn run(args: GetArgs) -> anyhow::Result<()> {
     let got = remote::run(async {
         let watch = Shown::new(&output, args.hash.to_string().chars().take(16).collect());
         let draft = destination.draft()?;
-        let (got, draft) = Box::pin(server.get(wanted, draft, &Pool::new(1), watch)).await?;
+        let (got, draft) = Box::pin(server.get(wanted, draft, &Workers::new(1), watch)).await?;
         destination.publish(draft)?;
         Ok(got)
     })?;

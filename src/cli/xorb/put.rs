@@ -10,8 +10,7 @@ use serde::Serialize;
 use crate::cli::output::{Output, OutputArgs};
 use crate::cli::remote::{self, RemoteArgs, Shown};
 use crate::cli::units::{Count, Size};
-use crate::client::{Put, PutError, Server};
-use crate::runtime::blocking::Pool;
+use crate::client::{Put, PutError, Server, Workers};
 use crate::runtime::telemetry::chain;
 
 /// Upload xorb files to a server.
@@ -45,12 +44,12 @@ enum Record<'a> {
 pub(super) fn run(args: PutArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let server = args.remote.server()?;
-    let pool = Pool::new(args.jobs.into());
+    let workers = Workers::new(args.jobs.into());
     remote::run(async {
         let mut done = iter(&args.files)
             .map(|path| {
-                let (server, pool, output) = (&server, &pool, &output);
-                async move { (path, put(server, path, pool, output).await) }
+                let (server, workers, output) = (&server, &workers, &output);
+                async move { (path, put(server, path, workers, output).await) }
             })
             .buffer_unordered(args.jobs.into());
         let mut failed_count = 0;
@@ -72,10 +71,10 @@ pub(super) fn run(args: PutArgs) -> anyhow::Result<()> {
     })
 }
 
-async fn put(server: &Server, path: &Path, pool: &Pool, output: &Output) -> Result<Put, PutError> {
+async fn put(server: &Server, path: &Path, workers: &Workers, output: &Output) -> Result<Put, PutError> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let watch = Shown::new(output, name.into_owned());
-    Box::pin(server.put(path, pool, watch)).await
+    Box::pin(server.put(path, workers, watch)).await
 }
 
 fn report(output: &Output, path: &Path, result: &Result<Put, PutError>) -> anyhow::Result<()> {

@@ -13,12 +13,12 @@ use super::fetch::Fetcher;
 use super::plan::{MAX_PLAN_LEN, Places, Plan, PlanTarget, parse_parts, parse_term};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
+use crate::client::machine::Workers;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
 use crate::client::wire::{BatchPlanJson, PartJson, PartsJson};
 use crate::format::merkle::Aggregator;
 use crate::format::{ChunkRange, FileHash, XorbHash};
-use crate::runtime::blocking::Pool;
 
 /// Files of one plan, at most: servers take no more (docs/http-files.md).
 pub const MAX_BATCH_COUNT: usize = 1000;
@@ -45,7 +45,7 @@ impl Server {
         &self,
         files: &[(FileHash, u64)],
         job_count: usize,
-        pool: &Pool,
+        workers: &Workers,
         sink: &Arc<dyn FileSink>,
         watch: &Arc<dyn Watch>,
     ) -> Result<(), PullError> {
@@ -66,7 +66,7 @@ impl Server {
             }
             terms.iter().for_each(|term| fetcher.release(term.part));
             let sink = Arc::clone(sink);
-            let start = Box::pin(pool.start(move || sink.take(file, assemble(file, &pieces))));
+            let start = Box::pin(workers.start(move || sink.take(file, assemble(file, &pieces))));
             running.push_back(fetcher.alongside(start).await?);
             while running.len() > WRITING_COUNT
                 && let Some(first) = running.pop_front()

@@ -15,12 +15,12 @@ use super::scan::{Event, Scanner};
 use super::{Push, PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::error::RequestError;
+use crate::client::machine::Workers;
 use crate::client::retry::Retries;
 use crate::client::server::{Server, Watch};
 use crate::client::usage::{RepoUsage, Usage, UsagePage};
 use crate::format::FileHash;
 use crate::format::merkle::Aggregator;
-use crate::runtime::blocking::Pool;
 
 /// Requests that are in flight at once.
 const REQUEST_COUNT: usize = 8;
@@ -44,7 +44,7 @@ struct Left {
 pub(super) async fn admit(
     server: &Server,
     push: &Push,
-    disk: &Pool,
+    disk: &Workers,
     watch: &Arc<dyn PushWatch>,
 ) -> Result<(), PushError> {
     let watch: Arc<dyn Watch> = Arc::new(RetriesOnly(Arc::clone(watch)));

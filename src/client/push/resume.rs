@@ -8,14 +8,13 @@
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use crate::client::machine::{now, replace_file};
 use crate::client::server::ServerUrl;
 use crate::format::merkle::xorb_hash;
 use crate::format::shard::{CasInfo, Shard, parse, write_upload};
 use crate::format::{ChunkHash, XorbHash};
-use crate::runtime::clock::{Clock, SystemClock};
-use crate::runtime::durable::{TempFile, create_directory};
 
 /// Lifetime of an entry: the server retains unregistered xorbs for this long (spec 7.5).
 const LIFE: Duration = Duration::from_secs(21 * 24 * 3600);
@@ -51,16 +50,15 @@ impl ResumeCache {
 
     /// The xorbs that were sent, the latest first; drops unusable entries.
     pub(super) fn load(&self) -> Vec<CasInfo> {
-        let now = SystemClock.now().as_millis();
-        let mut entries: Vec<(u64, DirEntry)> = Vec::new();
+        let now = now();
+        let mut entries: Vec<(Duration, DirEntry)> = Vec::new();
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
-            let modified = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let age = Duration::from_millis(now).saturating_sub(modified);
+            let age = now.duration_since(modified).unwrap_or_default();
             if age > LIFE {
                 discard(&entry.path());
             } else {
-                entries.push((u64::try_from(age.as_millis()).unwrap_or(u64::MAX), entry));
+                entries.push((age, entry));
             }
         }
         entries.sort_by_key(|(age, _)| *age);
@@ -70,13 +68,9 @@ impl ResumeCache {
 
     /// Notes that the server has acknowledged a xorb.
     pub(super) fn add(&self, xorb: &CasInfo) -> io::Result<()> {
-        create_directory(&self.directory)?;
         let shard = Shard { files: Vec::new(), xorbs: vec![xorb.clone()] };
         let bytes = write_upload(&shard).map_err(io::Error::other)?;
-        let path = self.path(&xorb.hash);
-        let mut file = TempFile::create_beside(&path)?;
-        file.write(&bytes)?;
-        file.publish(&path)
+        replace_file(&self.path(&xorb.hash), &bytes)
     }
 
     /// One xorb that was sent.

@@ -10,6 +10,7 @@ use super::{PushError, PushWatch, RetriesOnly};
 use crate::client::activity::Activity;
 use crate::client::body::with_body;
 use crate::client::error::RequestError;
+use crate::client::machine::Workers;
 use crate::client::retry::Retries;
 use crate::client::server::Server;
 use crate::client::wire::UploadedJson;
@@ -17,7 +18,6 @@ use crate::format::XorbHash;
 use crate::format::compression::Policy;
 use crate::format::shard::CasInfo;
 use crate::format::xorb::XorbBuilder;
-use crate::runtime::blocking::Pool;
 
 /// A xorb that the server has.
 #[derive(Debug)]
@@ -29,14 +29,14 @@ pub(super) struct Sent {
 /// Compresses a xorb and sends it, as often as it takes.
 pub(super) async fn send(
     server: Server,
-    pool: Pool,
+    workers: Workers,
     xorb: RawXorb,
     policy: Policy,
     watch: Arc<dyn PushWatch>,
 ) -> Result<Sent, PushError> {
     let RawXorb { info, chunks } = xorb;
     let hash = info.hash;
-    let bytes = pool.run(move || compress(hash, chunks, policy)).await;
+    let bytes = workers.run(move || compress(hash, chunks, policy)).await;
     let serialized_len = bytes.len() as u64;
     watch.to_send(serialized_len);
     let mut retries = Retries::new(server.retry, Arc::new(RetriesOnly(Arc::clone(&watch))));

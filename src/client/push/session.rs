@@ -15,10 +15,10 @@ use super::register::{Shards, register};
 use super::scan::{Block, Event, ScanError, Scanner};
 use super::send::{Sent, send};
 use super::{Push, PushError, PushWatch, Pushed, PushedFile, Unread};
+use crate::client::machine::{Running, Workers};
 use crate::client::server::Server;
 use crate::format::XorbHash;
 use crate::format::shard::CasInfo;
-use crate::runtime::blocking::{Pool, Running};
 
 /// What an attempt relies on beside what it sends itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,10 @@ pub(super) struct Totals {
 struct Session<'a> {
     server: &'a Server,
     push: &'a Push,
-    /// The pool that this task waits for. Never that of `sending`: a waiter that is queued and not
+    /// The workers that this task waits for, never those of `sending`: a waiter that is queued and not
     /// polled holds its permit and blocks the queue behind it.
-    disk: Pool,
-    compressing: &'a Pool,
+    disk: Workers,
+    compressing: &'a Workers,
     watch: &'a Arc<dyn PushWatch>,
     totals: &'a mut Totals,
     sending: FuturesUnordered<BoxFuture<'static, Result<Sent, PushError>>>,
@@ -71,7 +71,7 @@ struct Session<'a> {
 pub(super) async fn attempt(
     server: &Server,
     push: &Push,
-    pool: &Pool,
+    workers: &Workers,
     watch: &Arc<dyn PushWatch>,
     sources: Sources,
     totals: &mut Totals,
@@ -79,8 +79,8 @@ pub(super) async fn attempt(
     let mut session = Session {
         server,
         push,
-        disk: Pool::new(2),
-        compressing: pool,
+        disk: Workers::new(2),
+        compressing: workers,
         watch,
         totals,
         sending: FuturesUnordered::new(),
@@ -176,8 +176,8 @@ impl Session<'_> {
             let Some(sent) = self.sending.next().await else { break };
             self.acknowledged(sent?).await;
         }
-        let (server, pool, watch) = (self.server.clone(), self.compressing.clone(), Arc::clone(self.watch));
-        self.sending.push(Box::pin(send(server, pool, xorb, self.push.policy, watch)));
+        let (server, workers, watch) = (self.server.clone(), self.compressing.clone(), Arc::clone(self.watch));
+        self.sending.push(Box::pin(send(server, workers, xorb, self.push.policy, watch)));
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl Session<'_> {
 }
 
 /// Starts to read the next block.
-async fn read(disk: &Pool, mut scanner: Scanner) -> Running<(Scanner, Block)> {
+async fn read(disk: &Workers, mut scanner: Scanner) -> Running<(Scanner, Block)> {
     disk.start(move || {
         let block = scanner.next_block();
         (scanner, block)

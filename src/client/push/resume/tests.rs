@@ -1,7 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "a test's files need not survive a crash")]
 
 use std::fs::File;
-use std::time::UNIX_EPOCH;
 
 use tempfile::TempDir;
 
@@ -71,7 +70,7 @@ fn an_entry_is_of_use_for_three_weeks() {
     let (_directory, cache) = cache();
     for (byte, days) in [(1, 20), (2, 22)] {
         cache.add(&xorb(byte)).unwrap();
-        let then = UNIX_EPOCH + Duration::from_millis(SystemClock.now().as_millis()) - LIFE / 21 * days;
+        let then = now() - LIFE / 21 * days;
         File::options().append(true).open(cache.path(&xorb(byte).hash)).unwrap().set_modified(then).unwrap();
     }
     assert_eq!(cache.load(), [xorb(1)]);

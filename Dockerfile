@@ -10,6 +10,7 @@ WORKDIR /build
 # Cargo.lock change. Tests, benches and fuzz targets are not in the build context (.dockerignore), so
 # remove them from the manifests.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/client/Cargo.toml crates/client/
 COPY crates/rca/Cargo.toml crates/rca/
 COPY crates/xet-format/Cargo.toml crates/xet-format/
 COPY fuzz/Cargo.toml fuzz/
@@ -23,11 +24,12 @@ RUN for crate in . crates/* fuzz; do \
     && printf '//! Empty.\nfn main() {}\n' > src/main.rs \
     && cargo build --release --locked \
     # cargo compares file times and could otherwise use the empty packages.
-    && cargo clean --release --locked --package zorb --package rca --package xet-format \
+    && cargo clean --release --locked --package zorb --package zorb-client --package rca --package xet-format \
     && rm -r src crates/*/src
 
 # src/ includes the migrations at compile time.
 COPY migrations migrations
+COPY crates/client/src crates/client/src
 COPY crates/rca/src crates/rca/src
 COPY crates/xet-format/src crates/xet-format/src
 COPY src src

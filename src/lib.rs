@@ -6,11 +6,10 @@
 
 pub mod blob;
 pub mod cli;
-pub mod client;
 pub mod config;
 pub mod http;
 pub mod index;
 pub mod runtime;
 pub mod service;
 
-pub use {rca, xet_format as format};
+pub use {rca, xet_format as format, zorb_client as client};

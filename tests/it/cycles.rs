@@ -15,8 +15,6 @@ const CYCLES: &[(&str, &[&[&str]])] = &[
         "src",
         &[
             &["cli/bar.rs", "cli/output.rs"],
-            &["client/pull/batch.rs", "client/pull/fetch.rs", "client/pull/plan.rs"],
-            &["client/retry.rs", "client/server.rs"],
             &["config/quota.rs", "config/raw.rs"],
             &[
                 "http/audit.rs",
@@ -47,6 +45,7 @@ const CYCLES: &[(&str, &[&[&str]])] = &[
             ],
         ],
     ),
+    ("crates/client/src", &[&["pull/batch.rs", "pull/fetch.rs", "pull/plan.rs"], &["retry.rs", "server.rs"]]),
     ("crates/rca/src", &[&["repair.rs", "survey.rs"]]),
     (
         "crates/xet-format/src",

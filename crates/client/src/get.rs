@@ -1,0 +1,287 @@
+//! From a server to bytes that are proven to be the ones asked for.
+//!
+//! What comes over the wire are always serialized chunks, raw bytes are made of them here: every
+//! chunk is decompressed and hashed as it arrives. That the hashes are the right ones follows
+//!
+//! * for a whole xorb: from its hash, to which they aggregate;
+//! * for a part: from the list of `GET /xorbs/{hash}/chunks`, every entry of which is trusted
+//!   because the list as a whole aggregates to the xorb's hash. A list with another hash, length,
+//!   order or number of chunks does not.
+//!
+//! So neither the server nor anybody in between has to be trusted for more than availability.
+//!
+//! A transfer that breaks off goes on where it was, provided that the server says, by `If-Range`,
+//! that it would send the same bytes; otherwise it starts over.
+
+mod intake;
+mod transfer;
+
+use std::io;
+use std::mem;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thiserror::Error;
+use xet_format::limits::MAX_XORB_CHUNK_COUNT;
+use xet_format::merkle::xorb_hash;
+use xet_format::xorb::XorbError;
+use xet_format::{ChunkHash, ChunkRange, ChunkRangeSpec, ParseHashError, XorbHash};
+
+use self::intake::{Expected, Intake};
+use self::transfer::{Event, Transfer};
+use super::error::RequestError;
+use super::server::{Server, Watch};
+use super::wire::ChunksJson;
+use crate::machine::Workers;
+
+/// Bytes that are verified and written at once.
+const BATCH_LEN: usize = 256 << 10;
+
+/// Where verified bytes go. Its methods may block.
+pub trait Sink: Send + 'static {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be kept.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Discards all bytes: they will be sent again.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be discarded.
+    fn restart(&mut self) -> io::Result<()>;
+
+    /// Hears that the bytes which were written last were these chunks of a whole file, with their
+    /// hashes and lengths.
+    ///
+    /// # Errors
+    ///
+    /// That cannot be kept.
+    fn written(&mut self, _chunks: &[(ChunkHash, u64)]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The chunks of the file, from its first one on, whose bytes an earlier run has left here,
+    /// hashed again. What is written goes on behind them.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    fn resume(&mut self) -> io::Result<Vec<(ChunkHash, u64)>> {
+        Ok(Vec::new())
+    }
+}
+
+/// What is wanted of a xorb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which xorb.
+    pub hash: XorbHash,
+    /// Which chunks; `None` for all.
+    pub range: Option<ChunkRangeSpec>,
+    /// Whether decompressed.
+    pub raw: bool,
+}
+
+/// What was got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Got {
+    /// The chunks.
+    pub chunks: ChunkRange,
+    /// Bytes of their records.
+    pub serialized_len: u64,
+    /// Bytes of their contents.
+    pub raw_len: u64,
+}
+
+/// Why nothing was got. Whatever the sink has taken is to be thrown away.
+#[derive(Debug, Error)]
+pub enum GetError {
+    /// The server did not give it.
+    #[error("cannot get xorb {hash}")]
+    Request {
+        /// Which xorb.
+        hash: XorbHash,
+        /// What happened.
+        source: Box<RequestError>,
+    },
+    /// There are no such chunks.
+    #[error("xorb {hash} has {count} chunks, numbered from 0; the range {range} exceeds them")]
+    PastEnd {
+        /// Which xorb.
+        hash: XorbHash,
+        /// Chunks that it has.
+        count: u32,
+        /// What was asked for.
+        range: ChunkRangeSpec,
+    },
+    /// The bytes are no chunks.
+    #[error("the server sent damaged data for xorb {hash}")]
+    Damaged {
+        /// Which xorb.
+        hash: XorbHash,
+        /// What is wrong, and where.
+        source: XorbError,
+    },
+    /// The bytes are another xorb.
+    #[error("the server sent xorb {actual} for xorb {hash}")]
+    WrongXorb {
+        /// Which xorb was asked for.
+        hash: XorbHash,
+        /// Which one came.
+        actual: XorbHash,
+    },
+    /// A chunk is another one than the list says.
+    #[error("the server sent chunk {actual} as chunk {index} of xorb {hash}; expected {expected}")]
+    WrongChunk {
+        /// Which xorb.
+        hash: XorbHash,
+        /// Which chunk was asked for.
+        index: u32,
+        /// Its hash.
+        expected: ChunkHash,
+        /// The hash of what came.
+        actual: ChunkHash,
+    },
+    /// There are more or fewer chunks than were asked for.
+    #[error("the server sent {actual} chunks of xorb {hash}; requested {expected}")]
+    WrongCount {
+        /// Which xorb.
+        hash: XorbHash,
+        /// Chunks that were asked for.
+        expected: u32,
+        /// Chunks that came, at least.
+        actual: u32,
+    },
+    /// The list of chunks does not aggregate to the xorb's hash.
+    #[error("the server's list of the chunks of xorb {hash} is that of another xorb")]
+    WrongList {
+        /// Which xorb.
+        hash: XorbHash,
+    },
+    /// The bytes cannot be kept.
+    #[error("cannot write the received data")]
+    Write(#[source] io::Error),
+}
+
+impl GetError {
+    fn request(hash: XorbHash, error: RequestError) -> Self {
+        Self::Request { hash, source: Box::new(error) }
+    }
+}
+
+impl Server {
+    /// Gets chunks of a xorb, verifies them, and writes them to the sink, which is given back when
+    /// everything is proven.
+    ///
+    /// Until then nothing in the sink is.
+    ///
+    /// # Errors
+    ///
+    /// See [`GetError`].
+    pub async fn get<S: Sink>(
+        &self,
+        wanted: Wanted,
+        sink: S,
+        workers: &Workers,
+        watch: Arc<dyn Watch>,
+    ) -> Result<(Got, S), GetError> {
+        let hash = wanted.hash;
+        let expected = match wanted.range {
+            None => Expected::Whole,
+            Some(range) => self.expected_part(hash, range, &watch).await?,
+        };
+        let path = match &expected {
+            Expected::Whole => format!("xorbs/{hash}"),
+            Expected::Part(chunks, _) => format!("xorbs/{hash}?range={chunks}"),
+        };
+        let mut transfer = Transfer::new(self, path, watch);
+        let mut intake = Intake::new(hash, expected, wanted.raw, sink);
+        let mut batch = Batch::default();
+        while let Some(event) = transfer.next().await.map_err(|error| GetError::request(hash, error))? {
+            match event {
+                Event::Piece(piece) => {
+                    if batch.add(piece) {
+                        let pieces = batch.empty();
+                        intake = workers.run(move || intake.take(pieces)).await?;
+                    }
+                }
+                Event::Restart => {
+                    batch.empty();
+                    intake = workers.run(move || intake.restart()).await?;
+                }
+            }
+        }
+        let pieces = batch.empty();
+        workers.run(move || intake.take(pieces)?.finish()).await
+    }
+
+    /// The chunks that a range means and their hashes, proven by the xorb's hash.
+    async fn expected_part(
+        &self,
+        hash: XorbHash,
+        range: ChunkRangeSpec,
+        watch: &Arc<dyn Watch>,
+    ) -> Result<Expected, GetError> {
+        let list = self.chunks_json(hash, watch).await.map_err(|error| GetError::request(hash, error))?;
+        let hashes = verify_list(hash, &list).ok_or(GetError::WrongList { hash })?;
+        let count = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
+        let chunks = range.resolve(count).ok_or(GetError::PastEnd { hash, count, range })?;
+        let part = chunks.start() as usize..chunks.end() as usize;
+        Ok(Expected::Part(chunks, hashes[part].to_vec()))
+    }
+}
+
+impl Server {
+    /// Hashes and raw lengths of the chunks of a xorb, proven by its hash.
+    pub(super) async fn chunk_list(
+        &self,
+        hash: XorbHash,
+        watch: &Arc<dyn Watch>,
+    ) -> Result<Vec<(ChunkHash, u64)>, RequestError> {
+        let list = self.chunks_json(hash, watch).await?;
+        let hashes = verify_list(hash, &list).ok_or_else(|| self.strange("its chunk list is that of another xorb"))?;
+        Ok(hashes.into_iter().zip(list.chunks.iter().map(|chunk| chunk.raw_len)).collect())
+    }
+
+    async fn chunks_json(&self, hash: XorbHash, watch: &Arc<dyn Watch>) -> Result<ChunksJson, RequestError> {
+        self.get_json(&format!("xorbs/{hash}/chunks"), watch).await
+    }
+}
+
+/// The hashes of a list that aggregates to the hash of the xorb.
+fn verify_list(hash: XorbHash, list: &ChunksJson) -> Option<Vec<ChunkHash>> {
+    if list.chunks.len() > MAX_XORB_CHUNK_COUNT as usize {
+        return None;
+    }
+    let hashes: Result<Vec<ChunkHash>, ParseHashError> = list.chunks.iter().map(|chunk| chunk.hash.parse()).collect();
+    let hashes = hashes.ok()?;
+    let lens = list.chunks.iter().map(|chunk| chunk.raw_len);
+    (xorb_hash(hashes.iter().zip(lens)) == hash).then_some(hashes)
+}
+
+/// Pieces that wait to be verified.
+#[derive(Default)]
+struct Batch {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl Batch {
+    /// Adds a piece; whether that is enough.
+    fn add(&mut self, piece: Bytes) -> bool {
+        self.len += piece.len();
+        self.pieces.push(piece);
+        self.len >= BATCH_LEN
+    }
+
+    fn empty(&mut self) -> Vec<Bytes> {
+        self.len = 0;
+        mem::take(&mut self.pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests;

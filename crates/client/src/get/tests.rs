@@ -1,0 +1,82 @@
+use xet_format::compression::Policy;
+use xet_format::xorb::{BuiltXorb, XorbBuilder};
+
+use super::*;
+use crate::wire::ChunkJson;
+
+fn xorb() -> BuiltXorb {
+    let mut builder = XorbBuilder::new(Policy::None);
+    for chunk in ["one", "two", "three", "four", "five"] {
+        builder.push(chunk.as_bytes()).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+fn list() -> ChunksJson {
+    let built = xorb();
+    let (hashes, places) = (built.xorb().chunk_hashes(), built.xorb().layout().chunks());
+    let chunk = |(hash, raw_len): (&ChunkHash, u64)| ChunkJson { hash: hash.to_string(), raw_len };
+    ChunksJson { chunks: hashes.iter().zip(places.map(|place| place.raw.byte_len())).map(chunk).collect() }
+}
+
+/// Whether a list is taken after this was done to it.
+fn check(change: impl FnOnce(&mut Vec<ChunkJson>), expected: bool) {
+    let mut list = list();
+    change(&mut list.chunks);
+    assert_eq!(verify_list(xorb().xorb().hash(), &list).is_some(), expected, "{list:?}");
+}
+
+#[test]
+fn only_the_list_of_this_xorb_is_taken() {
+    check(|_| (), true);
+    check(|chunks| chunks.swap(1, 2), false);
+    check(|chunks| chunks[0].raw_len += 1, false);
+    check(|chunks| chunks[4].hash = chunks[3].hash.clone(), false);
+    check(|chunks| chunks[4].hash = "x".to_owned(), false);
+    check(|chunks| drop(chunks.pop()), false);
+    check(|chunks| chunks.push(ChunkJson { hash: "0".repeat(64), raw_len: 0 }), false);
+    check(Vec::clear, false);
+    let many = |chunks: &mut Vec<ChunkJson>| {
+        chunks.extend((0..8192).map(|_| ChunkJson { hash: "0".repeat(64), raw_len: 1 }));
+    };
+    check(many, false);
+}
+
+#[derive(Debug)]
+struct Memory(Vec<u8>);
+
+impl Sink for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.0.clear();
+        Ok(())
+    }
+}
+
+/// Takes these bytes, byte by byte, as chunks [1,3) of the xorb.
+fn take_part(bytes: &[u8]) -> Result<Vec<u8>, GetError> {
+    let built = xorb();
+    let chunks = ChunkRange::new(1, 3).unwrap();
+    let expected = Expected::Part(chunks, built.xorb().chunk_hashes()[1..3].to_vec());
+    let intake = Intake::new(built.xorb().hash(), expected, true, Memory(Vec::new()));
+    let pieces = bytes.chunks(1).map(Bytes::copy_from_slice).collect();
+    let (got, sink) = intake.take(pieces)?.finish()?;
+    assert_eq!((got.chunks, got.serialized_len, got.raw_len), (chunks, 24, 8));
+    Ok(sink.0)
+}
+
+#[test]
+fn a_part_is_taken_chunk_by_chunk_and_only_as_it_was_asked_for() {
+    let built = xorb();
+    // Records of 8 + 3, 8 + 3, 8 + 5 … bytes.
+    assert_eq!(take_part(&built.bytes()[11..35]).unwrap(), b"twothree");
+    assert!(matches!(take_part(&built.bytes()[..22]), Err(GetError::WrongChunk { index: 1, .. })));
+    assert!(matches!(take_part(&built.bytes()[11..]), Err(GetError::WrongCount { expected: 2, actual: 3, .. })));
+    assert!(matches!(take_part(&built.bytes()[11..22]), Err(GetError::WrongCount { expected: 2, actual: 1, .. })));
+    assert!(matches!(take_part(&built.bytes()[11..34]), Err(GetError::Damaged { .. })));
+    assert!(matches!(take_part(&[]), Err(GetError::Damaged { .. })));
+}

@@ -1,0 +1,123 @@
+//! What a server has, a page at a time.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use xet_format::XorbHash;
+use xet_format::shard::Sha256;
+
+use super::error::RequestError;
+use super::server::{Server, Watch};
+use super::wire::PageJson;
+
+/// A file of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ListedFile {
+    /// Its hash.
+    pub hash: String,
+    /// Its bytes.
+    pub len: u64,
+    /// Its sha256, if its client has claimed one.
+    pub sha256: Option<String>,
+    /// When it was registered first, in seconds since 1970.
+    pub registered_unix_secs: u64,
+}
+
+/// A xorb of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ListedXorb {
+    /// Its hash.
+    pub hash: String,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Bytes as they are stored.
+    pub serialized_len: u64,
+    /// Bytes when they are decompressed.
+    pub raw_len: u64,
+}
+
+/// Something of which servers have lists.
+pub trait Listed: DeserializeOwned + sealed::Sealed {
+    /// Where the list is.
+    const PATH: &'static str;
+    /// Its hash as the server writes it.
+    fn hash(&self) -> &str;
+    /// Whether its other texts are what they should be: all of it goes to a terminal.
+    fn is_sound(&self) -> bool;
+}
+
+impl Listed for ListedFile {
+    const PATH: &'static str = "v1/files";
+
+    fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    fn is_sound(&self) -> bool {
+        self.sha256.as_deref().is_none_or(|sha256| sha256.parse::<Sha256>().is_ok())
+    }
+}
+
+impl Listed for ListedXorb {
+    const PATH: &'static str = "v1/xorbs";
+
+    fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    fn is_sound(&self) -> bool {
+        true
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::ListedFile {}
+    impl Sealed for super::ListedXorb {}
+}
+
+/// Some entries of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing<E> {
+    /// The entries.
+    pub entries: Vec<E>,
+    /// Behind what the next page begins; `None` for the last one.
+    pub next: Option<String>,
+}
+
+impl Server {
+    /// The page of a list that begins behind `after`, or at its start.
+    ///
+    /// # Errors
+    ///
+    /// The server gives none.
+    pub async fn list<E: Listed>(
+        &self,
+        after: Option<String>,
+        watch: &Arc<dyn Watch>,
+    ) -> Result<Listing<E>, RequestError> {
+        let path = match &after {
+            None => E::PATH.to_owned(),
+            Some(after) => format!("{}?after={after}", E::PATH),
+        };
+        let page: PageJson<E> = self.get_json(&path, watch).await?;
+        let entries = page.files.or(page.xorbs).ok_or_else(|| self.strange("its response has no list"))?;
+        // A list that goes back would never end.
+        let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
+        let mut last = after.as_deref().and_then(parse);
+        for entry in &entries {
+            let hash = parse(entry.hash());
+            if hash.is_none() || hash <= last || !entry.is_sound() {
+                return Err(self.strange("its list is damaged or unordered"));
+            }
+            last = hash;
+        }
+        let is_sound = page.next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
+        if !is_sound {
+            return Err(self.strange("its list continues elsewhere than it ends"));
+        }
+        Ok(Listing { entries, next: page.next })
+    }
+}

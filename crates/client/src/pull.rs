@@ -1,0 +1,333 @@
+//! From a server to the bytes of a file, proven by the file's hash.
+//!
+//! The server says which chunks of which xorbs make the file; that is only a plan. Every chunk that
+//! comes is decompressed and hashed here, and all of them together have to give the hash that was
+//! asked for. Parts are fetched several at once and ahead of what is written, in windows of the
+//! file, so that memory is bounded whatever its length. A part of a file is proven in the same way,
+//! with summaries from the server for the rest of it.
+
+mod batch;
+mod decode;
+mod error;
+mod fetch;
+mod length;
+mod plan;
+mod proof;
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use xet_format::merkle::Aggregator;
+use xet_format::merkle::subtree::SubtreeBuilder;
+use xet_format::xorb::XorbError;
+use xet_format::{ByteRange, ByteRangeSpec, ChunkHash, FileHash, XorbHash};
+
+pub use self::batch::{FileSink, MAX_BATCH_COUNT};
+use self::decode::{Decoded, Hasher, Writer, decode, slices};
+pub use self::error::PullError;
+use self::fetch::Fetcher;
+use self::length::file_len;
+use self::plan::{Plan, PlanTarget, plan};
+use self::proof::surroundings;
+use super::error::RequestError;
+use super::get::Sink;
+use super::server::{Server, Watch};
+use crate::machine::{Running, Workers};
+
+/// Bytes of a file that are planned at once.
+const WINDOW_LEN: u64 = 256 << 20;
+
+/// Slices that are decompressed before they are written: 16 MiB each at most.
+const DECODING_COUNT: usize = 3;
+
+/// What is wrong with a plan that cannot be joined to what is there.
+const UNALIGNED: &str = "its plan starts in the middle of a chunk";
+
+/// What is wanted of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// Which file.
+    pub file: FileHash,
+    /// Which bytes; `None` for all.
+    pub range: Option<ByteRangeSpec>,
+    /// Parts of xorbs that are fetched at once, at least one.
+    pub job_count: usize,
+}
+
+/// What was got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// Which bytes of the file; `None` for those of the empty file.
+    pub bytes: Option<ByteRange>,
+    /// Bytes of them that an earlier run had left.
+    pub resumed_len: u64,
+    /// Whether the file's hash proves them. If not, the server gave no means for that.
+    pub is_proven: bool,
+}
+
+impl Server {
+    /// Gets a file, or a part of it, and writes it to the sink in order; the sink is given back
+    /// when everything is proven, as far as [`Pulled::is_proven`] says.
+    ///
+    /// The sink never has to start over. Until it is given back nothing in it is proven. Memory
+    /// holds 256 MiB of what was fetched ahead, or one part of up to 64 MiB for each job if that is
+    /// more, and some 64 MiB that are decompressed.
+    ///
+    /// # Errors
+    ///
+    /// See [`PullError`].
+    pub async fn pull<S: Sink>(
+        &self,
+        pull: &Pull,
+        sink: S,
+        workers: &Workers,
+        watch: Arc<dyn Watch>,
+    ) -> Result<(Pulled, S), PullError> {
+        let transfer = Transfer { server: self, pull: *pull, workers, watch };
+        match pull.range {
+            None if pull.file == FileHash::EMPTY => Ok((Pulled { bytes: None, resumed_len: 0, is_proven: true }, sink)),
+            None => transfer.whole(sink).await,
+            Some(range) => transfer.part(range, sink).await,
+        }
+    }
+}
+
+/// A pull that is under way.
+struct Transfer<'a> {
+    server: &'a Server,
+    pull: Pull,
+    workers: &'a Workers,
+    watch: Arc<dyn Watch>,
+}
+
+impl Transfer<'_> {
+    async fn whole<S: Sink>(&self, sink: S) -> Result<(Pulled, S), PullError> {
+        let file = self.pull.file;
+        let len = file_len(self.server, file, &self.watch).await?;
+        self.watch.total(len);
+        let empty = || Hasher::File(Aggregator::new());
+        let writer = Writer::new(sink, empty(), 0, u64::MAX);
+        let writer = self.workers.run(move || writer.resume()).await?;
+        let mut resumed_len = writer.written_len();
+        let mut got = self.windows(resumed_len, len, writer).await?;
+        if resumed_len > 0 && !got.as_ref().is_ok_and(|writer| is_file(writer, file)) {
+            // The partial file is wrong, although its recorded hashes match.
+            let writer = got.unwrap_or_else(|writer| writer);
+            let writer = self.workers.run(move || writer.restart(empty())).await?;
+            resumed_len = 0;
+            got = self.windows(0, len, writer).await?;
+        }
+        let writer = got.map_err(|_| self.strange(UNALIGNED))?;
+        match writer.finish() {
+            (sink, Hasher::File(aggregator), written_len) => {
+                let actual = aggregator.file_hash();
+                if actual != file {
+                    return Err(PullError::WrongFile { file, actual });
+                }
+                Ok((Pulled { bytes: ByteRange::new(0, written_len), resumed_len, is_proven: true }, sink))
+            }
+            _ => unreachable!("a whole file is hashed as one"),
+        }
+    }
+
+    /// Takes a file from this byte on to its end. The writer comes back as an error, untouched,
+    /// where no chunk begins there, or the file has no such byte.
+    async fn windows<S: Sink>(
+        &self,
+        begin: u64,
+        len: u64,
+        mut writer: Writer<S>,
+    ) -> Result<Result<Writer<S>, Writer<S>>, PullError> {
+        if begin > len {
+            return Ok(Err(writer));
+        }
+        self.watch.position(begin);
+        let mut offset = begin;
+        // Whatever the server says about the length, the hash tells whether it was all.
+        while let Some(window) = ByteRange::new(offset, len.min(offset.saturating_add(WINDOW_LEN))) {
+            let plan = self.plan(window).await?;
+            if plan.skipped_len != 0 {
+                return if offset == begin { Ok(Err(writer)) } else { Err(self.strange(UNALIGNED)) };
+            }
+            offset += plan.raw_len();
+            writer = self.take(window, &plan, writer).await?;
+        }
+        Ok(Ok(writer))
+    }
+
+    async fn part<S: Sink>(&self, range: ByteRangeSpec, sink: S) -> Result<(Pulled, S), PullError> {
+        let file = self.pull.file;
+        let len = if file == FileHash::EMPTY { 0 } else { file_len(self.server, file, &self.watch).await? };
+        let bytes = range.resolve(len).ok_or(PullError::PastEnd { file, len, range })?;
+        self.watch.total(bytes.byte_len());
+        let Some(around) = surroundings(self.server, file, len, bytes, &self.watch).await? else {
+            let writer = Writer::new(sink, Hasher::Nothing, 0, bytes.byte_len());
+            let (sink, _, _) = self.range(bytes, writer).await?.finish();
+            return Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: false }, sink));
+        };
+        let hasher = Hasher::Part(SubtreeBuilder::new(around.window.start() == 0));
+        let writer = self.range(bytes, Writer::new(sink, hasher, 0, bytes.byte_len())).await?;
+        // The window begins with the first of these chunks, and goes on behind the last one to the
+        // end of a term.
+        let end = around.window.start().saturating_add(writer.hashed_len());
+        let writer = match ByteRange::new(end, around.window.end()) {
+            Some(rest) => self.hash_only(rest, writer).await?,
+            None => writer,
+        };
+        let (sink, hasher, _) = writer.finish();
+        let window = match hasher {
+            Hasher::Part(builder) => builder.finish(around.is_last),
+            Hasher::File(_) | Hasher::Nothing => None,
+        };
+        if window.and_then(|window| around.file_hash(&window)) != Some(file) {
+            return Err(PullError::WrongPart { file, bytes });
+        }
+        Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: true }, sink))
+    }
+
+    /// Takes the hashes of the chunks in these bytes: from the lists of their xorbs, where the
+    /// server shows them, since that is a thousandth of the chunks themselves. What is in a list
+    /// need not be believed; the file's hash decides.
+    async fn hash_only<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
+        let mut writer = writer;
+        let mut offset = bytes.start();
+        while let Some(window) = ByteRange::new(offset, bytes.end().min(offset.saturating_add(WINDOW_LEN))) {
+            let plan = self.plan(window).await?;
+            offset = offset.saturating_add(plan.raw_len());
+            match self.listed(&plan).await? {
+                Some(chunks) => writer.hash(&chunks),
+                None => writer = self.take(window, &plan, writer).await?,
+            }
+        }
+        Ok(writer)
+    }
+
+    /// Hashes and lengths of the chunks of a plan; `None` where the server does not show them.
+    async fn listed(&self, plan: &Plan) -> Result<Option<Vec<(ChunkHash, u64)>>, PullError> {
+        let mut lists: HashMap<XorbHash, Vec<(ChunkHash, u64)>> = HashMap::new();
+        let mut chunks = Vec::new();
+        for term in &plan.terms {
+            let part = plan.parts.get(term.part).expect("terms name parts of their plan");
+            let list = match lists.entry(part.xorb) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => match self.server.chunk_list(part.xorb, &self.watch).await {
+                    Ok(list) => entry.insert(list),
+                    Err(RequestError::Refused { .. } | RequestError::Strange { .. }) => return Ok(None),
+                    Err(error) => return Err(PullError::request(self.pull.file, error)),
+                },
+            };
+            let Some(run) = list.get(term.chunks.start() as usize..term.chunks.end() as usize) else { return Ok(None) };
+            chunks.extend_from_slice(run);
+        }
+        Ok(Some(chunks))
+    }
+
+    /// All chunks that these bytes are in. What is before the first byte is skipped.
+    async fn range<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
+        let (mut writer, mut offset) = (writer, bytes.start());
+        while let Some(window) = ByteRange::new(offset, bytes.end().min(offset.saturating_add(WINDOW_LEN))) {
+            let plan = self.plan(window).await?;
+            if offset == bytes.start() {
+                writer.skip(plan.skipped_len);
+            } else if plan.skipped_len != 0 {
+                return Err(self.strange(UNALIGNED));
+            }
+            offset += plan.raw_len() - plan.skipped_len;
+            writer = self.take(window, &plan, writer).await?;
+        }
+        Ok(writer)
+    }
+
+    /// The plan of a window that begins within the file.
+    async fn plan(&self, window: ByteRange) -> Result<Plan, PullError> {
+        let plan = plan(self.server, self.pull.file, window, &self.watch).await?;
+        let plan = plan.ok_or_else(|| self.strange("the file became shorter"))?;
+        if plan.raw_len() - plan.skipped_len < window.byte_len() {
+            return Err(self.strange("its plan covers less than requested"));
+        }
+        Ok(plan)
+    }
+
+    /// Fetches what a plan says and writes it.
+    async fn take<S: Sink>(&self, window: ByteRange, plan: &Plan, writer: Writer<S>) -> Result<Writer<S>, PullError> {
+        let (file, job_count) = (self.pull.file, self.pull.job_count);
+        let mut fetcher = Fetcher::new(self.server, PlanTarget::Range(file, window), plan, job_count, &self.watch);
+        let mut writer = writer;
+        let mut decoding = VecDeque::new();
+        for term in &plan.terms {
+            let part = plan.parts.get(term.part).expect("terms name parts of their plan");
+            let mut check = TermCheck { xorb: part.xorb, expected: term.raw_len, is_last: false };
+            // What is decompressed need not wait for what has to be fetched, and stays if that
+            // never comes.
+            while !decoding.is_empty() && !fetcher.has(term.part) {
+                writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
+            }
+            let bytes = fetcher.part(term.part).await?;
+            for chunks in slices(term.chunks) {
+                check.is_last = chunks.end() == term.chunks.end();
+                let (bytes, first) = (bytes.clone(), part.chunks.start());
+                let start = Box::pin(self.workers.start(move || decode(&bytes, first, chunks)));
+                decoding.push_back((fetcher.alongside(start).await?, check));
+                if decoding.len() > DECODING_COUNT {
+                    writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
+                }
+            }
+            fetcher.release(term.part);
+        }
+        while !decoding.is_empty() {
+            writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
+        }
+        Ok(writer)
+    }
+
+    /// Writes the slice that is first in the file.
+    async fn write_next<S: Sink>(
+        &self,
+        decoding: &mut VecDeque<(Decoding, TermCheck)>,
+        writer: Writer<S>,
+        fetcher: &mut Fetcher,
+    ) -> Result<Writer<S>, PullError> {
+        let Some((running, check)) = decoding.pop_front() else { return Ok(writer) };
+        let decoded = fetcher.alongside(running).await?;
+        let decoded = decoded.map_err(|source| PullError::Damaged { xorb: check.xorb, source })?;
+        let writer = check.run(writer, &decoded)?;
+        let write = Box::pin(self.workers.run(move || writer.take(&decoded)));
+        let writer = fetcher.alongside(write).await??;
+        self.watch.position(writer.written_len());
+        Ok(writer)
+    }
+
+    fn strange(&self, what: &'static str) -> PullError {
+        PullError::request(self.pull.file, self.server.strange(what))
+    }
+}
+
+/// Whether this is the file that was asked for.
+fn is_file<S: Sink>(writer: &Writer<S>, file: FileHash) -> bool {
+    matches!(writer.hasher(), Hasher::File(aggregator) if aggregator.clone().file_hash() == file)
+}
+
+/// A slice that is being decompressed.
+type Decoding = Running<Result<Decoded, XorbError>>;
+
+/// What a term has to be like.
+#[derive(Clone, Copy, Debug)]
+struct TermCheck {
+    xorb: XorbHash,
+    /// Bytes in the plan.
+    expected: u64,
+    /// Whether this is the last slice of the term.
+    is_last: bool,
+}
+
+impl TermCheck {
+    /// Compares the length of a term when its last slice is there.
+    fn run<S: Sink>(self, mut writer: Writer<S>, decoded: &Decoded) -> Result<Writer<S>, PullError> {
+        let actual = writer.count_term(decoded.raw.len() as u64, self.is_last);
+        if actual > self.expected || (self.is_last && actual < self.expected) {
+            return Err(PullError::WrongLen { xorb: self.xorb, expected: self.expected, actual });
+        }
+        Ok(writer)
+    }
+}

@@ -1,0 +1,198 @@
+//! Reconstruction plans (spec 5.1): which byte ranges of which xorbs hold the chunks of a file.
+//!
+//! A plan comes from the server and is not trusted. A parsed plan is consistent and within the
+//! limits, so memory can be allocated by its lengths. Whether the fetched bytes are the file's is
+//! decided by their hashes, not here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use reqwest::header::RANGE;
+use xet_format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
+use xet_format::{ByteRange, ChunkRange, FileHash, XorbHash};
+
+use super::PullError;
+use super::batch::batch_plan;
+use crate::activity::Activity;
+use crate::error::RequestError;
+use crate::retry::Retries;
+use crate::server::{Server, Watch};
+use crate::wire::{PartsJson, PlanJson, RangeJson, TermJson};
+
+/// Maximum bytes of a plan in JSON. The plan of a window or a batch is far shorter, unless its
+/// terms are very short.
+pub(super) const MAX_PLAN_LEN: usize = 64 << 20;
+
+/// What to fetch for a range of one file, or for several whole files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Bytes of the first term before the requested range.
+    pub(super) skipped_len: u64,
+    /// In the order of the file; for several files, file by file.
+    pub(super) terms: Vec<Term>,
+    /// Each of them once, although several terms may need it.
+    pub(super) parts: Vec<Part>,
+}
+
+/// Chunks that are consecutive in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Term {
+    /// The part that contains them: an index into [`Plan::parts`].
+    pub(super) part: usize,
+    /// Their numbers in the xorb.
+    pub(super) chunks: ChunkRange,
+    pub(super) raw_len: u64,
+}
+
+/// Chunks of a xorb that are fetched with one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) xorb: XorbHash,
+    pub(super) chunks: ChunkRange,
+    /// Their bytes in the serialized xorb.
+    pub(super) bytes: ByteRange,
+    pub(super) url: String,
+}
+
+impl Plan {
+    /// Raw bytes of all terms.
+    pub(super) fn raw_len(&self) -> u64 {
+        self.terms.iter().map(|term| term.raw_len).fold(0, u64::saturating_add)
+    }
+
+    /// The URL that this plan has for a part of an earlier plan.
+    pub(super) fn url_of(&self, part: &Part) -> Option<&str> {
+        let is_same = |other: &&Part| (other.xorb, other.chunks, other.bytes) == (part.xorb, part.chunks, part.bytes);
+        self.parts.iter().find(is_same).map(|part| part.url.as_str())
+    }
+}
+
+/// The bytes that a plan is requested for.
+#[derive(Clone, Debug)]
+pub(super) enum PlanTarget {
+    /// A range of a file.
+    Range(FileHash, ByteRange),
+    /// Whole files, with their lengths.
+    Files(Arc<[(FileHash, u64)]>),
+}
+
+impl PlanTarget {
+    /// Requests the plan, with retries. `None`: the range is past the end of the file.
+    pub(super) async fn plan(&self, server: &Server, watch: &Arc<dyn Watch>) -> Result<Option<Plan>, PullError> {
+        match self {
+            Self::Range(file, range) => plan(server, *file, *range, watch).await,
+            Self::Files(files) => Ok(Some(batch_plan(server, files, watch).await?.0)),
+        }
+    }
+
+    /// The error of a failed request for these bytes.
+    pub(super) fn error(&self, source: RequestError) -> PullError {
+        match self {
+            Self::Range(file, _) => PullError::request(*file, source),
+            Self::Files(files) => PullError::Batch { count: files.len(), source: Box::new(source) },
+        }
+    }
+}
+
+/// Requests the plan of a range of a file, with retries. `None`: the range begins past the end of
+/// the file.
+pub(super) async fn plan(
+    server: &Server,
+    file: FileHash,
+    range: ByteRange,
+    watch: &Arc<dyn Watch>,
+) -> Result<Option<Plan>, PullError> {
+    let mut retries = Retries::new(server.retry, Arc::clone(watch));
+    loop {
+        match plan_once(server, file, range).await {
+            Ok(json) => {
+                return parse(&json, range).map(Some).map_err(|what| PullError::request(file, server.strange(what)));
+            }
+            Err(RequestError::Refused { refusal, .. }) if refusal.status == 416 => return Ok(None),
+            Err(RequestError::Refused { refusal, .. }) if refusal.status == 404 => {
+                return Err(PullError::NotFound { file });
+            }
+            Err(error) => retries.after(error).await.map_err(|error| PullError::request(file, error))?,
+        }
+    }
+}
+
+/// One attempt of [`plan`].
+pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
+    let request = server
+        .get_request(&format!("v2/reconstructions/{file}"))
+        .header(RANGE, format!("bytes={}-{}", range.start(), range.last()));
+    let response = server.send(request, &Activity::new()).await?;
+    server.json_within(response, MAX_PLAN_LEN).await
+}
+
+/// Parses and validates the plan of a range: the fetcher allocates memory by its lengths.
+fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
+    let (parts, places) = parse_parts(&json.xorbs)?;
+    let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
+    let plan = Plan { skipped_len: json.offset_into_first_range, terms, parts };
+    match plan.terms.first() {
+        None => return Err("it has no terms for a non-empty range"),
+        Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is outside the range"),
+        Some(_) => {}
+    }
+    // The plan ends at most one chunk after the requested range.
+    let max_len = range.byte_len().saturating_add(plan.skipped_len).saturating_add(MAX_CHUNK_RAW_LEN.into());
+    if plan.raw_len() > max_len {
+        return Err("it has more than requested");
+    }
+    Ok(plan)
+}
+
+/// Parses one term, and finds the part that contains its chunks.
+pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Result<Term, &'static str> {
+    let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
+    let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
+    let count = u64::from(chunks.count());
+    if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
+        return Err("a term has an impossible length");
+    }
+    // Parts of a xorb do not overlap, so only the last one that begins at or before the term can
+    // contain it.
+    let part = places.get(&xorb).and_then(|places| {
+        let after = places.partition_point(|(start, _)| *start <= chunks.start());
+        places.get(after.checked_sub(1)?)
+    });
+    let part = part
+        .map(|(_, part)| *part)
+        .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
+    let part = part.ok_or("no URL covers the chunks of a term")?;
+    Ok(Term { part, chunks, raw_len: term.unpacked_length })
+}
+
+/// Per xorb, its parts in the order of their first chunk: that chunk and the index of the part.
+pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
+
+/// Parses the parts, and indexes them by xorb.
+pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Vec<Part>, Places), &'static str> {
+    let mut parts = Vec::new();
+    let mut places = Places::new();
+    for (hash, entries) in xorbs {
+        let xorb: XorbHash = hash.parse().map_err(|_| "a URL names no xorb")?;
+        for entry in entries {
+            for range in &entry.ranges {
+                let chunks = chunks(&range.chunks).ok_or("a URL has impossible chunks")?;
+                let end = range.bytes.end.checked_add(1).ok_or("a URL has impossible bytes")?;
+                let bytes = ByteRange::new(range.bytes.start, end).filter(|bytes| bytes.end() <= MAX_XORB_BODY_LEN);
+                let bytes = bytes.ok_or("a URL has impossible bytes")?;
+                places.entry(xorb).or_default().push((chunks.start(), parts.len()));
+                parts.push(Part { xorb, chunks, bytes, url: entry.url.clone() });
+            }
+        }
+    }
+    places.values_mut().for_each(|places| places.sort_unstable());
+    Ok((parts, places))
+}
+
+fn chunks(range: &RangeJson) -> Option<ChunkRange> {
+    let narrow = |number| u32::try_from(number).ok();
+    ChunkRange::new(narrow(range.start)?, narrow(range.end)?).filter(|chunks| chunks.end() <= MAX_XORB_CHUNK_COUNT)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Proof of a part of a file: summaries of the chunks around it (spec 5.9, 1.9).
+//!
+//! The server responds with a window that holds the part, and with the parts of the file's merkle
+//! tree before and after it. Joined with the hashes of the window's chunks they must give the
+//! file's hash; then the chunks are the right ones, and in the right place. The route is meant for
+//! editing a file; a reader uses it without changing anything.
+
+use std::sync::Arc;
+
+use xet_format::merkle::subtree::{JoinError, Subtree, SubtreeNode};
+use xet_format::{ByteRange, FileHash};
+
+use super::PullError;
+use crate::activity::Activity;
+use crate::error::RequestError;
+use crate::retry::Retries;
+use crate::server::{Server, Watch};
+use crate::wire::{NodeJson, SubtreeJson, SurroundingsJson};
+
+/// Maximum bytes of a response: it has a hash for every term of the file.
+const MAX_RESPONSE_LEN: usize = 64 << 20;
+
+/// What there is around a part of a file, as the server says it.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    /// Where the part is, in whole chunks.
+    pub(super) window: ByteRange,
+    /// Whether nothing comes behind the window.
+    pub(super) is_last: bool,
+    before: Option<Subtree>,
+    after: Option<Subtree>,
+}
+
+/// Requests the summaries around these bytes of a file, with retries; `None` if the server does not
+/// have this route.
+pub(super) async fn surroundings(
+    server: &Server,
+    file: FileHash,
+    file_len: u64,
+    bytes: ByteRange,
+    watch: &Arc<dyn Watch>,
+) -> Result<Option<Surroundings>, PullError> {
+    let mut retries = Retries::new(server.retry, Arc::clone(watch));
+    loop {
+        match ask(server, file, bytes).await {
+            Ok(json) => {
+                let parsed =
+                    parse(&json, file_len, bytes).map_err(|what| PullError::request(file, server.strange(what)))?;
+                return Ok(Some(parsed));
+            }
+            Err(RequestError::Refused { refusal, .. }) if matches!(refusal.status, 404 | 501) => return Ok(None),
+            Err(error) => retries.after(error).await.map_err(|error| PullError::request(file, error))?,
+        }
+    }
+}
+
+async fn ask(server: &Server, file: FileHash, bytes: ByteRange) -> Result<SurroundingsJson, RequestError> {
+    let request = server
+        .get_request(&format!("v2/file-chunk-hashes/{file}"))
+        .header("x-range-dirty", format!("bytes={}-{}", bytes.start(), bytes.last()));
+    let response = server.send(request, &Activity::new()).await?;
+    server.json_within(response, MAX_RESPONSE_LEN).await
+}
+
+fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Surroundings, &'static str> {
+    let ([window], [before, after]) = (&json.windows[..], &json.hash_ranges[..]) else {
+        return Err("it does not surround one part with two summaries");
+    };
+    let [start, end] = window.dirty_byte_range;
+    let window = ByteRange::new(start, end)
+        .filter(|window| window.start() <= bytes.start() && bytes.end() <= window.end() && window.end() <= file_len);
+    let window = window.ok_or("its window does not hold the part")?;
+    let (before, after) = (subtree(before.as_ref())?, subtree(after.as_ref())?);
+    let len = |subtree: &Option<Subtree>| subtree.as_ref().map_or(0, Subtree::raw_len);
+    if json.file_size != file_len || len(&before) != window.start() || len(&after) != file_len - window.end() {
+        return Err("its summaries do not meet the part");
+    }
+    Ok(Surroundings { window, is_last: after.is_none(), before, after })
+}
+
+fn subtree(json: Option<&SubtreeJson>) -> Result<Option<Subtree>, &'static str> {
+    let Some(json) = json else { return Ok(None) };
+    let node = |node: &NodeJson| {
+        Ok(SubtreeNode { hash: node.hash.parse().map_err(|_| "a node has no hash")?, raw_len: node.size })
+    };
+    let nodes = json.nodes.iter().map(node).collect::<Result<Vec<_>, &'static str>>()?;
+    let subtree = Subtree::from_parts(&nodes, &json.levels, json.at_start, json.at_end);
+    subtree.map(Some).map_err(|_| "a summary is malformed")
+}
+
+impl Surroundings {
+    /// The hash of the file that has these chunks in its window; `None` where that is no file.
+    pub(super) fn file_hash(&self, window: &Subtree) -> Option<FileHash> {
+        let join = || -> Result<Subtree, JoinError> {
+            let start = match &self.before {
+                Some(before) => before.join(window)?,
+                None => window.clone(),
+            };
+            match &self.after {
+                Some(after) => start.join(after),
+                None => Ok(start),
+            }
+        };
+        join().ok()?.file_hash()
+    }
+}
+
+#[cfg(test)]
+mod tests;

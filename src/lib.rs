@@ -12,4 +12,5 @@ pub mod index;
 pub mod runtime;
 pub mod service;
 
+pub use zorb_client::wire;
 pub use {rca, xet_format as format, zorb_client as client};

@@ -1,11 +1,9 @@
 //! What a client needs that edits a file in the middle (spec 5.9).
 
-use std::fmt::Display;
-
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
@@ -14,12 +12,11 @@ use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::range::parse_closed_ranges;
 use super::render::json;
-use super::schema::HashText;
 use super::sending::RequestContext;
-use crate::format::merkle::subtree::{NodeHash, Subtree};
 use crate::format::windows::ChunkWindows;
 use crate::format::{ByteRange, FileHash, RangeHash};
 use crate::service::ResponseBudget;
+use crate::wire::{HashText, SubtreeJson, Text, WindowJson};
 
 /// The header with the bytes that will change. Not `Range`, which would select a part of this
 /// response.
@@ -67,40 +64,6 @@ pub(super) struct ChunkHashesJson {
     gap_verification: Vec<Text<RangeHash>>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-struct WindowJson {
-    /// Start, and end that is not included.
-    dirty_byte_range: [u64; 2],
-}
-
-/// A summary (spec 1.9).
-#[derive(Debug, Serialize, ToSchema)]
-struct SubtreeJson {
-    nodes: Vec<NodeJson>,
-    #[schema(value_type = Vec<[u64; 2]>)]
-    levels: Vec<(usize, usize)>,
-    at_start: bool,
-    at_end: bool,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct NodeJson {
-    #[schema(value_type = HashText)]
-    hash: Text<NodeHash>,
-    size: u64,
-}
-
-/// A value that is serialized by its `Display`: a response may have a million hashes.
-#[derive(Debug)]
-struct Text<T>(T);
-
-impl<T: Display> Serialize for Text<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
 impl From<ChunkWindows> for ChunkHashesJson {
     fn from(found: ChunkWindows) -> Self {
         let window = |window: ByteRange| WindowJson { dirty_byte_range: [window.start(), window.end()] };
@@ -110,17 +73,6 @@ impl From<ChunkWindows> for ChunkHashesJson {
             windows: found.windows.into_iter().map(window).collect(),
             hash_ranges: found.gaps.iter().map(|gap| gap.as_ref().map(SubtreeJson::from)).collect(),
             gap_verification: found.gap_verification.into_iter().map(Text).collect(),
-        }
-    }
-}
-
-impl From<&Subtree> for SubtreeJson {
-    fn from(subtree: &Subtree) -> Self {
-        Self {
-            nodes: subtree.nodes().map(|node| NodeJson { hash: Text(node.hash), size: node.raw_len }).collect(),
-            levels: subtree.levels().collect(),
-            at_start: subtree.at_start(),
-            at_end: subtree.at_end(),
         }
     }
 }

@@ -15,10 +15,11 @@ use super::error::{Code, Problem};
 use super::extract::{CommitPath, HashPath, XorbPath};
 use super::origin::BaseUrl;
 use super::sending::RequestContext;
-use super::wire::{GrantJson, GrantRequestJson, WasInsertedJson};
+use super::wire::{GrantJson, GrantRequestJson};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_granted_upload};
 use crate::service::{GrantedUpload, UploadError};
+use crate::wire::WasInsertedJson;
 
 /// How long a grant is good for: 64 MiB at 20 kB/s. Who is slower than that starts over, and after
 /// three grants takes the direct way, which has no end.

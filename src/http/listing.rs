@@ -4,14 +4,12 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
-use super::schema::HashText;
 use crate::service::{FileEntry, ListError, XorbEntry};
+use crate::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
 /// Where a page begins, and how much is on it: the parameters `after` and `limit`.
 #[derive(Debug, Default)]
@@ -54,10 +52,10 @@ pub(super) async fn files(
     State(state): State<AppState>,
     Caller(claims): Caller,
     query: PageQuery,
-) -> Result<Json<FilesPageJson>, Problem> {
+) -> Result<Json<FilesPage>, Problem> {
     let after = query.after.map(|hash| hash.parse()).transpose()?;
     let page = state.cas.list_files(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
-    let file = |file: &FileEntry| FileEntryJson {
+    let file = |file: &FileEntry| ListedFile {
         hash: file.hash.to_string(),
         len: file.raw_len,
         sha256: file.sha256.map(|sha256| sha256.to_string()),
@@ -65,7 +63,7 @@ pub(super) async fn files(
     };
     let files: Vec<_> = page.entries.iter().map(file).collect();
     let next = files.last().filter(|_| page.is_full).map(|last| last.hash.clone());
-    Ok(Json(FilesPageJson { files, next }))
+    Ok(Json(FilesPage { files, next }))
 }
 
 /// `GET /v1/xorbs?after=HASH&limit=N`.
@@ -73,10 +71,10 @@ pub(super) async fn xorbs(
     State(state): State<AppState>,
     Caller(claims): Caller,
     query: PageQuery,
-) -> Result<Json<XorbsPageJson>, Problem> {
+) -> Result<Json<XorbsPage>, Problem> {
     let after = query.after.map(|hash| hash.parse()).transpose()?;
     let page = state.cas.list_xorbs(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
-    let xorb = |xorb: &XorbEntry| XorbEntryJson {
+    let xorb = |xorb: &XorbEntry| ListedXorb {
         hash: xorb.hash.to_string(),
         chunks: xorb.chunk_count,
         serialized_len: xorb.serialized_len,
@@ -84,44 +82,7 @@ pub(super) async fn xorbs(
     };
     let xorbs: Vec<_> = page.entries.iter().map(xorb).collect();
     let next = xorbs.last().filter(|_| page.is_full).map(|last| last.hash.clone());
-    Ok(Json(XorbsPageJson { xorbs, next }))
-}
-
-/// Response to `GET /v1/files`; `next` is the `after` of the next page.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct FilesPageJson {
-    files: Vec<FileEntryJson>,
-    #[schema(value_type = Option<HashText>)]
-    next: Option<String>,
-}
-
-/// One file of [`FilesPageJson`].
-#[derive(Debug, Serialize, ToSchema)]
-struct FileEntryJson {
-    #[schema(value_type = HashText)]
-    hash: String,
-    len: u64,
-    #[schema(value_type = Option<HashText>)]
-    sha256: Option<String>,
-    registered_unix_secs: u64,
-}
-
-/// Response to `GET /v1/xorbs`; `next` is the `after` of the next page.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct XorbsPageJson {
-    xorbs: Vec<XorbEntryJson>,
-    #[schema(value_type = Option<HashText>)]
-    next: Option<String>,
-}
-
-/// One xorb of [`XorbsPageJson`].
-#[derive(Debug, Serialize, ToSchema)]
-struct XorbEntryJson {
-    #[schema(value_type = HashText)]
-    hash: String,
-    chunks: u32,
-    serialized_len: u64,
-    raw_len: u64,
+    Ok(Json(XorbsPage { xorbs, next }))
 }
 
 impl From<ListError> for Problem {

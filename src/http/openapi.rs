@@ -22,9 +22,9 @@ use utoipa::{PartialSchema, ToSchema};
 use super::origin::BaseUrl;
 use super::route::{Content, Route, name_of};
 use super::routes::routes;
-use super::schema::HashText;
 use super::wire::ProblemJson;
 use super::{AppState, Auth, schema};
+use crate::wire::HashText;
 
 /// Name of the way to authenticate within the document.
 const TOKEN: &str = "token";

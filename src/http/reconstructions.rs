@@ -19,13 +19,13 @@ use super::range::{RangeError, parse_byte_ranges};
 use super::render::json;
 use super::sending::RequestContext;
 use super::transfer::Urls;
-use super::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, FileKeysJson, TermJson};
-use super::wire::{ReconstructionV1Json, ReconstructionV2Json};
+use super::wire::{FileKeysJson, ReconstructionV1Json};
 use crate::format::{ByteRange, FileHash, ParseHashError};
 use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::reconstruct::{BatchPlan, PlannedTerm, XorbPlan};
 use crate::service::{BatchReconstruction, Detail, Reconstruction};
+use crate::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, ReconstructionV2Json, TermJson};
 
 /// Files of one query, at most.
 const MAX_BATCH_COUNT: usize = 1000;

@@ -3,17 +3,15 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
-use super::schema::HashText;
 use crate::format::FileHash;
 use crate::service::RemoveError;
 use crate::service::access::RepoScope;
+use crate::wire::RemovedFile;
 
 /// `DELETE /v1/files/{file}?repo=NAME`: removes a claim, and with the last one the file.
 pub(super) async fn file(
@@ -21,7 +19,7 @@ pub(super) async fn file(
     Caller(claims): Caller,
     HashPath(file): HashPath<FileHash>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<RemovedFileJson>, Problem> {
+) -> Result<Json<RemovedFile>, Problem> {
     let Query(pairs) = query.map_err(|_| Problem::new(Code::InvalidRequest, "The query string is malformed."))?;
     let mut repos = pairs.iter().filter(|(name, _)| name == "repo").map(|(_, value)| value.parse::<RepoScope>());
     // To remove all claims because the one that was meant is misspelt, or to choose among two,
@@ -43,21 +41,9 @@ pub(super) async fn file(
         RemoveError::Store(error) => error.into(),
     })?;
     tracing::info!(%file, repos = removed.repos.len(), is_file_removed = removed.is_file_removed, "removed claims");
-    Ok(Json(RemovedFileJson {
+    Ok(Json(RemovedFile {
         file: file.to_string(),
         file_removed: removed.is_file_removed,
         claims_removed: removed.repos,
     }))
-}
-
-/// Response to `DELETE /v1/files/{file}`.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct RemovedFileJson {
-    #[schema(value_type = HashText)]
-    file: String,
-    /// Whether no repository has the file any more. A token of one repository is told of that one
-    /// only: always true.
-    file_removed: bool,
-    /// The repositories that had it; `*` stands for tokens of all of them.
-    claims_removed: Vec<String>,
 }

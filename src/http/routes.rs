@@ -4,18 +4,17 @@
 
 use super::chunk_hashes::ChunkHashesJson;
 use super::cost::CostClass::{Light, Open, Upload};
-use super::listing::{FilesPageJson, XorbsPageJson};
 use super::refresh::RefreshedTokenJson;
-use super::removal::RemovedFileJson;
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
-use super::usage::UsagePageJson;
-use super::wire::{BatchJson, ChunksJson, FileKeysJson, ReconstructionV1Json, ReconstructionV2Json, RegisteredJson};
-use super::wire::{GrantJson, GrantRequestJson};
-use super::wire::{ReadyJson, StatusJson, UploadedJson, WasInsertedJson};
+use super::wire::{FileKeysJson, GrantJson, GrantRequestJson, ReadyJson, ReconstructionV1Json};
+use super::wire::{RegisteredJson, StatusJson, UploadedJson};
 use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
 use super::{reconstructions, refresh, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
+use crate::wire::{
+    BatchJson, ChunksJson, FilesPage, ReconstructionV2Json, RemovedFile, UsagePage, WasInsertedJson, XorbsPage,
+};
 
 /// The routes with these settings.
 pub(super) fn routes(state: &AppState) -> Vec<Route> {
@@ -103,7 +102,7 @@ fn for_writers() -> Vec<Route> {
                 "the repository whose claim is removed; without it an admin token for all repositories \
                 removes all claims",
             )
-            .responses(200, "removed", Content::json::<RemovedFileJson>())
+            .responses(200, "removed", Content::json::<RemovedFile>())
             .fails(&[403, 404]),
         Route::get("/v1/token", None, refresh::refresh)
             .costs(Open)
@@ -217,14 +216,14 @@ fn for_lists() -> Vec<Route> {
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .responses(200, "a page", Content::json::<FilesPageJson>()),
+            .responses(200, "a page", Content::json::<FilesPage>()),
         Route::get("/v1/xorbs", Read, listing::xorbs)
             .says("All xorbs, paged; for tokens of all repositories")
             .query("after", "the `next` of the previous page")
             .of(schema::hash())
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .responses(200, "a page", Content::json::<XorbsPageJson>())
+            .responses(200, "a page", Content::json::<XorbsPage>())
             .fails(&[403]),
         Route::get("/v1/usage", Read, usage::usage)
             .says("Usage and quota of the token's repository, or of each repository for an admin token of all")
@@ -232,7 +231,7 @@ fn for_lists() -> Vec<Route> {
             .query("after", "the `next` of the previous page")
             .query("limit", "entries on a page, 1000 at most")
             .of(schema::count())
-            .responses(200, "a page", Content::json::<UsagePageJson>())
+            .responses(200, "a page", Content::json::<UsagePage>())
             .fails(&[403]),
         Route::get("/v1/sha256/{digest}", Read, sha256::find)
             .says("The file with this sha256")

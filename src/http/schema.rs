@@ -6,12 +6,7 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::code::Code;
-
-/// A hash in text: 64 hex digits. In responses they are in lower case.
-#[derive(ToSchema)]
-#[schema(pattern = "^[0-9a-fA-F]{64}$", min_length = 64, max_length = 64)]
-#[expect(dead_code, reason = "it represents hashes in the document and has no values")]
-pub(super) struct HashText(String);
+use crate::wire::HashText;
 
 /// A reference to [`HashText`], which is always in the document.
 pub(super) fn hash() -> RefOr<Schema> {
@@ -64,11 +59,6 @@ pub(super) fn closed_byte_ranges() -> RefOr<Schema> {
 /// The codes of problems.
 pub(super) fn codes() -> RefOr<Schema> {
     one_of(Code::ALL.iter().map(|code| code.as_str()))
-}
-
-/// How a chunk is compressed.
-pub(super) fn schemes() -> RefOr<Schema> {
-    one_of(["none", "lz4", "bg4-lz4"])
 }
 
 /// What is known of a sha256.

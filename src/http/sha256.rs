@@ -10,8 +10,8 @@ use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::schema;
-use super::schema::HashText;
 use crate::format::shard::Sha256;
+use crate::wire::HashText;
 
 /// `GET /v1/sha256/{digest}`: the file, and whether that is verified.
 pub(super) async fn find(

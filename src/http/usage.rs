@@ -3,15 +3,14 @@
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::Response;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::render::json;
 use crate::service::access::RepoScope;
-use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, Usage, UsageError};
+use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, UsageError};
+use crate::wire::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 
 /// `GET /v1/usage?repo=NAME`, or `?after=NAME&limit=N` for pages.
 pub(super) async fn usage(
@@ -44,70 +43,26 @@ pub(super) async fn usage(
         }
         UsageError::Store(error) => error.into(),
     })?;
-    let repos: Vec<_> = page.entries.into_iter().map(RepoUsageJson::from).collect();
+    let repos: Vec<_> = page.entries.into_iter().map(RepoUsage::from).collect();
     let next = repos.last().filter(|_| page.is_full).map(|last| last.repo.clone());
-    json(&state, repos.len(), ResponseBudget::default(), || UsagePageJson { repos, next }).await
+    json(&state, repos.len(), ResponseBudget::default(), || UsagePage { repos, next }).await
 }
 
-/// Response to `GET /v1/usage`; `next` is the `after` of the next page.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct UsagePageJson {
-    repos: Vec<RepoUsageJson>,
-    next: Option<String>,
-}
-
-/// One repository of [`UsagePageJson`].
-#[derive(Debug, Serialize, ToSchema)]
-struct RepoUsageJson {
-    /// `*` is what tokens of all repositories have registered.
-    repo: String,
-    #[serde(flatten)]
-    usage: UsageJson,
-    /// All repositories of its owner together, where they have limits.
-    owner: Option<OwnerUsageJson>,
-}
-
-/// All repositories of an owner together.
-#[derive(Debug, Serialize, ToSchema)]
-struct OwnerUsageJson {
-    owner: String,
-    #[serde(flatten)]
-    usage: UsageJson,
-}
-
-/// What there is, and may be.
-#[derive(Debug, Serialize, ToSchema)]
-struct UsageJson {
-    files: u64,
-    /// Bytes of the files.
-    logical_bytes: u64,
-    /// Bytes stored for them; those of a xorb once for each repository.
-    physical_bytes: u64,
-    limits: LimitsJson,
-}
-
-/// What there may be; null for any number.
-#[derive(Debug, Serialize, ToSchema)]
-struct LimitsJson {
-    files: Option<u64>,
-    logical_bytes: Option<u64>,
-    physical_bytes: Option<u64>,
-}
-
-impl From<MeteredRepo> for RepoUsageJson {
+impl From<MeteredRepo> for RepoUsage {
     fn from(repo: MeteredRepo) -> Self {
         let (name, usage) = split(repo.repo);
         let owner = repo.owner.map(|owner| {
             let (owner, usage) = split(owner);
-            OwnerUsageJson { owner, usage }
+            OwnerUsage { owner, usage }
         });
         Self { repo: name, usage, owner }
     }
 }
 
-fn split(holding: Holding) -> (String, UsageJson) {
-    let Usage { file_count, logical_len, physical_len } = holding.usage;
+fn split(holding: Holding) -> (String, Usage) {
     let Limits { file_count: files, logical_len: logical_bytes, physical_len: physical_bytes } = holding.limits;
-    let limits = LimitsJson { files, logical_bytes, physical_bytes };
-    (holding.name, UsageJson { files: file_count, logical_bytes: logical_len, physical_bytes: physical_len, limits })
+    let limits = UsageLimits { files, logical_bytes, physical_bytes };
+    let used = holding.usage;
+    let (files, logical_bytes, physical_bytes) = (used.file_count, used.logical_len, used.physical_len);
+    (holding.name, Usage { files, logical_bytes, physical_bytes, limits })
 }

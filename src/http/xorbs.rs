@@ -16,11 +16,12 @@ use super::extract::{HashPath, PartQuery, XorbPath};
 use super::render::json;
 use super::representation::Representation;
 use super::sending::RequestContext;
-use super::wire::{ChunksJson, UploadedJson, WasInsertedJson};
+use super::wire::UploadedJson;
 use crate::format::XorbHash;
 use crate::format::limits::{MAX_XORB_BODY_LEN, MAX_XORB_SERIALIZED_LEN};
 use crate::service::access::Claims;
 use crate::service::{ResponseBudget, StoredXorb, Upload, Uploaded};
+use crate::wire::{ChunksJson, WasInsertedJson};
 
 /// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
 pub(super) async fn upload(

@@ -3,42 +3,17 @@
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use xet_format::XorbHash;
 use xet_format::shard::Sha256;
 
 use super::error::RequestError;
 use super::server::{Server, Watch};
-use super::wire::PageJson;
-
-/// A file of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct ListedFile {
-    /// Its hash.
-    pub hash: String,
-    /// Its bytes.
-    pub len: u64,
-    /// Its sha256, if its client has claimed one.
-    pub sha256: Option<String>,
-    /// When it was registered first, in seconds since 1970.
-    pub registered_unix_secs: u64,
-}
-
-/// A xorb of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct ListedXorb {
-    /// Its hash.
-    pub hash: String,
-    /// Its chunks.
-    pub chunks: u32,
-    /// Bytes as they are stored.
-    pub serialized_len: u64,
-    /// Bytes when they are decompressed.
-    pub raw_len: u64,
-}
+use super::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
 /// Something of which servers have lists.
-pub trait Listed: DeserializeOwned + sealed::Sealed {
+pub trait Listed: Sized + sealed::Sealed {
+    /// A page of the list, as the server sends it.
+    type Page: DeserializeOwned + Into<Listing<Self>>;
     /// Where the list is.
     const PATH: &'static str;
     /// Its hash as the server writes it.
@@ -48,6 +23,7 @@ pub trait Listed: DeserializeOwned + sealed::Sealed {
 }
 
 impl Listed for ListedFile {
+    type Page = FilesPage;
     const PATH: &'static str = "v1/files";
 
     fn hash(&self) -> &str {
@@ -60,6 +36,7 @@ impl Listed for ListedFile {
 }
 
 impl Listed for ListedXorb {
+    type Page = XorbsPage;
     const PATH: &'static str = "v1/xorbs";
 
     fn hash(&self) -> &str {
@@ -87,6 +64,18 @@ pub struct Listing<E> {
     pub next: Option<String>,
 }
 
+impl From<FilesPage> for Listing<ListedFile> {
+    fn from(page: FilesPage) -> Self {
+        Self { entries: page.files, next: page.next }
+    }
+}
+
+impl From<XorbsPage> for Listing<ListedXorb> {
+    fn from(page: XorbsPage) -> Self {
+        Self { entries: page.xorbs, next: page.next }
+    }
+}
+
 impl Server {
     /// The page of a list that begins behind `after`, or at its start.
     ///
@@ -102,8 +91,7 @@ impl Server {
             None => E::PATH.to_owned(),
             Some(after) => format!("{}?after={after}", E::PATH),
         };
-        let page: PageJson<E> = self.get_json(&path, watch).await?;
-        let entries = page.files.or(page.xorbs).ok_or_else(|| self.strange("its response has no list"))?;
+        let Listing { entries, next }: Listing<E> = self.get_json::<E::Page>(&path, watch).await?.into();
         // A list that goes back would never end.
         let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
         let mut last = after.as_deref().and_then(parse);
@@ -114,10 +102,10 @@ impl Server {
             }
             last = hash;
         }
-        let is_sound = page.next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
+        let is_sound = next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
         if !is_sound {
             return Err(self.strange("its list continues elsewhere than it ends"));
         }
-        Ok(Listing { entries, next: page.next })
+        Ok(Listing { entries, next })
     }
 }

@@ -19,7 +19,7 @@ use super::error::RequestError;
 use super::retry::Retries;
 use super::server::{Server, Watch};
 use super::verify::verify_reader;
-use super::wire::UploadedJson;
+use super::wire::WasInsertedJson;
 use crate::machine::Workers;
 
 /// Bytes that are read and sent at once.
@@ -115,7 +115,7 @@ impl Server {
         if let Some(error) = failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(Attempt::Read(error));
         }
-        let uploaded: UploadedJson = self.json(sent?).await?;
+        let uploaded: WasInsertedJson = self.json(sent?).await?;
         Ok(uploaded.was_inserted)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use xet_format::FileHash;
 
 use super::activity::Activity;
@@ -10,17 +9,7 @@ use super::error::RequestError;
 use super::retry::Retries;
 use super::server::{Server, Watch};
 use super::text::is_shown;
-
-/// What a server has removed.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct RemovedFile {
-    /// The file.
-    pub file: String,
-    /// Whether the file was deleted: no repository has it any more.
-    pub file_removed: bool,
-    /// The repositories that had it; `*` stands for tokens of all of them.
-    pub claims_removed: Vec<String>,
-}
+use super::wire::RemovedFile;
 
 impl Server {
     /// Removes a claim to a file: that of this repository, or without one, the claims that the

@@ -2,68 +2,12 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
 use super::server::{Server, Watch};
 use super::text::is_shown;
-
-/// What a repository has.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct RepoUsage {
-    /// Its name; `*` is what tokens of all repositories have registered.
-    pub repo: String,
-    /// What it has, and may have.
-    #[serde(flatten)]
-    pub usage: Usage,
-    /// All repositories of its owner together, where they have limits.
-    pub owner: Option<OwnerUsage>,
-}
-
-/// What all repositories of an owner have together.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct OwnerUsage {
-    /// The owner's name.
-    pub owner: String,
-    /// What there is, and may be.
-    #[serde(flatten)]
-    pub usage: Usage,
-}
-
-/// What there is, and may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Usage {
-    /// Files.
-    pub files: u64,
-    /// Their bytes.
-    pub logical_bytes: u64,
-    /// Bytes stored for them.
-    pub physical_bytes: u64,
-    /// How much there may be.
-    pub limits: UsageLimits,
-}
-
-/// How much there may be; `None` for any number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct UsageLimits {
-    /// Files.
-    pub files: Option<u64>,
-    /// Their bytes.
-    pub logical_bytes: Option<u64>,
-    /// Bytes stored for them.
-    pub physical_bytes: Option<u64>,
-}
-
-/// What some repositories have.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct UsagePage {
-    /// The repositories, by their names.
-    pub repos: Vec<RepoUsage>,
-    /// Behind what the next page begins; `None` for the last one.
-    pub next: Option<String>,
-}
+use super::wire::{RepoUsage, UsagePage};
 
 impl Server {
     /// What this repository has, or what the token stands for by itself: for one that administers

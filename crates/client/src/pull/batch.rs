@@ -1,7 +1,7 @@
 //! Many small files by one plan (spec 5.3), which is one request instead of two for each, and few
 //! fetches.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::error::RequestError;
 use crate::machine::Workers;
 use crate::retry::Retries;
 use crate::server::{Server, Watch};
-use crate::wire::{BatchPlanJson, PartJson, PartsJson};
+use crate::wire::{BatchJson, DescriptorJson, FetchJson};
 
 /// Files of one plan, at most: servers take no more (docs/http-files.md).
 pub const MAX_BATCH_COUNT: usize = 1000;
@@ -125,22 +125,22 @@ pub(super) async fn batch_plan(
     }
 }
 
-async fn batch_plan_once(server: &Server, files: &[(FileHash, u64)]) -> Result<BatchPlanJson, RequestError> {
+async fn batch_plan_once(server: &Server, files: &[(FileHash, u64)]) -> Result<BatchJson, RequestError> {
     let keys: Vec<_> = files.iter().map(|(file, _)| json!({"prefix": "default", "hash": file.to_string()})).collect();
     let response = server.send(server.post_request("v1/reconstructions").json(&keys), &Activity::new()).await?;
     server.json_within(response, MAX_PLAN_LEN).await
 }
 
 /// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
-fn parse(mut json: BatchPlanJson, files: &[(FileHash, u64)]) -> Result<(Plan, Vec<usize>), &'static str> {
+fn parse(mut json: BatchJson, files: &[(FileHash, u64)]) -> Result<(Plan, Vec<usize>), &'static str> {
     let entries = json.fetch_info.into_iter().map(|(xorb, entries)| {
-        let parts = entries.into_iter().map(|entry| PartsJson {
+        let parts = entries.into_iter().map(|entry| FetchJson {
             url: entry.url,
-            ranges: vec![PartJson { chunks: entry.range, bytes: entry.url_range }],
+            ranges: vec![DescriptorJson { chunks: entry.range, bytes: entry.url_range }],
         });
         (xorb, parts.collect())
     });
-    let xorbs: HashMap<String, Vec<PartsJson>> = entries.collect();
+    let xorbs: BTreeMap<String, Vec<FetchJson>> = entries.collect();
     let (parts, places): (_, Places) = parse_parts(&xorbs)?;
     let mut plan = Plan { skipped_len: 0, terms: Vec::new(), parts };
     let mut counts = Vec::with_capacity(files.len());

@@ -4,7 +4,7 @@
 //! limits, so memory can be allocated by its lengths. Whether the fetched bytes are the file's is
 //! decided by their hashes, not here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use reqwest::header::RANGE;
@@ -17,7 +17,7 @@ use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
 use crate::server::{Server, Watch};
-use crate::wire::{PartsJson, PlanJson, RangeJson, TermJson};
+use crate::wire::{ChunkRangeJson, FetchJson, ReconstructionV2Json, TermJson};
 
 /// Maximum bytes of a plan in JSON. The plan of a window or a batch is far shorter, unless its
 /// terms are very short.
@@ -118,7 +118,11 @@ pub(super) async fn plan(
 }
 
 /// One attempt of [`plan`].
-pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange) -> Result<PlanJson, RequestError> {
+pub(super) async fn plan_once(
+    server: &Server,
+    file: FileHash,
+    range: ByteRange,
+) -> Result<ReconstructionV2Json, RequestError> {
     let request = server
         .get_request(&format!("v2/reconstructions/{file}"))
         .header(RANGE, format!("bytes={}-{}", range.start(), range.last()));
@@ -127,7 +131,7 @@ pub(super) async fn plan_once(server: &Server, file: FileHash, range: ByteRange)
 }
 
 /// Parses and validates the plan of a range: the fetcher allocates memory by its lengths.
-fn parse(json: &PlanJson, range: ByteRange) -> Result<Plan, &'static str> {
+fn parse(json: &ReconstructionV2Json, range: ByteRange) -> Result<Plan, &'static str> {
     let (parts, places) = parse_parts(&json.xorbs)?;
     let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan { skipped_len: json.offset_into_first_range, terms, parts };
@@ -169,7 +173,7 @@ pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Re
 pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
 
 /// Parses the parts, and indexes them by xorb.
-pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Vec<Part>, Places), &'static str> {
+pub(super) fn parse_parts(xorbs: &BTreeMap<String, Vec<FetchJson>>) -> Result<(Vec<Part>, Places), &'static str> {
     let mut parts = Vec::new();
     let mut places = Places::new();
     for (hash, entries) in xorbs {
@@ -189,9 +193,8 @@ pub(super) fn parse_parts(xorbs: &HashMap<String, Vec<PartsJson>>) -> Result<(Ve
     Ok((parts, places))
 }
 
-fn chunks(range: &RangeJson) -> Option<ChunkRange> {
-    let narrow = |number| u32::try_from(number).ok();
-    ChunkRange::new(narrow(range.start)?, narrow(range.end)?).filter(|chunks| chunks.end() <= MAX_XORB_CHUNK_COUNT)
+fn chunks(range: &ChunkRangeJson) -> Option<ChunkRange> {
+    ChunkRange::new(range.start, range.end).filter(|chunks| chunks.end() <= MAX_XORB_CHUNK_COUNT)
 }
 
 #[cfg(test)]

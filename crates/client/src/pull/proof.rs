@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use xet_format::merkle::subtree::{JoinError, Subtree, SubtreeNode};
 use xet_format::{ByteRange, FileHash};
 
@@ -15,10 +16,19 @@ use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
 use crate::server::{Server, Watch};
-use crate::wire::{NodeJson, SubtreeJson, SurroundingsJson};
+use crate::wire::{SubtreeJson, WindowJson};
 
 /// Maximum bytes of a response: it has a hash for every term of the file.
 const MAX_RESPONSE_LEN: usize = 64 << 20;
+
+/// Response to `GET /v2/file-chunk-hashes/{file}`, as far as a reader needs it (spec 5.9).
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SurroundingsJson {
+    file_size: u64,
+    windows: Vec<WindowJson>,
+    hash_ranges: Vec<Option<SubtreeJson>>,
+}
 
 /// What there is around a part of a file, as the server says it.
 #[derive(Clone, Debug)]
@@ -80,10 +90,7 @@ fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Sur
 
 fn subtree(json: Option<&SubtreeJson>) -> Result<Option<Subtree>, &'static str> {
     let Some(json) = json else { return Ok(None) };
-    let node = |node: &NodeJson| {
-        Ok(SubtreeNode { hash: node.hash.parse().map_err(|_| "a node has no hash")?, raw_len: node.size })
-    };
-    let nodes = json.nodes.iter().map(node).collect::<Result<Vec<_>, &'static str>>()?;
+    let nodes: Vec<_> = json.nodes.iter().map(|node| SubtreeNode { hash: node.hash.0, raw_len: node.size }).collect();
     let subtree = Subtree::from_parts(&nodes, &json.levels, json.at_start, json.at_end);
     subtree.map(Some).map_err(|_| "a summary is malformed")
 }

@@ -20,7 +20,7 @@ use crate::error::RequestError;
 use crate::machine::Workers;
 use crate::retry::Retries;
 use crate::server::{Server, Watch};
-use crate::usage::{RepoUsage, Usage, UsagePage};
+use crate::wire::{RepoUsage, Usage, UsagePage};
 
 /// Requests that are in flight at once.
 const REQUEST_COUNT: usize = 8;

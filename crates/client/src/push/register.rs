@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use reqwest::{Response, StatusCode};
+use serde::Deserialize;
 use xet_format::FileHash;
 use xet_format::limits::MAX_SHARD_LEN;
 use xet_format::shard::{CasInfo, FileInfo, Shard, write_upload};
@@ -18,7 +19,6 @@ use crate::body::with_body;
 use crate::error::{Failure, RequestError};
 use crate::retry::Retries;
 use crate::server::{Server, request_id};
-use crate::wire::ShardEventJson;
 
 /// Size at which a new shard is begun (spec 4.8).
 const TARGET_SHARD_LEN: u64 = 64 << 20;
@@ -28,6 +28,23 @@ const MAX_LINE_LEN: usize = 1 << 20;
 
 /// Bytes of a record in a shard (spec 4).
 const RECORD_LEN: u64 = 48;
+
+/// A line of the response to `POST /v2/shards`. Unknown ones are skipped (spec 5.6).
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum ShardEventJson {
+    /// Everything is registered.
+    Result {},
+    /// Nothing is.
+    Error {
+        message: String,
+        code: Option<String>,
+        #[serde(default)]
+        retryable: bool,
+    },
+    #[serde(other)]
+    Other,
+}
 
 /// Distributes xorbs and files over shards, in the order in which they are added. A file may be in
 /// another shard than its xorbs (spec 4.8).

@@ -17,7 +17,7 @@ use crate::error::RequestError;
 use crate::machine::Workers;
 use crate::retry::Retries;
 use crate::server::Server;
-use crate::wire::UploadedJson;
+use crate::wire::WasInsertedJson;
 
 /// A xorb that the server has.
 #[derive(Debug)]
@@ -76,5 +76,5 @@ async fn send_once(
     });
     let response = server.send(request, &activity).await?;
     // Whether it was new there does not matter: it is there.
-    server.json::<UploadedJson>(response).await.map(drop)
+    server.json::<WasInsertedJson>(response).await.map(drop)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressState, ProgressStyle};
 use rustix::termios::tcgetwinsize;
 
-use super::output::Plain;
+use super::plain::Plain;
 use super::units::Size;
 
 /// Columns of a terminal that does not say how many it has.

@@ -17,6 +17,7 @@ mod manifest;
 mod named;
 mod output;
 mod partial;
+mod plain;
 mod pull;
 mod push;
 mod rca;

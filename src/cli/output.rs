@@ -14,6 +14,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::bar::{self, FileCount};
+pub(super) use super::plain::Plain;
 use crate::client::is_shown;
 
 /// Who reads the output.
@@ -147,23 +148,6 @@ pub(super) fn complain(text: impl Display) {
 #[expect(clippy::print_stderr, reason = "this is the door")]
 fn to_stderr(text: impl Display) {
     eprintln!("{}", Tame(text));
-}
-
-/// A name as people may be shown it: one line, and nothing that a terminal obeys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plain<'a>(pub(super) &'a str);
-
-impl Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if !is_shown(c) || c == '\\' {
-                write!(f, "{}", c.escape_default())?;
-            } else {
-                write!(f, "{c}")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Text of whatever origin as it goes to a terminal: with lines and tabs, and nothing else that a

@@ -21,8 +21,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
-pub use self::quota::{QuotaConfig, QuotaLimits, RawQuota};
-pub use self::raw::RawConfig;
+pub use self::quota::{QuotaConfig, QuotaLimits};
+pub use self::raw::{RawConfig, RawQuota};
 pub use self::units::{Rate, Size, Span};
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::{LogFilter, LogFormat};

@@ -2,25 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
+use super::ConfigError;
+use super::raw::{RawConfig, RawQuota};
 use super::units::Size;
-use super::{ConfigError, RawConfig};
 
 /// Bytes of a name, at most: as many as a token can carry.
 const MAX_NAME_LEN: usize = 255;
-
-/// A quota as it is written; unset values are those for all repositories.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawQuota {
-    /// Files; 0 for any number.
-    pub files: Option<i64>,
-    /// Bytes of the files; 0 for any number.
-    pub logical_bytes: Option<Size>,
-    /// Bytes of the xorbs; 0 for any number.
-    pub physical_bytes: Option<Size>,
-}
 
 /// Limits of a repository, or of all repositories of an owner together; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

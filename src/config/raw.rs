@@ -5,7 +5,6 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::quota::RawQuota;
 use super::units::{RATE, Rate, SIZE, SPAN, Size, Span};
 use super::{ConfigError, parse};
 
@@ -25,6 +24,18 @@ const RENAMED: &[(&str, &str)] = &[
     ("scrub_interval_secs", "scrub_interval"),
     ("send_timeout_secs", "send_timeout"),
 ];
+
+/// A quota as it is written; unset values are those for all repositories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawQuota {
+    /// Files; 0 for any number.
+    pub files: Option<i64>,
+    /// Bytes of the files; 0 for any number.
+    pub logical_bytes: Option<Size>,
+    /// Bytes of the xorbs; 0 for any number.
+    pub physical_bytes: Option<Size>,
+}
 
 /// Declares every key once: its name, its type, and how the environment spells it.
 macro_rules! keys {

@@ -27,13 +27,13 @@ use serde::Serialize;
 pub use self::refusals::Refusals;
 use self::tallied::Tallied;
 use super::AppState;
+use super::error::Outcome;
 use super::layers::{CLIENT_LEFT, RequestId};
-use super::origin::PeerAddr;
-use super::route::Route;
+use super::peer::PeerAddr;
 use crate::format::XorbHash;
 use crate::runtime::clock::Timestamp;
 use crate::runtime::journal::Journal;
-use crate::service::access::{Scope, Token};
+use crate::service::access::Token;
 
 /// Routes that are asked every few seconds by machines which find out whether this one lives. Never
 /// in the audit log.
@@ -188,11 +188,13 @@ impl<S: Sync> FromRequestParts<S> for AuditContext {
     }
 }
 
-/// How a request failed; an extension of the response.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
-    pub(super) code: &'static str,
-    pub(super) reason: Option<&'static str>,
+/// A route, as far as the audit log has to know it.
+#[derive(Debug)]
+pub(super) struct AuditedRoute<'a> {
+    pub(super) method: &'static str,
+    /// The first is its name.
+    pub(super) paths: &'a [&'static str],
+    pub(super) changes: bool,
 }
 
 /// What every route is, by method and pattern.
@@ -209,15 +211,11 @@ struct Action {
 }
 
 impl Catalog {
-    pub(super) fn of(routes: &[Route]) -> Self {
+    pub(super) fn of<'a>(routes: impl IntoIterator<Item = AuditedRoute<'a>>) -> Self {
         let mut actions = HashMap::new();
-        for route in routes {
-            let method = route.method_name();
-            // A read by POST has its question in the body.
-            let is_write = !matches!(method, "GET" | "HEAD") && route.needs != Some(Scope::Read);
-            let changes = is_write || route.is_audited;
-            let path = route.paths.first().copied().unwrap_or_default();
-            for pattern in &route.paths {
+        for AuditedRoute { method, paths, changes } in routes {
+            let path = paths.first().copied().unwrap_or_default();
+            for pattern in paths {
                 actions.insert(format!("{method} {pattern}"), Action { path, changes });
             }
         }

@@ -36,6 +36,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use self::activity::Activity;
 pub(super) use self::activity::{InFlight, Responding};
 use self::piece::PiecePermit;
+pub(super) use self::piece::yield_to_ready;
 use self::receive_gate::ReceiveGate;
 pub(super) use self::receive_gate::Receiving;
 use super::Pace;

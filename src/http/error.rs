@@ -15,13 +15,11 @@ use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::audit::Outcome;
 pub use super::code::Code;
-use super::layers::shown;
 use super::security;
 use crate::format::xorb::XorbErrorClass;
 use crate::format::{ParseHashError, XorbHash};
-use crate::runtime::telemetry::chain;
+use crate::runtime::telemetry::{chain, shown};
 use crate::service::access::{Reason, Refused};
 use crate::service::{
     Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
@@ -56,6 +54,13 @@ pub struct Problem {
     unsatisfied_len: Option<u64>,
     /// The reason, for the audit log only.
     reason: Option<Reason>,
+}
+
+/// How a request failed; an extension of the response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) code: &'static str,
+    pub(super) reason: Option<&'static str>,
 }
 
 impl Problem {

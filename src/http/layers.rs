@@ -10,10 +10,10 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::AppState;
-use super::audit::Outcome;
+use super::error::Outcome;
 use super::origin::check_host;
 use crate::runtime::metrics::{RequestLabels, RouteLabels};
-use crate::runtime::telemetry::millis;
+use crate::runtime::telemetry::{millis, shown};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -22,9 +22,6 @@ pub(super) const CLIENT_LEFT: u16 = 499;
 
 /// Longest request id that is taken over from a client or proxy.
 const MAX_REQUEST_ID_LEN: usize = 128;
-
-/// Characters of a path that are shown.
-const MAX_SHOWN_LEN: usize = 200;
 
 /// The id of a request, beside its headers.
 #[derive(Clone, Debug)]
@@ -60,13 +57,6 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
     drop(in_flight);
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
-}
-
-/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells
-/// which it is.
-pub(super) fn shown(path: &str) -> &str {
-    let end = path.char_indices().nth(MAX_SHOWN_LEN).map_or(path.len(), |(at, _)| at);
-    path.get(..end).unwrap_or(path)
 }
 
 fn request_id(headers: &HeaderMap) -> HeaderValue {

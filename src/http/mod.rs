@@ -25,6 +25,7 @@ mod layers;
 mod listing;
 mod openapi;
 mod origin;
+mod peer;
 mod range;
 mod reconstructions;
 mod refresh;
@@ -62,6 +63,7 @@ pub use self::cors::Origins;
 pub use self::error::{Code, Problem};
 pub use self::keys::{KeySource, Keys};
 pub use self::origin::PublicAddress;
+use self::route::Route;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
@@ -131,7 +133,7 @@ pub struct Pace {
 /// (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
     let routes = routes::routes(&state);
-    let catalog = Arc::new(Catalog::of(&routes));
+    let catalog = Arc::new(Catalog::of(routes.iter().map(Route::in_audit_log)));
     let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
     let router = router.fallback(error::unknown_route).method_not_allowed_fallback(error::unknown_route);
     // From the outermost to the innermost, in one call: each call of `layer` clones everything

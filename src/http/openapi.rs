@@ -21,7 +21,6 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::origin::BaseUrl;
 use super::route::{Content, Route, name_of};
-use super::routes::routes;
 use super::wire::ProblemJson;
 use super::{AppState, Auth, schema};
 use crate::wire::HashText;
@@ -29,8 +28,10 @@ use crate::wire::HashText;
 /// Name of the way to authenticate within the document.
 const TOKEN: &str = "token";
 
-/// `GET /openapi.json`: all but the server's name is made once.
-pub(super) fn document() -> impl Fn(State<AppState>, BaseUrl) -> Ready<Response> + Clone + Send + Sync + 'static {
+/// `GET /openapi.json`, which describes these routes: all but the server's name is made once.
+pub(super) fn document(
+    routes: fn(&AppState) -> Vec<Route>,
+) -> impl Fn(State<AppState>, BaseUrl) -> Ready<Response> + Clone + Send + Sync + 'static {
     let made = Arc::new(OnceLock::new());
     move |State(state), BaseUrl(base)| {
         let text: &String = made.get_or_init(|| {

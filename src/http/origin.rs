@@ -1,6 +1,6 @@
 //! Where clients reach this server: the beginning of the URLs that it hands out.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -12,11 +12,7 @@ use ipnet::IpNet;
 
 use super::AppState;
 use super::error::{Code, Problem};
-
-/// The client's end of the connection of a request. The server adds it to the request's
-/// extensions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeerAddr(pub(super) SocketAddr);
+use super::peer::PeerAddr;
 
 /// How this server is reached, as far as the settings say.
 #[derive(Clone, Debug, Default)]

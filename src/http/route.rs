@@ -12,6 +12,7 @@ use utoipa::openapi::path::HttpMethod;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{Ref, RefOr};
 
+use super::audit::AuditedRoute;
 use super::auth::{Auth, guard};
 use super::cost::{CostClass, bounded};
 use super::{AppState, schema};
@@ -31,7 +32,7 @@ pub(super) struct Route {
     /// Statuses of failures, beside those that every route of its kind has.
     failures: Vec<u16>,
     /// Whether it is in the audit log like a write, although it changes nothing here.
-    pub(super) is_audited: bool,
+    is_audited: bool,
     /// What stands before the handler.
     cost: CostClass,
     handler: MethodRouter<AppState>,
@@ -237,8 +238,16 @@ impl Route {
     }
 
     /// Its method, in capitals.
-    pub(super) const fn method_name(&self) -> &'static str {
+    const fn method_name(&self) -> &'static str {
         name_of(&self.method)
+    }
+
+    /// What the audit log has to know of it.
+    pub(super) fn in_audit_log(&self) -> AuditedRoute<'_> {
+        let method = self.method_name();
+        // A read by POST has its question in the body.
+        let is_write = !matches!(method, "GET" | "HEAD") && self.needs != Some(Scope::Read);
+        AuditedRoute { method, paths: &self.paths, changes: is_write || self.is_audited }
     }
 
     /// Adds it to a router, under each of its names, behind the guard.

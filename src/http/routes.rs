@@ -257,7 +257,7 @@ fn for_operators() -> Vec<Route> {
             .costs(Light)
             .says("Metrics for Prometheus (OpenMetrics text)")
             .responses(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
-        Route::get("/openapi.json", None, openapi::document()).costs(Open).says("This document").responses(
+        Route::get("/openapi.json", None, openapi::document(routes)).costs(Open).says("This document").responses(
             200,
             "OpenAPI 3",
             Content::json::<serde_json::Value>(),

@@ -20,11 +20,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_immediate;
 use futures_util::stream::unfold;
-use tokio::task::yield_now;
 use tracing::Span;
 
 use super::AppState;
-use super::conn_state::{ConnState, Receiving};
+use super::conn_state::{ConnState, Receiving, yield_to_ready};
 use super::error::Problem;
 use super::tenant::tenant_of;
 use crate::runtime::fair::{Permit, Tenant};
@@ -145,12 +144,6 @@ impl Flow {
 async fn next_permit(cas: &Cas, tenant: Tenant) -> Result<Permit, Option<ReadError>> {
     let permit = cas.next_read_permit(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
     Ok(yield_to_ready(permit).await)
-}
-
-/// Continues with a permit after all ready tasks: most of them only need to enter the queue.
-pub(super) async fn yield_to_ready(permit: Permit) -> Permit {
-    yield_now().await;
-    permit
 }
 
 /// Runs work for a tenant with its permit. The permit is paused while the work waits for the disk,

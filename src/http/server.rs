@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::conn_state::{ConnState, PacedStream, Responding};
 use super::connection_limiter::{ConnectionLimiter, REFUSAL};
 use super::drain::{DrainingSocket, respond};
-use super::origin::PeerAddr;
+use super::peer::PeerAddr;
 use super::tls::{self, Opened, Tls};
 use super::{Pace, error};
 use crate::runtime::metrics::Metrics;

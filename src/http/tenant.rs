@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use axum::http::Extensions;
 
 use super::auth::{Auth, Caller};
-use super::origin::PeerAddr;
+use super::peer::PeerAddr;
 use crate::runtime::fair::Tenant;
 
 /// Distinguishes addresses from tokens, which must not share a tenant by chance.

@@ -15,12 +15,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::openapi;
 use super::origin::BaseUrl;
 use super::render::json;
 use super::server::{ConnectionLimits, Site, serve};
 use super::tenant::of_address;
 use super::{AppState, Auth, Code, KeySource, Keys, Origins, Pace, PublicAddress, Shared, router};
+use super::{openapi, routes};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::compression::Policy;
@@ -285,7 +285,7 @@ async fn one_address_gets_a_share_of_routes_without_token() {
 async fn the_list_of_routes_is_made_once() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [one, two] = [state(directories[0].path()).await, state(directories[1].path()).await];
-    let handler = openapi::document();
+    let handler = openapi::document(routes::routes);
     let text = async |state: AppState, host: &str| {
         let response = handler(State(state), BaseUrl(format!("http://{host}"))).await;
         String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()

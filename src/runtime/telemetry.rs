@@ -15,6 +15,9 @@ use tracing_subscriber::{fmt, registry};
 
 pub use self::filter::{FilterError, LogFilter};
 
+/// Characters of a path that are shown.
+const MAX_SHOWN_LEN: usize = 200;
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -52,6 +55,14 @@ pub fn install(format: LogFormat, filter: &LogFilter) -> Result<(), AlreadyInsta
 #[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells
+/// which it is.
+#[must_use]
+pub fn shown(path: &str) -> &str {
+    let end = path.char_indices().nth(MAX_SHOWN_LEN).map_or(path.len(), |(at, _)| at);
+    path.get(..end).unwrap_or(path)
 }
 
 /// Whether the variable `NO_COLOR` forbids colours: it does unless it is empty (no-color.org).

@@ -30,7 +30,8 @@ use xet_format::{ChunkHash, ChunkRange, ChunkRangeSpec, ParseHashError, XorbHash
 use self::intake::{Expected, Intake};
 use self::transfer::{Event, Transfer};
 use super::error::RequestError;
-use super::server::{Server, Watch};
+use super::server::Server;
+use super::watch::Watch;
 use super::wire::ChunksJson;
 use crate::machine::Workers;
 

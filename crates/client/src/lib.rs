@@ -27,6 +27,7 @@ mod tls;
 mod token;
 mod usage;
 mod verify;
+mod watch;
 pub mod wire;
 
 pub use self::error::{Failure, Refusal, RequestError};
@@ -39,8 +40,9 @@ pub use self::pull::{FileSink, MAX_BATCH_COUNT, Pull, PullError, Pulled};
 pub use self::push::{Push, PushError, PushWatch, Pushed, PushedFile, ResumeCache, Unread};
 pub use self::put::{Put, PutError};
 pub use self::retry::RetryPolicy;
-pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server, ServerUrl, Watch};
+pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server, ServerUrl};
 pub use self::text::is_shown;
 pub use self::token::{ParseTokenError, Token};
 pub use self::verify::verify_reader;
+pub use self::watch::Watch;
 pub use self::wire::{ListedFile, ListedXorb, OwnerUsage, RemovedFile, RepoUsage, Usage, UsageLimits, UsagePage};

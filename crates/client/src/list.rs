@@ -7,7 +7,8 @@ use xet_format::XorbHash;
 use xet_format::shard::Sha256;
 
 use super::error::RequestError;
-use super::server::{Server, Watch};
+use super::server::Server;
+use super::watch::Watch;
 use super::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
 /// Something of which servers have lists.

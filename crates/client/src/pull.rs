@@ -7,12 +7,14 @@
 //! with summaries from the server for the rest of it.
 
 mod batch;
+mod batch_plan;
 mod decode;
 mod error;
 mod fetch;
 mod length;
 mod plan;
 mod proof;
+mod target;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -28,11 +30,13 @@ use self::decode::{Decoded, Hasher, Writer, decode, slices};
 pub use self::error::PullError;
 use self::fetch::Fetcher;
 use self::length::file_len;
-use self::plan::{Plan, PlanTarget, plan};
+use self::plan::{Plan, plan};
 use self::proof::surroundings;
+use self::target::PlanTarget;
 use super::error::RequestError;
 use super::get::Sink;
-use super::server::{Server, Watch};
+use super::server::Server;
+use super::watch::Watch;
 use crate::machine::{Running, Workers};
 
 /// Bytes of a file that are planned at once.

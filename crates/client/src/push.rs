@@ -32,7 +32,8 @@ use xet_format::{FileHash, XorbHash};
 pub use self::resume::ResumeCache;
 use self::session::{Sources, attempt};
 use super::error::RequestError;
-use super::server::{Server, Watch};
+use super::server::Server;
+use super::watch::Watch;
 use crate::machine::Workers;
 
 /// What is to be pushed, and how.

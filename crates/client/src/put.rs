@@ -17,8 +17,9 @@ use xet_format::xorb::{VerifiedXorb, XorbError};
 use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
-use super::server::{Server, Watch};
+use super::server::Server;
 use super::verify::verify_reader;
+use super::watch::Watch;
 use super::wire::WasInsertedJson;
 use crate::machine::Workers;
 

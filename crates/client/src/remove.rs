@@ -7,8 +7,9 @@ use xet_format::FileHash;
 use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
-use super::server::{Server, Watch};
+use super::server::Server;
 use super::text::is_shown;
+use super::watch::Watch;
 use super::wire::RemovedFile;
 
 impl Server {

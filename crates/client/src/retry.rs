@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::error::RequestError;
-use super::server::Watch;
+use super::watch::Watch;
 
 /// Delay after the first failure. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(250);

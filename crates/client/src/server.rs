@@ -20,6 +20,7 @@ use super::machine::now;
 use super::retry::{Retries, RetryPolicy};
 use super::tls;
 use super::token::Token;
+use super::watch::Watch;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,16 +75,6 @@ pub enum ParseUrlError {
     /// It has more than a server's address has.
     #[error("a server's URL has no user, password, query or fragment")]
     Excess,
-}
-
-/// Observer of a transfer.
-pub trait Watch: fmt::Debug + Send + Sync + 'static {
-    /// So many bytes are through. Goes back when a transfer has to start over.
-    fn position(&self, len: u64);
-    /// So many bytes there are.
-    fn total(&self, len: u64);
-    /// It failed, and will be tried again after the delay.
-    fn retrying(&self, error: &RequestError, delay: Duration);
 }
 
 /// A server. Cloning it is cheap and shares its connections.

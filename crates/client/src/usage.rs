@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::activity::Activity;
 use super::error::RequestError;
 use super::retry::Retries;
-use super::server::{Server, Watch};
+use super::server::Server;
 use super::text::is_shown;
+use super::watch::Watch;
 use super::wire::{RepoUsage, UsagePage};
 
 impl Server {

@@ -70,6 +70,7 @@ mod limits;
 mod outline;
 mod reader;
 mod repair;
+mod settled;
 mod storage;
 mod survey;
 mod varint;

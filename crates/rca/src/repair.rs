@@ -23,7 +23,7 @@ use super::block::{Kind, read_head, read_payload, read_stored_hash};
 use super::chunk_layer::{Chunk, Patch, Payload, Scan, SpanReader, Tail};
 use super::error::Error;
 use super::hash::{DIGEST_LEN, Digest, Hasher};
-use super::survey::Settled;
+use super::settled::Settled;
 
 /// How many blocks one append writes at most: a reset and a blob.
 const APPEND_BLOCKS: usize = 2;

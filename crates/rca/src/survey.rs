@@ -8,30 +8,12 @@ use std::io::{Read, Seek};
 use std::ops::Range;
 
 use super::block::{Kind, read_head, read_payload, read_stored_hash};
-use super::chunk_layer::{Chunk, Patch, Scan, SpanReader, Tail};
+use super::chunk_layer::{Chunk, Scan, SpanReader, Tail};
 use super::error::Error;
 use super::hash::{DIGEST_LEN, Digest, HashRule, SessionHash};
 use super::limits::SKIP_BUFFER_LEN;
 use super::repair;
-
-/// Where a writer may go on.
-#[derive(Debug)]
-pub(crate) struct Settled {
-    /// The committed chunks; the file is to be cut behind them.
-    pub(crate) chunks: Vec<Chunk>,
-    /// Hash of the last session; `None` without chunks, when there is no session either.
-    pub(crate) digest: Option<Digest>,
-    /// Writes that repair a torn header; after each of them the state can be repaired again.
-    pub(crate) patches: Vec<Patch>,
-    /// Whether the last header was torn.
-    pub(crate) torn: bool,
-}
-
-impl Settled {
-    fn sound(chunks: &[Chunk], digest: Option<Digest>) -> Settled {
-        Settled { chunks: chunks.to_vec(), digest, patches: Vec::new(), torn: false }
-    }
-}
+use super::settled::Settled;
 
 /// Decides what is committed, by the safe rule:
 ///

@@ -13,8 +13,8 @@
 
 use thiserror::Error;
 
-use super::compression::Scheme;
 use super::limits::{CHUNK_HEADER_LEN, MAX_CHUNK_PAYLOAD_LEN, MAX_CHUNK_RAW_LEN};
+use super::scheme::Scheme;
 
 /// The version of the header that there is.
 const VERSION: u8 = 0;

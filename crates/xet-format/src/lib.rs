@@ -22,6 +22,7 @@ mod lz4_frame;
 pub mod merkle;
 mod range;
 pub mod reader;
+mod scheme;
 pub mod shard;
 mod store_id;
 #[cfg(test)]

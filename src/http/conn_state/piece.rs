@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use crate::http::sending::yield_to_ready;
 use crate::runtime::fair::{Paused, Permit};
 
 /// Where the permit of a piece is. Only its connection takes the lock.
@@ -93,6 +93,12 @@ impl PiecePermit {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Continues with a permit after all ready tasks: most of them only need to enter the queue.
+pub(in crate::http) async fn yield_to_ready(permit: Permit) -> Permit {
+    yield_now().await;
+    permit
 }
 
 impl fmt::Debug for Held {

@@ -9,7 +9,8 @@ use reqwest::{Response, StatusCode};
 use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 
 /// New bytes, counted from where failures were last forgiven, after which earlier failures no
 /// longer count.

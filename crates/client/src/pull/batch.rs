@@ -1,24 +1,21 @@
 //! Many small files by one plan (spec 5.3), which is one request instead of two for each, and few
 //! fetches.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::json;
 use xet_format::merkle::Aggregator;
 use xet_format::{ChunkRange, FileHash, XorbHash};
 
 use super::PullError;
+use super::batch_plan::batch_plan;
 use super::decode::decode;
 use super::fetch::Fetcher;
-use super::plan::{MAX_PLAN_LEN, Places, Plan, PlanTarget, parse_parts, parse_term};
-use crate::activity::Activity;
-use crate::error::RequestError;
+use super::target::PlanTarget;
 use crate::machine::Workers;
-use crate::retry::Retries;
-use crate::server::{Server, Watch};
-use crate::wire::{BatchJson, DescriptorJson, FetchJson};
+use crate::server::Server;
+use crate::watch::Watch;
 
 /// Files of one plan, at most: servers take no more (docs/http-files.md).
 pub const MAX_BATCH_COUNT: usize = 1000;
@@ -106,56 +103,4 @@ fn assemble(file: FileHash, pieces: &[Piece]) -> Result<Vec<u8>, PullError> {
     }
     let actual = aggregator.file_hash();
     if actual == file { Ok(raw) } else { Err(PullError::WrongFile { file, actual }) }
-}
-
-/// Asks for the plan of these files, as often as it takes: the terms of all of them, and how many
-/// each has.
-pub(super) async fn batch_plan(
-    server: &Server,
-    files: &[(FileHash, u64)],
-    watch: &Arc<dyn Watch>,
-) -> Result<(Plan, Vec<usize>), PullError> {
-    let failed = |error| PullError::Batch { count: files.len(), source: Box::new(error) };
-    let mut retries = Retries::new(server.retry, Arc::clone(watch));
-    loop {
-        match batch_plan_once(server, files).await {
-            Ok(json) => return parse(json, files).map_err(|what| failed(server.strange(what))),
-            Err(error) => retries.after(error).await.map_err(failed)?,
-        }
-    }
-}
-
-async fn batch_plan_once(server: &Server, files: &[(FileHash, u64)]) -> Result<BatchJson, RequestError> {
-    let keys: Vec<_> = files.iter().map(|(file, _)| json!({"prefix": "default", "hash": file.to_string()})).collect();
-    let response = server.send(server.post_request("v1/reconstructions").json(&keys), &Activity::new()).await?;
-    server.json_within(response, MAX_PLAN_LEN).await
-}
-
-/// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
-fn parse(mut json: BatchJson, files: &[(FileHash, u64)]) -> Result<(Plan, Vec<usize>), &'static str> {
-    let entries = json.fetch_info.into_iter().map(|(xorb, entries)| {
-        let parts = entries.into_iter().map(|entry| FetchJson {
-            url: entry.url,
-            ranges: vec![DescriptorJson { chunks: entry.range, bytes: entry.url_range }],
-        });
-        (xorb, parts.collect())
-    });
-    let xorbs: BTreeMap<String, Vec<FetchJson>> = entries.collect();
-    let (parts, places): (_, Places) = parse_parts(&xorbs)?;
-    let mut plan = Plan { skipped_len: 0, terms: Vec::new(), parts };
-    let mut counts = Vec::with_capacity(files.len());
-    for (file, len) in files {
-        let terms = json.files.remove(&file.to_string()).ok_or("a file is not in its plan")?;
-        counts.push(terms.len());
-        let mut planned_len = 0_u64;
-        for term in &terms {
-            let term = parse_term(term, &plan.parts, &places)?;
-            planned_len = planned_len.saturating_add(term.raw_len);
-            plan.terms.push(term);
-        }
-        if planned_len != *len {
-            return Err("a file has an unexpected length");
-        }
-    }
-    Ok((plan, counts))
 }

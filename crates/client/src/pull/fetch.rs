@@ -11,11 +11,13 @@ use reqwest::header::RANGE;
 use tokio::sync::Mutex;
 
 use super::PullError;
-use super::plan::{Part, Plan, PlanTarget};
+use super::plan::{Part, Plan};
+use super::target::PlanTarget;
 use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 
 /// Bytes of parts that are held or fetched before they are needed. One that is needed now is
 /// fetched whatever it is.

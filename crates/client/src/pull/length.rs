@@ -10,7 +10,8 @@ use super::plan::plan_once;
 use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 
 /// Length of a file, as the server says it.
 pub(super) async fn file_len(server: &Server, file: FileHash, watch: &Arc<dyn Watch>) -> Result<u64, PullError> {

@@ -12,11 +12,11 @@ use xet_format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_CO
 use xet_format::{ByteRange, ChunkRange, FileHash, XorbHash};
 
 use super::PullError;
-use super::batch::batch_plan;
 use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 use crate::wire::{ChunkRangeJson, FetchJson, ReconstructionV2Json, TermJson};
 
 /// Maximum bytes of a plan in JSON. The plan of a window or a batch is far shorter, unless its
@@ -64,33 +64,6 @@ impl Plan {
     pub(super) fn url_of(&self, part: &Part) -> Option<&str> {
         let is_same = |other: &&Part| (other.xorb, other.chunks, other.bytes) == (part.xorb, part.chunks, part.bytes);
         self.parts.iter().find(is_same).map(|part| part.url.as_str())
-    }
-}
-
-/// The bytes that a plan is requested for.
-#[derive(Clone, Debug)]
-pub(super) enum PlanTarget {
-    /// A range of a file.
-    Range(FileHash, ByteRange),
-    /// Whole files, with their lengths.
-    Files(Arc<[(FileHash, u64)]>),
-}
-
-impl PlanTarget {
-    /// Requests the plan, with retries. `None`: the range is past the end of the file.
-    pub(super) async fn plan(&self, server: &Server, watch: &Arc<dyn Watch>) -> Result<Option<Plan>, PullError> {
-        match self {
-            Self::Range(file, range) => plan(server, *file, *range, watch).await,
-            Self::Files(files) => Ok(Some(batch_plan(server, files, watch).await?.0)),
-        }
-    }
-
-    /// The error of a failed request for these bytes.
-    pub(super) fn error(&self, source: RequestError) -> PullError {
-        match self {
-            Self::Range(file, _) => PullError::request(*file, source),
-            Self::Files(files) => PullError::Batch { count: files.len(), source: Box::new(source) },
-        }
     }
 }
 

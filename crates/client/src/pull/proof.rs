@@ -15,7 +15,8 @@ use super::PullError;
 use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 use crate::wire::{SubtreeJson, WindowJson};
 
 /// Maximum bytes of a response: it has a hash for every term of the file.

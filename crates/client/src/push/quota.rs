@@ -19,7 +19,8 @@ use crate::activity::Activity;
 use crate::error::RequestError;
 use crate::machine::Workers;
 use crate::retry::Retries;
-use crate::server::{Server, Watch};
+use crate::server::Server;
+use crate::watch::Watch;
 use crate::wire::{RepoUsage, Usage, UsagePage};
 
 /// Requests that are in flight at once.

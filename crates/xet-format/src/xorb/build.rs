@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::verify::{Seen, VerifiedXorb};
+use super::verified::{Seen, VerifiedXorb};
 use crate::chunk::ChunkHeader;
 use crate::compression::{Encoder, Policy, Scheme};
 use crate::hash::ChunkHash;

@@ -23,7 +23,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::verify::VerifiedXorb;
+use super::verified::VerifiedXorb;
 use crate::range::ChunkRange;
 
 /// The first bytes of a footer. No chunk header begins with them: `X` would be its version.

@@ -15,6 +15,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod unpacked;
+mod verified;
 mod verify;
 
 pub use build::{BuildError, BuildLimit, BuiltXorb, XorbBuilder};
@@ -25,4 +26,5 @@ pub use split::{FooterStart, Frame, Splitter};
 pub use unpacked::{
     RepackMode, Repacker, UNPACKED_ENTRY_LEN, Unpacked, UnpackedChunk, UnpackedError, Unpacker, parse_unpacked_table,
 };
-pub use verify::{VerifiedChunk, VerifiedXorb, Verifier, verify};
+pub use verified::VerifiedXorb;
+pub use verify::{VerifiedChunk, Verifier, verify};

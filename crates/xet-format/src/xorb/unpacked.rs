@@ -14,7 +14,8 @@ use thiserror::Error;
 
 use super::error::XorbError;
 use super::layout::LayoutError;
-use super::verify::{Seen, VerifiedXorb, Verifier};
+use super::verified::{Seen, VerifiedXorb};
+use super::verify::Verifier;
 use crate::chunk::ChunkHeader;
 use crate::compression::Scheme;
 use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};

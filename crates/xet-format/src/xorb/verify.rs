@@ -12,56 +12,12 @@ use std::fmt;
 
 use super::error::{XorbError, XorbErrorKind};
 use super::footer::{FooterCheck, FooterError, Version};
-use super::layout::{Layout, LayoutBuilder, LayoutError};
+use super::layout::LayoutError;
 use super::split::{FooterStart, Frame, Splitter};
-use crate::compression::{Decoder, Scheme};
-use crate::hash::{ChunkHash, XorbHash};
+use super::verified::{Seen, VerifiedXorb};
+use crate::compression::Decoder;
+use crate::hash::ChunkHash;
 use crate::limits::MAX_XORB_BODY_LEN;
-use crate::merkle::Aggregator;
-
-/// A xorb whose bytes were verified, without the bytes.
-///
-/// Holding one means: the chunks are within the limits and decompress to what their headers
-/// declare, the hashes are those of the raw bytes, and a footer, if there was one, agreed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerifiedXorb {
-    hash: XorbHash,
-    layout: Layout,
-    chunk_hashes: Vec<ChunkHash>,
-    schemes: Vec<Scheme>,
-}
-
-impl VerifiedXorb {
-    /// Identity of the xorb.
-    #[must_use]
-    pub const fn hash(&self) -> XorbHash {
-        self.hash
-    }
-
-    /// Where the chunks are.
-    #[must_use]
-    pub const fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// The hash of each chunk.
-    #[must_use]
-    pub fn chunk_hashes(&self) -> &[ChunkHash] {
-        &self.chunk_hashes
-    }
-
-    /// How each chunk is compressed.
-    #[must_use]
-    pub fn schemes(&self) -> &[Scheme] {
-        &self.schemes
-    }
-
-    /// Hash, layout, chunk hashes and schemes.
-    #[must_use]
-    pub fn into_parts(self) -> (XorbHash, Layout, Vec<ChunkHash>, Vec<Scheme>) {
-        (self.hash, self.layout, self.chunk_hashes, self.schemes)
-    }
-}
 
 /// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash
 /// is.
@@ -73,37 +29,6 @@ pub struct VerifiedChunk<'a> {
     pub raw: &'a [u8],
     /// Its identity.
     pub hash: ChunkHash,
-}
-
-/// What is known of the chunks so far.
-#[derive(Clone, Default)]
-pub(super) struct Seen {
-    aggregator: Aggregator,
-    layout: LayoutBuilder,
-    chunk_hashes: Vec<ChunkHash>,
-    schemes: Vec<Scheme>,
-}
-
-impl Seen {
-    /// Counts a chunk whose raw bytes are `raw` and whose record has `record_len` bytes.
-    pub(super) fn push(&mut self, raw: &[u8], record_len: u32, scheme: Scheme) -> Result<ChunkHash, LayoutError> {
-        self.layout.push(record_len, u32::try_from(raw.len()).unwrap_or(u32::MAX))?;
-        let hash = ChunkHash::of(raw);
-        self.aggregator.push(&hash, raw.len() as u64);
-        self.chunk_hashes.push(hash);
-        self.schemes.push(scheme);
-        Ok(hash)
-    }
-
-    pub(super) fn chunk_count(&self) -> u32 {
-        self.layout.chunk_count()
-    }
-
-    /// The xorb of the chunks counted; `None` where there is none.
-    pub(super) fn seal(self) -> Option<VerifiedXorb> {
-        let Self { aggregator, layout, chunk_hashes, schemes } = self;
-        Some(VerifiedXorb { layout: layout.finish()?, hash: aggregator.xorb_hash(), chunk_hashes, schemes })
-    }
 }
 
 /// Verifies a body that arrives in pieces of any size.
@@ -203,7 +128,7 @@ impl Verifier {
         if have == expected {
             return Ok(xorb);
         }
-        let offset = xorb.layout.serialized_len().saturating_add(have);
+        let offset = xorb.layout().serialized_len().saturating_add(have);
         Err(XorbError { offset, chunk: None, kind: XorbErrorKind::FooterIncomplete { have, expected } })
     }
 
@@ -217,7 +142,7 @@ impl Verifier {
             // The version is the byte after the mark.
             return Err(footer_error(offset, (7, FooterError::Version { found: version })));
         };
-        if offset.saturating_add(version.footer_len(xorb.layout.chunk_count())) > self.max_len {
+        if offset.saturating_add(version.footer_len(xorb.layout().chunk_count())) > self.max_len {
             let kind = XorbErrorKind::BodyTooLong { limit: self.max_len };
             return Err(XorbError { offset, chunk: None, kind });
         }
@@ -231,7 +156,7 @@ impl Verifier {
         let Some((xorb, check)) = &mut self.footer else { return Ok(()) };
         let result = check.push(piece);
         *piece = &[];
-        result.map_err(|error| footer_error(xorb.layout.serialized_len(), error))
+        result.map_err(|error| footer_error(xorb.layout().serialized_len(), error))
     }
 
     /// Remembers an error.

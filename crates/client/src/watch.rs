@@ -1,0 +1,16 @@
+//! Observers of transfers.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::error::RequestError;
+
+/// Observer of a transfer.
+pub trait Watch: fmt::Debug + Send + Sync + 'static {
+    /// So many bytes are through. Goes back when a transfer has to start over.
+    fn position(&self, len: u64);
+    /// So many bytes there are.
+    fn total(&self, len: u64);
+    /// It failed, and will be tried again after the delay.
+    fn retrying(&self, error: &RequestError, delay: Duration);
+}

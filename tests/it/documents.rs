@@ -377,11 +377,12 @@ fn read(path: &str) -> Option<String> {
 
 /// The READMEs, all pages in docs, and the one about the code.
 fn pages() -> Vec<Page> {
-    const OUTSIDE_DOCS: [&str; 9] = [
+    const OUTSIDE_DOCS: [&str; 10] = [
         "CONTRIBUTING.md",
         "README.md",
         "SECURITY.md",
         "benches/README.md",
+        "crates/client/README.md",
         "crates/rca/README.md",
         "crates/xet-format/README.md",
         "fuzz/README.md",

@@ -75,6 +75,19 @@ pub trait Sink: Send + 'static {
     }
 }
 
+/// Keeps the bytes in memory.
+impl Sink for Vec<u8> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.clear();
+        Ok(())
+    }
+}
+
 /// What is wanted of a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {

@@ -30,6 +30,11 @@ mod verify;
 mod watch;
 pub mod wire;
 
+/// Its examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use self::error::{Failure, Refusal, RequestError};
 pub use self::get::{GetError, Got, Sink, Wanted};
 pub use self::hash::hash_reader;
@@ -44,5 +49,5 @@ pub use self::server::{Authorities, ParseAuthoritiesError, ParseUrlError, Server
 pub use self::text::is_shown;
 pub use self::token::{ParseTokenError, Token};
 pub use self::verify::verify_reader;
-pub use self::watch::Watch;
+pub use self::watch::{Unwatched, Watch};
 pub use self::wire::{ListedFile, ListedXorb, OwnerUsage, RemovedFile, RepoUsage, Usage, UsageLimits, UsagePage};

@@ -33,7 +33,7 @@ pub use self::resume::ResumeCache;
 use self::session::{Sources, attempt};
 use super::error::RequestError;
 use super::server::Server;
-use super::watch::Watch;
+use super::watch::{Unwatched, Watch};
 use crate::machine::Workers;
 
 /// What is to be pushed, and how.
@@ -193,6 +193,24 @@ impl Server {
         }
         attempt(self, push, workers, &watch, Sources::NONE, &mut before).await
     }
+}
+
+impl PushWatch for Unwatched {
+    fn read(&self, _: u64) {}
+
+    fn file_read(&self) {}
+
+    fn to_send(&self, _: u64) {}
+
+    fn sent(&self, _: u64) {}
+
+    fn unsent(&self, _: u64) {}
+
+    fn retrying(&self, _: &RequestError, _: Duration) {}
+
+    fn starting_over(&self, _: &PushError) {}
+
+    fn not_resumable(&self, _: &io::Error) {}
 }
 
 /// Reports retries only.

@@ -14,3 +14,15 @@ pub trait Watch: fmt::Debug + Send + Sync + 'static {
     /// It failed, and will be tried again after the delay.
     fn retrying(&self, error: &RequestError, delay: Duration);
 }
+
+/// Observes nothing, for transfers and pushes that are not observed.
+#[derive(Clone, Copy, Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn position(&self, _: u64) {}
+
+    fn total(&self, _: u64) {}
+
+    fn retrying(&self, _: &RequestError, _: Duration) {}
+}

@@ -49,31 +49,16 @@ fn only_the_list_of_this_xorb_is_taken() {
     check(many, false);
 }
 
-#[derive(Debug)]
-struct Memory(Vec<u8>);
-
-impl Sink for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn restart(&mut self) -> io::Result<()> {
-        self.0.clear();
-        Ok(())
-    }
-}
-
 /// Takes these bytes, byte by byte, as chunks [1,3) of the xorb.
 fn take_part(bytes: &[u8]) -> Result<Vec<u8>, GetError> {
     let built = xorb();
     let chunks = ChunkRange::new(1, 3).unwrap();
     let expected = Expected::Part(chunks, built.xorb().chunk_hashes()[1..3].to_vec());
-    let intake = Intake::new(built.xorb().hash(), expected, true, Memory(Vec::new()));
+    let intake = Intake::new(built.xorb().hash(), expected, true, Vec::new());
     let pieces = bytes.chunks(1).map(Bytes::copy_from_slice).collect();
     let (got, sink) = intake.take(pieces)?.finish()?;
     assert_eq!((got.chunks, got.serialized_len, got.raw_len), (chunks, 24, 8));
-    Ok(sink.0)
+    Ok(sink)
 }
 
 #[test]

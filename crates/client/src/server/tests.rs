@@ -1,6 +1,7 @@
 use reqwest::header::HeaderValue;
 
 use super::*;
+use crate::Unwatched;
 
 fn check_url(text: &str, expected: Result<&str, ParseUrlError>) {
     let url = text.parse::<ServerUrl>().map(|url| url.join("readyz"));
@@ -38,18 +39,6 @@ fn retry_after_is_seconds_or_a_date() {
     assert!(parse("Fri, 31 Dec 9999 23:59:59 GMT").is_some_and(|wait| wait > Duration::from_secs(1_000_000)));
     assert_eq!(parse("soon"), None);
     assert_eq!(parse("-1"), None);
-}
-
-/// Tells nobody.
-#[derive(Debug)]
-struct Unwatched;
-
-impl Watch for Unwatched {
-    fn position(&self, _: u64) {}
-
-    fn total(&self, _: u64) {}
-
-    fn retrying(&self, _: &RequestError, _: Duration) {}
 }
 
 #[tokio::test(start_paused = true)]

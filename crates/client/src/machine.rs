@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panic_of_a_closure_continues_where_it_is_awaited_and_frees_its_worker() {
+    async fn panic_continues_where_a_closure_is_awaited() {
         let workers = Workers::new(1);
         let failing = workers.start(|| panic!("as asked")).await;
         let awaited = AssertUnwindSafe(failing).catch_unwind().await;

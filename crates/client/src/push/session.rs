@@ -52,8 +52,8 @@ pub(super) struct Totals {
 struct Session<'a> {
     server: &'a Server,
     push: &'a Push,
-    /// The workers that this task waits for, never those of `sending`: a waiter that is queued and not
-    /// polled holds its permit and blocks the queue behind it.
+    /// The workers that this task waits for, never those of `sending`: a waiter that is queued and
+    /// not polled holds its permit and blocks the queue behind it.
     disk: Workers,
     compressing: &'a Workers,
     watch: &'a Arc<dyn PushWatch>,

@@ -30,16 +30,22 @@ pub struct WasInsertedJson {
     pub was_inserted: bool,
 }
 
-/// Response to `GET /xorbs/{hash}/chunks`.
+/// Response to `GET /xorbs/{hash}/chunks`. Servers send all of it; what clients do not need may be
+/// missing.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChunksJson {
     /// The xorb.
-    #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = HashText, required = true))]
     pub hash: String,
     /// Bytes of its chunks as they are stored.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub serialized_len: u64,
     /// Bytes of its chunks when they are decompressed.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub raw_len: u64,
     /// Its chunks, in order.
     pub chunks: Vec<ChunkJson>,
@@ -50,18 +56,27 @@ pub struct ChunksJson {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChunkJson {
     /// Its number, from 0.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub index: u32,
     /// Its hash.
     #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
     pub hash: String,
     /// How it is compressed.
-    #[cfg_attr(feature = "openapi", schema(schema_with = openapi::schemes))]
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(schema_with = openapi::schemes, required = true))]
     pub scheme: String,
     /// Where it begins as it is stored.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub serialized_offset: u64,
     /// Its bytes as they are stored, with its header.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub serialized_len: u64,
     /// Where it begins when all chunks are decompressed.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub raw_offset: u64,
     /// Its bytes when it is decompressed.
     pub raw_len: u64,

@@ -32,6 +32,9 @@ pub trait RecordIndex {
         repo: String,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>>;
 
+    /// Those of these files that any repository can see, in no order.
+    fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>>;
+
     /// The repositories of a file, ascending. The flag: the repository has claimed the stored
     /// sha256.
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>>;

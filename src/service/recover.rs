@@ -48,9 +48,15 @@ impl Cas {
     /// The store failed.
     pub async fn recover_drafts(&self) -> Result<Recovered, StoreError> {
         let drafts = self.blobs.remove_stray_drafts().await?;
+        self.discard_abandoned().await?;
+        Ok(Recovered { drafts, rows: 0 })
+    }
+
+    /// Abandons unfinished registrations and discards their rows. Only before the first request.
+    pub(super) async fn discard_abandoned(&self) -> Result<(), StoreError> {
         self.index.abandon_registrations(None).await?;
         let now = self.clock.now();
         while self.index.clear_registration(now).await? {}
-        Ok(Recovered { drafts, rows: 0 })
+        Ok(())
     }
 }

@@ -23,16 +23,16 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use self::proof::FileProof;
+pub(super) use self::proof::FirstChunk;
 use super::Cas;
 use super::access::{Claims, RepoScope};
-use super::contents::{Contents, file_count, runs};
+use super::contents::{Contents, file_count};
 use super::error::StoreError;
 use super::possession::single_chunks;
 use super::quota::OverQuota;
-use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, Term, parse, write_upload};
+use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
-use crate::index::{Claim, ClaimState, NewFile, Registered, Registration, XorbContents};
+use crate::index::{Claim, ClaimState, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
 /// Xorb blocks that are proven at once: as many layouts are in memory, at 41 bytes per chunk.
@@ -184,10 +184,12 @@ impl Cas {
         while files.len() > 0 {
             let count = file_count(files.as_slice()).max(1);
             let some = files.by_ref().take(count).collect();
-            let (proven, first);
-            (proven, first, contents) = self.prove_files(tenant, some, contents).await?;
-            registration.files.extend(proven);
-            registration.dedup.extend(first);
+            let proven;
+            (proven, contents) = self.prove_files(tenant, some, contents).await?;
+            for (file, first) in proven {
+                registration.files.push(file);
+                registration.dedup.extend(first);
+            }
         }
         // In the order of their index: in that of the files each would touch a page of its own.
         let is_short = registration.is_short();
@@ -199,35 +201,6 @@ impl Cas {
         // A few are sorted in less time than it takes to wake a worker.
         registration.dedup = if is_short { sort() } else { self.verify_pool.run_for(tenant, sort).await };
         Ok(())
-    }
-
-    /// Proves files whose terms are one run together, or a single file of any length.
-    async fn prove_files(
-        &self,
-        tenant: Tenant,
-        mut files: Vec<FileInfo>,
-        contents: Contents,
-    ) -> Result<(Vec<NewFile>, Vec<(ChunkHash, XorbHash)>, Contents), RegisterError> {
-        if let [_] = files.as_slice()
-            && let Some(file) = files.pop()
-        {
-            let (file, first, contents) = self.prove_file(tenant, file, contents).await?;
-            return Ok((vec![file], first.into_iter().collect(), contents));
-        }
-        let terms: Vec<Term> = files.iter().flat_map(|file| &file.terms).copied().collect();
-        let contents = self.contents(contents, &terms).await?;
-        let prove = move || {
-            let (mut proven, mut firsts) = (Vec::with_capacity(files.len()), Vec::with_capacity(files.len()));
-            for file in files {
-                let range_hashes = file.range_hashes.as_deref().unwrap_or_default();
-                let proof = FileProof::new(file.hash).take(&file.terms, range_hashes, &contents)?;
-                let (file, first) = proof.finish(file)?;
-                proven.push(file);
-                firsts.extend(first);
-            }
-            Ok::<_, RegisterError>((proven, firsts, contents))
-        };
-        self.verify_pool.run_for(tenant, prove).await
     }
 
     /// Compares these xorbs of a shard with their rows; returns their chunks that dedup may find.
@@ -276,30 +249,6 @@ impl Cas {
                 settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
             }
         }
-    }
-
-    /// Proves one file; returns it, its first chunk with the xorb that has it, and the rows of its
-    /// last xorbs.
-    pub(super) async fn prove_file(
-        &self,
-        tenant: Tenant,
-        file: FileInfo,
-        mut contents: Contents,
-    ) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>, Contents), RegisterError> {
-        let mut proof = FileProof::new(file.hash);
-        let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
-        for terms in runs(&file.terms) {
-            contents = self.contents(contents, terms).await?;
-            let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
-            range_hashes = rest;
-            let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
-            let take = move || (proof.take(&terms, &proofs, &contents), contents);
-            let taken;
-            (taken, contents) = self.verify_pool.run_for(tenant, take).await;
-            proof = taken?;
-        }
-        let (file, first) = proof.finish(file)?;
-        Ok((file, first, contents))
     }
 
     /// Writes the record and the transactions of the index, in a task that a disconnect does not

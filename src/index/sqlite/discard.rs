@@ -1,22 +1,36 @@
 //! Deletes the rows of abandoned registrations, and the lists of published ones, in SQLite.
 //!
-//! A file of an abandoned registration is removed like any other one: its claim, its name, and the
-//! rest in steps. A claim to a file that existed before is removed without a change to that file.
+//! Small files of an abandoned registration are deleted in batches. A large one is removed like any
+//! other file: its name, and the rest in steps. A claim to a file that existed before is removed
+//! without a change to that file.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, SqliteConnection};
 
 use super::claims::hand_over_claim;
 use super::files::execute;
-use super::remove::{DETACH, is_large};
+use super::named::id_list;
+use super::remove::{DETACH, SMALL_CHARGE_COUNT, touch_unreferenced};
 use super::{get, map, millis};
 use crate::index::error::IndexError;
 use crate::runtime::clock::Timestamp;
 
-/// Files of one step, each some statements and rows of usage. Two in unit tests, for several steps.
-const STEP_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };
+/// After this time a step takes no further batch.
+const STEP_TIME: Duration = Duration::from_millis(10);
 
-/// Rows of an obsolete list. Two in unit tests.
-const STEP_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 4096 };
+/// Listed files of one batch. Two in unit tests, for several steps.
+const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
+
+/// References of the files of one batch, after which it takes no further file. One in unit tests.
+const BATCH_REFERENCE_COUNT: i64 = if cfg!(test) { 1 } else { 1024 };
+
+/// Files of one batch that existed before, or are large: each takes statements of its own.
+const BATCH_SINGLE_COUNT: usize = 32;
+
+/// Rows of an obsolete list, in one batch. Two in unit tests.
+const BATCH_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 1024 };
 
 /// An abandoned or published registration.
 pub(super) const FIND_OVER: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
@@ -31,59 +45,135 @@ pub(super) async fn step(
     const FORGET: &str = "DELETE FROM registrations WHERE id = ?1 AND NOT EXISTS \
          (SELECT 1 FROM registration_files WHERE registration = ?1)";
     let failed = |error| map(op, error);
+    let began = Instant::now();
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let over = sqlx::query(FIND_OVER).fetch_optional(&mut *transaction).await.map_err(failed)?;
     let Some(row) = over else { return Ok(false) };
     let (id, state): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
-    match state {
-        1 => discard_some(op, &mut transaction, id, now).await?,
-        _ => unlist_some(op, &mut transaction, id).await?,
+    loop {
+        let count = match state {
+            1 => discard_some(op, &mut transaction, id, now).await?,
+            _ => unlist_some(op, &mut transaction, id).await?,
+        };
+        if count == 0 || began.elapsed() >= STEP_TIME || cfg!(test) {
+            break;
+        }
     }
     execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
     transaction.commit().await.map_err(failed)?;
     Ok(true)
 }
 
-async fn unlist_some(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<(), IndexError> {
+async fn unlist_some(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<u64, IndexError> {
     const SQL: &str = "DELETE FROM registration_files WHERE registration = ?1 AND file_id IN \
          (SELECT file_id FROM registration_files WHERE registration = ?1 ORDER BY file_id LIMIT ?2)";
-    execute(op, connection, SQL, |query| query.bind(id).bind(STEP_ROW_COUNT)).await.map(drop)
+    execute(op, connection, SQL, |query| query.bind(id).bind(BATCH_ROW_COUNT)).await
 }
 
+/// A file that an abandoned registration has listed.
+struct Listed {
+    id: i64,
+    /// Whether no other registration has written it.
+    is_own: bool,
+    /// Counted up to one more than a small file has.
+    reference_count: i64,
+}
+
+/// Discards a batch; returns how many rows of the list.
 async fn discard_some(
     op: &'static str,
     connection: &mut SqliteConnection,
     id: i64,
     now: Timestamp,
-) -> Result<(), IndexError> {
-    const SELECT: &str = "SELECT file_id, coalesce(files.registration = ?1, 0) FROM registration_files \
-         LEFT JOIN files ON files.id = file_id WHERE registration_files.registration = ?1 ORDER BY file_id LIMIT ?2";
-    let rows = sqlx::query(SELECT).bind(id).bind(STEP_FILE_COUNT).fetch_all(&mut *connection).await;
-    for row in &rows.map_err(|error| map(op, error))? {
-        let file: i64 = get(op, row, 0)?;
-        if get(op, row, 1)? {
-            self::file(op, connection, file, now).await?;
+) -> Result<u64, IndexError> {
+    const SELECT: &str = "SELECT file_id, coalesce(files.registration = ?1, 0), \
+         (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE xorb_files.file_id = listed.file_id LIMIT ?3)) \
+         FROM registration_files AS listed LEFT JOIN files ON files.id = file_id \
+         WHERE listed.registration = ?1 ORDER BY file_id LIMIT ?2";
+    const UNLIST: &str =
+        "DELETE FROM registration_files WHERE registration = ? AND file_id IN (SELECT value FROM json_each(?))";
+    let query = sqlx::query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);
+    let rows = query.fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+    let (mut taken, mut small, mut reference_count, mut single_count) = (Vec::new(), Vec::new(), 0, 0);
+    for row in &rows {
+        let listed = Listed { id: get(op, row, 0)?, is_own: get(op, row, 1)?, reference_count: get(op, row, 2)? };
+        if !listed.is_own {
+            claim(op, connection, listed.id, id, now).await?;
+            single_count += 1;
+        } else if listed.reference_count > SMALL_CHARGE_COUNT {
+            detach(op, connection, listed.id, now).await?;
+            single_count += 1;
         } else {
-            claim(op, connection, file, id, now).await?;
+            reference_count += listed.reference_count;
+            small.push(listed.id);
         }
-        let sql = "DELETE FROM registration_files WHERE registration = ? AND file_id = ?";
-        execute(op, connection, sql, |query| query.bind(id).bind(file)).await?;
+        taken.push(listed.id);
+        if reference_count >= BATCH_REFERENCE_COUNT || single_count == BATCH_SINGLE_COUNT {
+            break;
+        }
     }
-    Ok(())
+    small_files(op, connection, &small, now).await?;
+    execute(op, connection, UNLIST, |query| query.bind(id).bind(id_list(&taken))).await
 }
 
-/// Removes a file that only an abandoned registration has written.
-pub(super) async fn file(
+/// Removes files that only an abandoned registration has written, the small ones at once.
+pub(super) async fn files(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+    now: Timestamp,
+) -> Result<(), IndexError> {
+    const LARGE: &str = "SELECT value FROM json_each(?1) WHERE EXISTS \
+         (SELECT 1 FROM xorb_files WHERE file_id = value LIMIT 1 OFFSET ?2)";
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let query = sqlx::query(LARGE).bind(id_list(ids)).bind(SMALL_CHARGE_COUNT);
+    let rows = query.fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+    let large = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
+    for id in &large {
+        detach(op, connection, *id, now).await?;
+    }
+    let small: Vec<i64> = ids.iter().copied().filter(|id| !large.contains(id)).collect();
+    small_files(op, connection, &small, now).await
+}
+
+/// Makes a large file invisible. Its references and then its claims are deleted in steps, as with
+/// any removed file.
+async fn detach(
     op: &'static str,
     connection: &mut SqliteConnection,
     id: i64,
     now: Timestamp,
 ) -> Result<(), IndexError> {
-    // The claims of a large file are deleted after its references, as with any removed file.
-    if !is_large(op, connection, id).await? {
-        execute(op, connection, "DELETE FROM file_repos WHERE file_id = ?", |query| query.bind(id)).await?;
-    }
     execute(op, connection, DETACH, |query| query.bind(millis(now)).bind(id)).await.map(drop)
+}
+
+/// Deletes all rows of small files, with as many statements for all as for one.
+async fn small_files(
+    op: &'static str,
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+    now: Timestamp,
+) -> Result<(), IndexError> {
+    // Claims first: the triggers credit a repository for the references that are left.
+    const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id IN (SELECT value FROM json_each(?))";
+    const TERMS: &str = "DELETE FROM file_terms WHERE file_id IN (SELECT value FROM json_each(?))";
+    const REFERENCES: &str =
+        "DELETE FROM xorb_files WHERE file_id IN (SELECT value FROM json_each(?)) RETURNING xorb_id";
+    const FILES: &str = "DELETE FROM files WHERE id IN (SELECT value FROM json_each(?))";
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids = id_list(ids);
+    for sql in [UNCLAIM, TERMS] {
+        execute(op, connection, sql, |query| query.bind(ids.clone())).await?;
+    }
+    let rows = sqlx::query(REFERENCES).bind(ids.clone()).fetch_all(&mut *connection).await;
+    let rows = rows.map_err(|error| map(op, error))?;
+    let xorbs = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
+    touch_unreferenced(op, connection, &xorbs, now).await?;
+    execute(op, connection, FILES, |query| query.bind(ids)).await.map(drop)
 }
 
 /// Removes the claim of an abandoned registration to a file that existed before it.

@@ -65,6 +65,29 @@ impl RecordIndex for SqliteIndex {
         .boxed()
     }
 
+    fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
+        let op = "find files";
+        async move {
+            let mut visible = Vec::new();
+            for batch in files.chunks(BATCH_COUNT) {
+                let mut query = QueryBuilder::<Sqlite>::new(
+                    "SELECT hash FROM files WHERE registration NOT IN hidden AND hash IN (",
+                );
+                let mut list = query.separated(", ");
+                for file in batch {
+                    list.push_bind(file.as_bytes().to_vec());
+                }
+                query.push(")");
+                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
+                for row in &rows {
+                    visible.push(file_hash(op, get(op, row, 0)?)?);
+                }
+            }
+            Ok(visible)
+        }
+        .boxed()
+    }
+
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
         const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden \
              FROM file_repos JOIN files ON file_id = id WHERE hash = ? AND file_repos.registration NOT IN hidden ORDER BY repo";

@@ -36,7 +36,7 @@ const STEP_CLAIM_COUNT: i64 = 8;
 
 /// Up to this product of references and claims a file is swept at once, with all charges. Three in
 /// unit tests, so that their files are of both kinds.
-const SMALL_CHARGE_COUNT: i64 = if cfg!(test) { 3 } else { 1024 };
+pub(super) const SMALL_CHARGE_COUNT: i64 = if cfg!(test) { 3 } else { 1024 };
 
 /// Claims of one step, after the references. Two in unit tests, as above.
 const STEP_UNCLAIM_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
@@ -150,7 +150,7 @@ async fn is_unclaimed_without(
 }
 
 /// Whether a file has so many references and claims that its repositories are credited in steps.
-pub(super) async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
+async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<bool, IndexError> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM xorb_files WHERE file_id = ?1 LIMIT 1 \
          OFFSET ?2 / max(1, (SELECT count(*) FROM file_repos WHERE file_id = ?1)))";
     let row = sqlx::query(SQL)

@@ -5,25 +5,84 @@ use crate::format::merkle::Aggregator;
 use crate::format::shard::{FileInfo, Term};
 use crate::format::{ChunkHash, FileHash, RangeHash, XorbHash};
 use crate::index::NewFile;
-use crate::service::contents::Contents;
+use crate::runtime::fair::Tenant;
+use crate::service::Cas;
+use crate::service::contents::{Contents, runs};
+
+/// The first chunk of a file, and the xorb that has it; `None` for the empty file.
+pub(in crate::service) type FirstChunk = Option<(ChunkHash, XorbHash)>;
+
+impl Cas {
+    /// Proves files whose terms are one run together, or a single file of any length. Returns each
+    /// with its first chunk, in order, and the rows of their last xorbs.
+    pub(in crate::service) async fn prove_files(
+        &self,
+        tenant: Tenant,
+        mut files: Vec<FileInfo>,
+        contents: Contents,
+    ) -> Result<(Vec<(NewFile, FirstChunk)>, Contents), RegisterError> {
+        if let [_] = files.as_slice()
+            && let Some(file) = files.pop()
+        {
+            let (file, first, contents) = self.prove_file(tenant, file, contents).await?;
+            return Ok((vec![(file, first)], contents));
+        }
+        let terms: Vec<Term> = files.iter().flat_map(|file| &file.terms).copied().collect();
+        let contents = self.contents(contents, &terms).await?;
+        let prove = move || {
+            let mut proven = Vec::with_capacity(files.len());
+            for file in files {
+                let range_hashes = file.range_hashes.as_deref().unwrap_or_default();
+                let proof = FileProof::new(file.hash).take(&file.terms, range_hashes, &contents)?;
+                proven.push(proof.finish(file)?);
+            }
+            Ok::<_, RegisterError>((proven, contents))
+        };
+        self.verify_pool.run_for(tenant, prove).await
+    }
+
+    /// Proves one file; returns it, its first chunk with the xorb that has it, and the rows of its
+    /// last xorbs.
+    pub(in crate::service) async fn prove_file(
+        &self,
+        tenant: Tenant,
+        file: FileInfo,
+        mut contents: Contents,
+    ) -> Result<(NewFile, FirstChunk, Contents), RegisterError> {
+        let mut proof = FileProof::new(file.hash);
+        let mut range_hashes = file.range_hashes.as_deref().unwrap_or_default();
+        for terms in runs(&file.terms) {
+            contents = self.contents(contents, terms).await?;
+            let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
+            range_hashes = rest;
+            let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
+            let take = move || (proof.take(&terms, &proofs, &contents), contents);
+            let taken;
+            (taken, contents) = self.verify_pool.run_for(tenant, take).await;
+            proof = taken?;
+        }
+        let (file, first) = proof.finish(file)?;
+        Ok((file, first, contents))
+    }
+}
 
 /// A file with some of its terms proven.
-pub(super) struct FileProof {
+struct FileProof {
     file: FileHash,
     /// The next term.
     next: usize,
     chunks: Aggregator,
     /// The first chunk, and the xorb that has it.
-    first: Option<(ChunkHash, XorbHash)>,
+    first: FirstChunk,
 }
 
 impl FileProof {
-    pub(super) fn new(file: FileHash) -> Self {
+    fn new(file: FileHash) -> Self {
         Self { file, next: 0, chunks: Aggregator::new(), first: None }
     }
 
     /// When all terms are proven: the file, and its first chunk with the xorb that has it.
-    pub(super) fn finish(self, file: FileInfo) -> Result<(NewFile, Option<(ChunkHash, XorbHash)>), RegisterError> {
+    fn finish(self, file: FileInfo) -> Result<(NewFile, FirstChunk), RegisterError> {
         let actual = self.chunks.file_hash();
         if actual != file.hash {
             return Err(RegisterError::FileHash { claimed: file.hash, actual });
@@ -34,12 +93,7 @@ impl FileProof {
     }
 
     /// Proves the next terms.
-    pub(super) fn take(
-        mut self,
-        terms: &[Term],
-        proofs: &[RangeHash],
-        contents: &Contents,
-    ) -> Result<Self, RegisterError> {
+    fn take(mut self, terms: &[Term], proofs: &[RangeHash], contents: &Contents) -> Result<Self, RegisterError> {
         for (index, term) in terms.iter().enumerate() {
             let (xorb, chunks) = (term.xorb, term.chunks);
             let wrong = RegisterError::Term { file: self.file, term: self.next, xorb, chunks };

@@ -229,6 +229,9 @@ impl Cas {
     /// Applies the records that a crash has left. A file that cannot be proven, as with a damaged
     /// xorb, is left out, and its xorbs are retained.
     async fn take_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
+        // In batches: the replay would discard the rows of an interrupted registration in its own
+        // steps.
+        self.discard_abandoned().await?;
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
         let left = match Box::pin(replay.run()).await {

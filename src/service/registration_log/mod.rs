@@ -11,8 +11,9 @@
 //! acknowledged has its record. A crash between the first two leaves a record that was not
 //! acknowledged. A rebuilt index may have it: absent or whole, as for uploads. The same holds for a
 //! failed transaction with an unknown outcome. A registration that turned out to be known, or was
-//! refused, leaves no record. If its removal fails, that is logged, and a rebuild tries the
-//! registration again. It is refused again, or succeeds because no reason to refuse it is left.
+//! refused, leaves no record. If its removal fails, that is logged and marked in the index before
+//! the response, so that no start applies the record. Only a rebuild tries the registration again,
+//! without quotas. It is refused again, or succeeds because no other reason to refuse it is left.
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
 //! holds the file's lock until the transaction is over, or the last one of a registration in steps.
@@ -48,7 +49,7 @@ use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
-use crate::index::Registration;
+use crate::index::{Index, Registration};
 use crate::runtime::telemetry::chain;
 
 /// A record that was appended before its change is made. To be held until the change is made, or
@@ -57,6 +58,7 @@ use crate::runtime::telemetry::chain;
 #[must_use = "the lock excludes other changes to these files"]
 pub struct AppendedRecord {
     records: Arc<dyn RecordStore>,
+    index: Arc<dyn Index>,
     seq: Seq,
     _lock: FileLock,
 }
@@ -71,13 +73,26 @@ impl AppendedRecord {
     /// The change was made, or its outcome is unknown.
     pub fn retain(self) {}
 
-    /// The change was not made, or changed nothing.
+    /// The change was not made, or changed nothing. If the record cannot be removed, the index is
+    /// told that it was considered. Else the next start would apply a refused registration.
     pub async fn roll_back(self) {
-        if let Err(error) = self.records.remove(self.seq).await {
-            // Harmless: see the module.
-            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed \
-                operation");
+        let Err(error) = self.records.remove(self.seq).await else { return };
+        tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
+        if let Err(error) = self.pass_over().await {
+            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
+                as considered; the next start may apply it");
         }
+    }
+
+    /// Marks the record as considered, in the index. Only if it still exists, since a start expects
+    /// the last one that the index has considered.
+    async fn pass_over(&self) -> Result<(), StoreError> {
+        if self.records.read(self.seq).await?.is_some()
+            && let Some(id) = self.index.store_mark().await?.id
+        {
+            self.index.set_store(id, Some(self.seq.number())).await?;
+        }
+        Ok(())
     }
 }
 
@@ -159,7 +174,8 @@ impl Cas {
     async fn append(&self, lock: FileLock, record: Record) -> Result<AppendedRecord, StoreError> {
         let record = self.verify_pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
-        Ok(AppendedRecord { records: Arc::clone(&self.records), seq, _lock: lock })
+        let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
+        Ok(AppendedRecord { records, index, seq, _lock: lock })
     }
 }
 

@@ -14,6 +14,7 @@ mod parts;
 mod prove;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -26,14 +27,15 @@ use super::rebuild::{RebuildError, Rebuilt};
 use super::record::{Record, RecordError, Registered as Registrations, parse};
 use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
-use crate::format::shard::{Shard, parse_stored as parse_shard};
+use crate::format::shard::{FileInfo, Shard, parse_stored as parse_shard};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::fair::Tenant;
 use crate::service::Cas;
 use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
-use crate::service::contents::Contents;
+use crate::service::contents::{Contents, file_count};
 use crate::service::error::StoreError;
 use crate::service::possession::single_chunks;
 use crate::service::register::{RegisterError, distinct, domain};
@@ -212,15 +214,21 @@ impl<'a> Replay<'a> {
         }
         let (mut dedup, mut listed) = self.prove_listed(seq, &xorbs).await?;
         let (mut proven, mut unproven, mut contents) = (Vec::new(), Vec::new(), Contents::default());
-        for (place, file) in files.into_iter().enumerate() {
-            let since = origin.as_ref().and_then(|origin| origin.since_ms.get(place));
-            let at = since.map_or(at, |millis| Timestamp::from_millis(*millis));
-            let claim = NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 };
-            let outcome;
-            (outcome, contents) = self.prove(seq, file, contents).await?;
-            match outcome {
-                Ok((file, first, is_switched)) => proven.push(Proven { file, first, at, is_switched }),
-                Err(why) => unproven.push((claim, at, why)),
+        let (mut files, mut place) = (files.into_iter(), 0);
+        while files.len() > 0 {
+            let count = file_count(files.as_slice()).max(1);
+            let some: Vec<FileInfo> = files.by_ref().take(count).collect();
+            let claims: Vec<NewFile> = some.iter().map(claim_of).collect();
+            let outcomes;
+            (outcomes, contents) = self.prove_some(seq, some, contents).await?;
+            for (claim, outcome) in claims.into_iter().zip(outcomes) {
+                let since = origin.as_ref().and_then(|origin| origin.since_ms.get(place));
+                let at = since.map_or(at, |millis| Timestamp::from_millis(*millis));
+                place += 1;
+                match outcome {
+                    Ok((file, first, is_switched)) => proven.push(Proven { file, first, at, is_switched }),
+                    Err(why) => unproven.push((claim, at, why)),
+                }
             }
         }
         // Records of older versions list xorbs beside those of their files.
@@ -274,10 +282,18 @@ impl<'a> Replay<'a> {
         // Also without files: listed xorbs matter, too.
         by_time.entry(at.as_millis()).or_default();
         let mut asked_for = dedup.to_vec();
-        for Proven { file, first, at, is_switched } in proven {
-            // The owner's possession was proven for the original terms. Of a new xorb no owner
-            // claims possession.
-            if *scope != RepoScope::All && !is_switched {
+        // The owner's possession was proven for the original terms. Of a new xorb no owner claims
+        // possession. Nearly always the owner has all of them.
+        let is_asked = |proven: &&Proven| *scope != RepoScope::All && !proven.is_switched;
+        let terms = proven.iter().filter(is_asked).flat_map(|proven| &proven.file.terms);
+        let has_all = match self.cas.prove_possession(single_chunks(terms, &[]), &domain(scope)).await {
+            Ok(()) => true,
+            Err(RegisterError::Store(error)) => return Err(error.into()),
+            Err(_) => false,
+        };
+        for of_file in proven {
+            let Proven { file, first, at, .. } = of_file;
+            if !has_all && is_asked(&of_file) {
                 let single = single_chunks(file.terms.iter(), &[]);
                 match self.cas.prove_possession(single, &domain(scope)).await {
                     Ok(()) => {}
@@ -317,7 +333,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Registers proven files, after the registrations that have waited for one of them.
-    fn enter(&mut self, mut registration: Registration) -> BoxFuture<'_, Result<(), RebuildError>> {
+    fn enter(&mut self, registration: Registration) -> BoxFuture<'_, Result<(), RebuildError>> {
         async move {
             for file in &registration.files {
                 for waiting in self.waiting.remove(&file.hash).into_iter().flatten() {
@@ -332,13 +348,16 @@ impl<'a> Replay<'a> {
                     self.enter(first).await?;
                 }
             }
+            let mut registration = Arc::new(registration);
             loop {
-                let registered = self.cas.index.register(&registration).await.map_err(StoreError::from)?;
+                // As for a client. A start that is killed leaves hidden rows, which the next one
+                // discards.
+                let registered = self.cas.write_registration(Tenant::SERVER, &registration, None).await?;
                 match registered {
                     Registered::New | Registered::Added | Registered::Known => return Ok(()),
                     Registered::OverQuota(_) => unreachable!("this registration has no limits"),
                     Registered::MissingXorb(xorb) | Registered::DamagedXorb(xorb) => {
-                        self.take_out(&mut registration, xorb);
+                        self.take_out(Arc::make_mut(&mut registration), xorb);
                     }
                     Registered::OtherSha256 { file, unverified } => {
                         let deadline = Instant::now() + CONFLICT_WAIT;
@@ -349,7 +368,8 @@ impl<'a> Replay<'a> {
                         if !matches!(settled, Some(ClaimState::False { .. })) {
                             tracing::warn!(%file, repo = registration.repo, "left out a sha256: the file has \
                                 another one");
-                            let same = registration.files.iter_mut().filter(|other| other.hash == file);
+                            let files = &mut Arc::make_mut(&mut registration).files;
+                            let same = files.iter_mut().filter(|other| other.hash == file);
                             same.for_each(|other| other.sha256 = None);
                         }
                     }
@@ -371,4 +391,9 @@ impl<'a> Replay<'a> {
             self.leave_out(file.hash, registration.repo.clone(), RegisterError::MissingXorb { xorb });
         }
     }
+}
+
+/// A file of a record without its terms.
+fn claim_of(file: &FileInfo) -> NewFile {
+    NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 }
 }

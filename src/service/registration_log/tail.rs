@@ -83,8 +83,11 @@ impl Cas {
             Ok(read) => read,
             Err(why) => return Ok(Err(why)),
         };
+        // Each once: small files share their xorbs.
+        let mut asked = HashSet::new();
         for need in needs.values() {
-            if !self.has_all(&need.xorbs).await? {
+            let unasked = need.xorbs.iter().copied().filter(|xorb| asked.insert(*xorb)).collect();
+            if !self.has_all(&unasked).await? {
                 return Ok(Err(Untakable::Record(need.seq)));
             }
         }
@@ -151,9 +154,11 @@ impl Cas {
         let Ok(Shard { files, .. }) = self.verify_pool.run(move || parse_shard(&shard)).await else {
             return Ok(Err(Untakable::Record(seq)));
         };
+        let known = self.index.visible_files(files.iter().map(|file| file.hash).collect()).await?;
+        let known: HashSet<FileHash> = known.into_iter().collect();
         for file in files {
             let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
-            let is_known = self.index.find_file(file.hash, Reader::All, None).await?.is_some();
+            let is_known = known.contains(&file.hash);
             match (&repos, needs.get_mut(&file.hash)) {
                 // It has its terms, and gets readers.
                 (Some(_), None) if is_known => {}

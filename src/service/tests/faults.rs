@@ -481,6 +481,10 @@ impl RecordIndex for FaultyIndex {
         self.faults.around("claimed_files", self.inner.claimed_files(files, repo), index_error).boxed()
     }
 
+    fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
+        self.faults.around("visible_files", self.inner.visible_files(files), index_error).boxed()
+    }
+
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
         self.faults.around("readers_of", self.inner.readers_of(file), index_error).boxed()
     }

@@ -15,6 +15,7 @@ mod granted;
 mod health;
 mod large;
 mod late;
+mod left_records;
 #[cfg_attr(
     not(feature = "full-tests"),
     expect(dead_code, unused_imports, reason = "the long runs, and breaking the guards, are in the full lane")

@@ -145,6 +145,7 @@ impl<'r> Entry<'r> {
             }
             query.push(")");
             let rows = query.build().fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+            let mut abandoned = Vec::new();
             for row in &rows {
                 let hash = file_hash(op, get(op, row, 0)?)?;
                 let digest = |index| {
@@ -154,7 +155,7 @@ impl<'r> Entry<'r> {
                 let id: i64 = get(op, row, 1)?;
                 let is_own = |index| Ok::<_, IndexError>(get::<i64>(op, row, index)? == self.mark.of_claim());
                 if get::<bool>(op, row, 7)? && !is_own(10)? {
-                    discard::file(op, connection, id, self.registration.now).await?;
+                    abandoned.push(id);
                     continue;
                 }
                 let mut is_claimed: bool = get(op, row, 4)?;
@@ -176,6 +177,7 @@ impl<'r> Entry<'r> {
                 };
                 known.insert(hash, found);
             }
+            discard::files(op, connection, &abandoned, self.registration.now).await?;
         }
         Ok(known)
     }

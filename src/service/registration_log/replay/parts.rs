@@ -3,10 +3,10 @@
 use thiserror::Error;
 
 use crate::blob::records::Seq;
-use crate::format::{ChunkHash, FileHash, XorbHash};
+use crate::format::{FileHash, XorbHash};
 use crate::index::NewFile;
 use crate::runtime::clock::Timestamp;
-use crate::service::register::RegisterError;
+use crate::service::register::{FirstChunk, RegisterError};
 
 /// A record or file that could not be replayed.
 #[derive(Debug, Error)]
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
 pub(super) struct Proven {
     pub(super) file: NewFile,
     /// Its first chunk, and the xorb that has it.
-    pub(super) first: Option<(ChunkHash, XorbHash)>,
+    pub(super) first: FirstChunk,
     pub(super) at: Timestamp,
     /// Whether its terms differ from those of its registration.
     pub(super) is_switched: bool,

@@ -10,12 +10,12 @@ use crate::index::{NewFile, Reader};
 use crate::runtime::fair::Tenant;
 use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
-use crate::service::register::RegisterError;
+use crate::service::register::{FirstChunk, RegisterError};
 use crate::service::registration_log::rebuild::RebuildError;
 use crate::service::registration_log::record::Record;
 
-/// A file, its first chunk with the xorb that has it, and whether its terms are those of a switch.
-type ProvenFile = (NewFile, Option<(ChunkHash, XorbHash)>, bool);
+/// A file, its first chunk, and whether its terms are those of a switch.
+pub(super) type ProvenFile = (NewFile, FirstChunk, bool);
 
 impl Replay<'_> {
     /// Proves the listed xorbs of a shard; missing ones are left out. Returns their chunks that
@@ -40,11 +40,37 @@ impl Replay<'_> {
         Ok((dedup, listed))
     }
 
+    /// Proves files that fit into one run, each as [`prove`](Self::prove) does. Files that were
+    /// never switched are proven together, and singly if one of them cannot be proven.
+    pub(super) async fn prove_some(
+        &self,
+        seq: Seq,
+        files: Vec<FileInfo>,
+        mut contents: Contents,
+    ) -> Result<(Vec<Result<ProvenFile, Unproven>>, Contents), RebuildError> {
+        if files.len() > 1 && !files.iter().any(|file| self.switched.contains_key(&file.hash)) {
+            match self.cas.prove_files(Tenant::SERVER, files.clone(), contents).await {
+                Ok((proven, contents)) => {
+                    return Ok((proven.into_iter().map(|(file, first)| Ok((file, first, false))).collect(), contents));
+                }
+                Err(RegisterError::Store(error)) => return Err(error.into()),
+                Err(_) => contents = Contents::default(),
+            }
+        }
+        let mut outcomes = Vec::with_capacity(files.len());
+        for file in files {
+            let outcome;
+            (outcome, contents) = self.prove(seq, file, contents).await?;
+            outcomes.push(outcome);
+        }
+        Ok((outcomes, contents))
+    }
+
     /// Proves a file by its newest terms, or by those of its record, or by any earlier terms. All
     /// that prove it are equally true, and a recorded switch may not have been done. A file that is
     /// registered already needs none of them. Returns the file, its first chunk, and whether its
     /// terms differ from those of its record.
-    pub(super) async fn prove(
+    async fn prove(
         &self,
         seq: Seq,
         file: FileInfo,

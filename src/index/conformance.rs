@@ -57,6 +57,7 @@ mod listing;
 mod named;
 mod records;
 mod repair;
+mod statements;
 mod steps;
 mod usage;
 

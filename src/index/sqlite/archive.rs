@@ -14,6 +14,7 @@ use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
 use super::connect::{LongestWrite, pool_options};
 use super::files::{execute, file_hash, release};
 use super::terms::insert_terms;
+use super::write::Write;
 use super::{READER_COUNT, SqliteIndex, get, map, millis};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
@@ -50,7 +51,11 @@ impl SqliteIndex {
     }
 
     pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
-        const SQL: &str = "SELECT id, hash, raw_len, since, sha256, sha256_state, \
+        // A claim of an unpublished registration is none yet.
+        const SQL: &str = "SELECT id, hash, raw_len, since, sha256, iif(sha256_state = 1 \
+             AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim_registration IN hidden) \
+             AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1 AND claim IS NULL \
+                 AND claim_registration NOT IN hidden), 0, sha256_state), \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
              WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
         let op = "list files";
@@ -184,8 +189,7 @@ async fn restore(
     connection: &mut SqliteConnection,
     files: &[RestoredFile],
 ) -> Result<(), IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     for file in files {
         write_record(op, &mut transaction, &file.record).await?;
         for (xorb, owner) in &file.record.owners {
@@ -199,7 +203,7 @@ async fn restore(
             execute(op, &mut transaction, sql, |query| query.bind(chunk).bind(xorb)).await?;
         }
     }
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
 }
 
 /// Inserts a file, and replaces an existing one.

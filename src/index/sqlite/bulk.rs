@@ -9,6 +9,7 @@ use sqlx::query_builder::Separated;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::map;
+use super::write::statement;
 use crate::index::error::IndexError;
 
 /// Rows of one statement. Few sizes, so that each statement is prepared once for a connection.
@@ -32,7 +33,7 @@ pub(super) async fn insert_rows<R: Sync>(
             let mut query = QueryBuilder::<Sqlite>::new(head);
             query.push_values(some, |mut columns, row| bind(&mut columns, row));
             query.push(tail);
-            query.build().execute(&mut *connection).await.map_err(|error| map(op, error))?;
+            query.build().execute(statement(op, connection)?).await.map_err(|error| map(op, error))?;
             rest = after;
         }
     }

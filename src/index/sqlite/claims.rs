@@ -5,10 +5,11 @@ use std::ops::Range;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, file_hash, release, repo_of};
 use super::named::id_list;
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map};
 use crate::format::FileHash;
 use crate::format::shard::{Sha256, Term};
@@ -206,7 +207,7 @@ async fn settle_true(op: &'static str, connection: &mut SqliteConnection, claims
     const FORGET: &str = "UPDATE file_repos SET has_claimed = 0, claim = NULL \
          WHERE file_id IN (SELECT value FROM json_each(?)) AND has_claimed = 1";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let mut ids: Vec<i64> = Vec::with_capacity(claims.len());
     for (head, tail) in SETTLE {
         if ids.len() == claims.len() {
@@ -217,12 +218,12 @@ async fn settle_true(op: &'static str, connection: &mut SqliteConnection, claims
             row.push_bind(claim.file.as_bytes().to_vec()).push_bind(claim.sha256.as_digest().to_vec());
         });
         query.push(") AS settled WHERE files.hash = settled.column1 AND sha256_state = 1 ").push(tail);
-        for row in query.build().fetch_all(&mut *transaction).await.map_err(failed)? {
+        for row in query.build().fetch_all(statement(op, &mut transaction)?).await.map_err(failed)? {
             ids.push(get(op, &row, 0)?);
         }
     }
     execute(op, &mut transaction, FORGET, |query| query.bind(id_list(&ids))).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(ids.len() as u64)
 }
 
@@ -237,17 +238,17 @@ async fn settle(
         "UPDATE files SET sha256 = ?, sha256_state = 2 WHERE hash = ? AND sha256_state = 1 RETURNING id";
     const FORGET: &str = "UPDATE file_repos SET has_claimed = 0, claim = NULL WHERE file_id = ? AND has_claimed = 1";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let row = sqlx::query(SETTLE)
         .bind(actual.as_digest().as_slice())
         .bind(file.as_bytes().as_slice())
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Ok(false) };
     let id: i64 = get(op, &row, 0)?;
     execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(true)
 }
 
@@ -267,7 +268,7 @@ pub(super) async fn make_claim(
     let row = sqlx::query(KNOWN)
         .bind(file_id)
         .bind(repo.to_owned())
-        .fetch_one(&mut *connection)
+        .fetch_one(statement(op, connection)?)
         .await
         .map_err(|error| map(op, error))?;
     let parse = |index: usize| {

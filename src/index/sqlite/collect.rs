@@ -3,9 +3,10 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::files::{execute, push_hashes, release};
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
@@ -178,13 +179,13 @@ async fn begin_deletions(
     const SUBTRACT: &str = "UPDATE totals SET xorb_count = xorb_count - ?, \
          serialized_len = serialized_len - ?, raw_len = raw_len - ?";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let mut query = QueryBuilder::<Sqlite>::new("UPDATE xorbs SET state = 3, since = max(since, ");
     query.push_bind(millis(now)).push(") WHERE state = 2 AND since <= ").push_bind(millis(condemned_since));
     query.push(UNLEASED).push_bind(millis(now)).push(UNREFERENCED);
     push_hashes(&mut query, xorbs);
     query.push(" RETURNING hash, serialized_len, raw_len");
-    let rows = query.build().fetch_all(&mut *transaction).await.map_err(failed)?;
+    let rows = query.build().fetch_all(statement(op, &mut transaction)?).await.map_err(failed)?;
     let (mut begun, mut serialized_len, mut raw_len) = (Vec::with_capacity(rows.len()), 0_i64, 0_i64);
     for row in &rows {
         begun.push(parse_hash(op, row)?);
@@ -192,13 +193,13 @@ async fn begin_deletions(
         raw_len = raw_len.saturating_add(get(op, row, 2)?);
     }
     if begun.is_empty() {
-        transaction.rollback().await.map_err(failed)?;
+        transaction.rollback().await?;
         return Ok(begun);
     }
     let count = i64::try_from(begun.len()).unwrap_or(i64::MAX);
     execute(op, &mut transaction, SUBTRACT, |query| query.bind(count).bind(serialized_len).bind(raw_len)).await?;
     hide(op, &mut transaction).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(begun)
 }
 

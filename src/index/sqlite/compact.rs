@@ -3,10 +3,11 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, file_hash, push_hashes, release};
 use super::repair::xorb_hash;
+use super::write::Write;
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::Ticket;
@@ -197,10 +198,9 @@ async fn endow(
 ) -> Result<bool, IndexError> {
     const SHARE: &str = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) VALUES (?, ?)";
     const MENTION: &str = "INSERT OR IGNORE INTO dedup_chunks (xorb_id, chunk_hash) VALUES (?, ?)";
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let Some(id) = touch(op, &mut transaction, xorb, now).await? else {
-        transaction.rollback().await.map_err(failed)?;
+        transaction.rollback().await?;
         return Ok(false);
     };
     for owner in owners {
@@ -209,6 +209,6 @@ async fn endow(
     for chunk in chunks {
         execute(op, &mut transaction, MENTION, |query| query.bind(id).bind(chunk.as_bytes().to_vec())).await?;
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(true)
 }

@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::claims::hand_over_claim;
 use super::files::execute;
 use super::named::id_list;
 use super::remove::{DETACH, SMALL_CHARGE_COUNT, touch_unreferenced};
+use super::write::{Write, statement};
 use super::{get, map, millis};
 use crate::index::error::IndexError;
 use crate::runtime::clock::Timestamp;
@@ -46,8 +47,8 @@ pub(super) async fn step(
          (SELECT 1 FROM registration_files WHERE registration = ?1)";
     let failed = |error| map(op, error);
     let began = Instant::now();
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let over = sqlx::query(FIND_OVER).fetch_optional(&mut *transaction).await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
+    let over = sqlx::query(FIND_OVER).fetch_optional(statement(op, &mut transaction)?).await.map_err(failed)?;
     let Some(row) = over else { return Ok(false) };
     let (id, state): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
     loop {
@@ -60,7 +61,7 @@ pub(super) async fn step(
         }
     }
     execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(true)
 }
 
@@ -93,7 +94,7 @@ async fn discard_some(
     const UNLIST: &str =
         "DELETE FROM registration_files WHERE registration = ? AND file_id IN (SELECT value FROM json_each(?))";
     let query = sqlx::query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);
-    let rows = query.fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+    let rows = query.fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
     let (mut taken, mut small, mut reference_count, mut single_count) = (Vec::new(), Vec::new(), 0, 0);
     for row in &rows {
         let listed = Listed { id: get(op, row, 0)?, is_own: get(op, row, 1)?, reference_count: get(op, row, 2)? };
@@ -129,7 +130,7 @@ pub(super) async fn files(
         return Ok(());
     }
     let query = sqlx::query(LARGE).bind(id_list(ids)).bind(SMALL_CHARGE_COUNT);
-    let rows = query.fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+    let rows = query.fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
     let large = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
     for id in &large {
         detach(op, connection, *id, now).await?;
@@ -169,7 +170,7 @@ async fn small_files(
     for sql in [UNCLAIM, TERMS] {
         execute(op, connection, sql, |query| query.bind(ids.clone())).await?;
     }
-    let rows = sqlx::query(REFERENCES).bind(ids.clone()).fetch_all(&mut *connection).await;
+    let rows = sqlx::query(REFERENCES).bind(ids.clone()).fetch_all(statement(op, connection)?).await;
     let rows = rows.map_err(|error| map(op, error))?;
     let xorbs = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
     touch_unreferenced(op, connection, &xorbs, now).await?;
@@ -194,7 +195,7 @@ pub(super) async fn claim(
     execute(op, connection, RECORD, |query| query.bind(file).bind(registration)).await?;
     hand_over_claim(op, connection, file).await?;
     // Other repositories may have removed their claims meanwhile.
-    let unclaimed = sqlx::query(IS_UNCLAIMED).bind(file).fetch_optional(&mut *connection).await;
+    let unclaimed = sqlx::query(IS_UNCLAIMED).bind(file).fetch_optional(statement(op, connection)?).await;
     let unclaimed = unclaimed.map_err(|error| map(op, error))?;
     if let Some(row) = unclaimed
         && get(op, &row, 0)?

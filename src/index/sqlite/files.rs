@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
@@ -129,11 +130,11 @@ async fn lease(
     const LEASE: &str = "UPDATE xorbs SET state = 1, lease_until = max(lease_until, ?) \
          WHERE id = ? AND state IN (1, 2)";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let found = sqlx::query(FIND_DEDUP)
         .bind(chunk.as_bytes().to_vec())
         .bind(owner.map(str::to_owned))
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = found else { return Ok(None) };
@@ -148,7 +149,7 @@ async fn lease(
     for id in near.into_keys().chain([id]) {
         execute(op, &mut transaction, LEASE, |query| query.bind(millis(lease_until)).bind(id)).await?;
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(Some(DedupHit { xorb, neighbours }))
 }
 
@@ -162,11 +163,11 @@ async fn neighbours(
 ) -> Result<BTreeMap<i64, Vec<u8>>, IndexError> {
     let failed = |error| map(op, error);
     let (mut found, mut left) = (BTreeMap::new(), chunk_limit);
-    let files = sqlx::query(FIND_FILES).bind(id).fetch_all(&mut *connection).await.map_err(failed)?;
+    let files = sqlx::query(FIND_FILES).bind(id).fetch_all(statement(op, connection)?).await.map_err(failed)?;
     for file in &files {
         let file: i64 = get(op, file, 0)?;
         let near = sqlx::query(FIND_NEIGHBOURS).bind(id).bind(owner.map(str::to_owned)).bind(file);
-        for row in near.fetch_all(&mut *connection).await.map_err(failed)? {
+        for row in near.fetch_all(statement(op, connection)?).await.map_err(failed)? {
             let (neighbour, hash, chunk_count): (i64, Vec<u8>, i64) =
                 (get(op, &row, 0)?, get(op, &row, 1)?, get(op, &row, 2)?);
             if chunk_count > left {
@@ -189,7 +190,7 @@ pub(super) async fn execute(
     sql: &'static str,
     bind: impl FnOnce(SqliteQuery) -> SqliteQuery,
 ) -> Result<u64, IndexError> {
-    let result = bind(sqlx::query(sql)).execute(&mut *connection).await.map_err(|error| map(op, error))?;
+    let result = bind(sqlx::query(sql)).execute(statement(op, connection)?).await.map_err(|error| map(op, error))?;
     Ok(result.rows_affected())
 }
 

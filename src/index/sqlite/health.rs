@@ -2,11 +2,12 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, SqliteConnection};
 
 use super::collect::hide;
 use super::files::{execute, file_hash, release};
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, grants, map, millis};
 use crate::format::XorbHash;
 use crate::index::error::IndexError;
@@ -141,8 +142,7 @@ async fn set(
     now: Timestamp,
     is_noticed: bool,
 ) -> Result<bool, IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let hash = seen.hash.as_bytes().to_vec();
     let changed = execute(op, &mut transaction, sql, |query| {
         query.bind(millis(now)).bind(hash).bind(seen.ticket.0).bind(seen.crc64.cast_signed())
@@ -151,7 +151,7 @@ async fn set(
     if changed == 1 && is_noticed {
         hide(op, &mut transaction).await?;
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(changed == 1)
 }
 
@@ -173,11 +173,11 @@ async fn heal(
     const SUM: &str = "UPDATE totals SET serialized_len = serialized_len + ?, raw_len = raw_len + ?";
     let failed = |error| map(op, error);
     let (serialized_len, raw_len) = (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let row = sqlx::query(BEFORE)
         .bind(xorb.hash.as_bytes().as_slice())
         .bind(ticket.0)
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
@@ -191,7 +191,7 @@ async fn heal(
         .bind(xorb.layout.pack())
         .bind(Ticket::random().0)
         .bind(id)
-        .execute(&mut *transaction)
+        .execute(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
@@ -209,7 +209,7 @@ async fn heal(
         grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
     }
     hide(op, &mut transaction).await?;
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
 }
 
 pub(super) fn after_bytes(after: Option<XorbHash>) -> Vec<u8> {

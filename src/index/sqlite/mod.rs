@@ -19,6 +19,8 @@ mod listing;
 mod named;
 mod open;
 mod owners;
+#[cfg(any(test, feature = "full-tests"))]
+pub mod probe;
 mod publish;
 mod records;
 mod register;
@@ -33,6 +35,7 @@ pub(crate) mod test_hooks;
 mod times;
 mod usage;
 mod wal;
+mod write;
 
 use std::ops::Range;
 

@@ -10,6 +10,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, push_hashes};
 use super::repair::xorb_hash;
+use super::write::statement;
 use super::{get, map, millis};
 use crate::format::XorbHash;
 use crate::index::XorbState;
@@ -50,7 +51,7 @@ impl Named {
         for batch in hashes.chunks(BATCH_COUNT) {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT);
             push_hashes(&mut query, batch);
-            let rows = query.build().fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+            let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
             let mut damaged = None;
             for row in &rows {
                 let hash = xorb_hash(op, row, 1)?;
@@ -92,7 +93,7 @@ impl Named {
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE id = ?";
         let rows = sqlx::query(UNREFERENCED)
             .bind(id_list(self.ids.values()))
-            .fetch_all(&mut *connection)
+            .fetch_all(statement(op, connection)?)
             .await
             .map_err(|error| map(op, error))?;
         let unreferenced = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;

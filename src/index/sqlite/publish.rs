@@ -4,8 +4,9 @@
 //! durable before. If another upload or a cleanup has taken the staged row, the error is
 //! [`Lost`](crate::index::IndexErrorKind::Lost), and nothing is changed.
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
+use super::write::{Write, statement};
 use super::{get, grants, map, millis};
 use crate::index::error::IndexError;
 use crate::index::{NewXorb, Ticket};
@@ -26,7 +27,7 @@ pub(super) async fn publish(
              SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
     let failed = |error| map(op, error);
     let (serialized_len, raw_len) = (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let row = sqlx::query(GO_LIVE)
         .bind(millis(now))
         .bind(serialized_len)
@@ -36,7 +37,7 @@ pub(super) async fn publish(
         .bind(millis(now))
         .bind(xorb.hash.as_bytes().as_slice())
         .bind(ticket.0)
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
@@ -47,16 +48,21 @@ pub(super) async fn publish(
         .bind(id)
         .bind(hashes)
         .bind(schemes)
-        .execute(&mut *transaction)
+        .execute(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     if let Some(owner) = xorb.owner {
         let share = sqlx::query("INSERT INTO xorb_domains (xorb_id, domain) VALUES (?, ?)").bind(id).bind(owner);
-        share.execute(&mut *transaction).await.map_err(failed)?;
+        share.execute(statement(op, &mut transaction)?).await.map_err(failed)?;
     }
     if let Some(grant) = xorb.grant {
         grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
     }
-    sqlx::query(ADD).bind(serialized_len).bind(raw_len).execute(&mut *transaction).await.map_err(failed)?;
-    transaction.commit().await.map_err(failed)
+    sqlx::query(ADD)
+        .bind(serialized_len)
+        .bind(raw_len)
+        .execute(statement(op, &mut transaction)?)
+        .await
+        .map_err(failed)?;
+    transaction.commit().await
 }

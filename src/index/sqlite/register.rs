@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use self::entry::Entry;
 use super::bulk::insert_rows;
@@ -27,6 +27,7 @@ use super::files::{execute, release};
 use super::named::{Named, Unusable};
 use super::store::take_record;
 use super::usage::{Meter, usages};
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::error::IndexError;
@@ -171,10 +172,12 @@ impl RegisterIndex for SqliteIndex {
     }
 
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {
-        const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND (?1 IS NULL OR id = ?1)";
+        let op = "abandon a registration";
         async move {
-            let result = sqlx::query(SQL).bind(id).execute(&self.writer).await;
-            result.map(|result| result.rows_affected()).map_err(|error| map("abandon a registration", error))
+            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
+            let abandoned = abandon(op, &mut connection, id).await;
+            release(connection, abandoned.is_ok()).await;
+            abandoned
         }
         .boxed()
     }
@@ -187,17 +190,16 @@ async fn register_whole(
     start: Cursor,
     record: Option<u64>,
 ) -> Result<Registered, IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let outcome = write_whole(op, &mut transaction, registration, start).await?;
     match outcome {
         Registered::New | Registered::Added => {
             take_record(op, &mut transaction, record).await?;
-            transaction.commit().await.map_err(failed)?;
+            transaction.commit().await?;
         }
         // The caller rolls its record back.
-        Registered::Known => transaction.commit().await.map_err(failed)?,
-        _ => transaction.rollback().await.map_err(failed)?,
+        Registered::Known => transaction.commit().await?,
+        _ => transaction.rollback().await?,
     }
     Ok(outcome)
 }
@@ -235,11 +237,13 @@ async fn begin(
     registration: &Registration,
 ) -> Result<Begun, IndexError> {
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let (repo, owner) = usages(op, &mut transaction, registration).await?;
-    let row = sqlx::query("INSERT INTO registrations DEFAULT VALUES RETURNING id").fetch_one(&mut *transaction).await;
+    let row = sqlx::query("INSERT INTO registrations DEFAULT VALUES RETURNING id")
+        .fetch_one(statement(op, &mut transaction)?)
+        .await;
     let id = get(op, &row.map_err(failed)?, 0)?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(Begun { id, repo, owner })
 }
 
@@ -253,15 +257,16 @@ async fn enter_step(
     const IS_OPEN: &str = "SELECT 1 FROM registrations WHERE id = ? AND state = 0";
     let failed = |error| map(op, error);
     let began = Instant::now();
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let open = sqlx::query(IS_OPEN).bind(begun.id).fetch_optional(&mut *transaction).await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
+    let open =
+        sqlx::query(IS_OPEN).bind(begun.id).fetch_optional(statement(op, &mut transaction)?).await.map_err(failed)?;
     if open.is_none() {
         return Err(IndexError::lost(op, 0));
     }
     let mut entry = Entry::new(op, registration, Mark::Step(begun.id), from);
     while !entry.is_done() {
         if let Some(refused) = entry.write_some(&mut transaction).await? {
-            transaction.rollback().await.map_err(failed)?;
+            transaction.rollback().await?;
             return Ok(Entered { outcome: refused, next: None });
         }
         if began.elapsed() >= STEP_TIME || cfg!(test) {
@@ -273,10 +278,10 @@ async fn enter_step(
         && let Some(meter) = meter
         && let Some(excess) = meter.excess(op, &mut transaction).await?
     {
-        transaction.rollback().await.map_err(failed)?;
+        transaction.rollback().await?;
         return Ok(Entered { outcome: Registered::OverQuota(excess), next: None });
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     let next = (!entry.is_done()).then_some(entry.at);
     Ok(Entered { outcome: entry.outcome, next })
 }
@@ -287,15 +292,22 @@ async fn publish(
     id: i64,
     record: Option<u64>,
 ) -> Result<(), IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let sql = "UPDATE registrations SET state = 2 WHERE id = ? AND state = 0";
     let published = execute(op, &mut transaction, sql, |query| query.bind(id)).await?;
     if published != 1 {
         return Err(IndexError::lost(op, published));
     }
     take_record(op, &mut transaction, record).await?;
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
+}
+
+async fn abandon(op: &'static str, connection: &mut SqliteConnection, id: Option<i64>) -> Result<u64, IndexError> {
+    const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND (?1 IS NULL OR id = ?1)";
+    let mut transaction = Write::begin(op, connection).await?;
+    let abandoned = execute(op, &mut transaction, SQL, |query| query.bind(id)).await?;
+    transaction.commit().await?;
+    Ok(abandoned)
 }
 
 async fn enter_some_dedup(
@@ -303,13 +315,12 @@ async fn enter_some_dedup(
     connection: &mut SqliteConnection,
     dedup: &[(ChunkHash, XorbHash)],
 ) -> Result<(), IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     for some in dedup.chunks(BATCH_FILE_COUNT) {
         // A xorb that is damaged by now is mentioned to no client, whatever its chunks are.
         write_dedup(op, &mut transaction, some).await?.ok();
     }
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
 }
 
 /// Inserts the xorbs of these chunks; the error is a missing or damaged xorb.

@@ -7,13 +7,14 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::claims::hand_over_claim;
 use super::discard;
 use super::files::{execute, release};
 use super::named::id_list;
 use super::store::take_record;
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::FileHash;
 use crate::index::collect::RemovedClaims;
@@ -105,15 +106,16 @@ async fn remove(
          AND registration NOT IN hidden";
     const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let found = sqlx::query("SELECT id FROM files WHERE hash = ? AND registration NOT IN hidden")
         .bind(file.as_bytes().as_slice())
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = found else { return Ok(RemovedClaims::default()) };
     let id: i64 = get(op, &row, 0)?;
-    let rows = sqlx::query(CLAIMS).bind(id).bind(&repo).fetch_all(&mut *transaction).await.map_err(failed)?;
+    let rows =
+        sqlx::query(CLAIMS).bind(id).bind(&repo).fetch_all(statement(op, &mut transaction)?).await.map_err(failed)?;
     let (mut repos, mut had_claimed) = (Vec::with_capacity(rows.len()), false);
     for row in &rows {
         repos.push(get(op, row, 0)?);
@@ -133,7 +135,7 @@ async fn remove(
         hand_over_claim(op, &mut transaction, id).await?;
     }
     take_record(op, &mut transaction, record).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(RemovedClaims { repos, is_file_removed })
 }
 
@@ -145,7 +147,12 @@ async fn is_unclaimed_without(
     repo: &Option<String>,
 ) -> Result<bool, IndexError> {
     const SQL: &str = "SELECT ?2 IS NULL OR NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo != ?2)";
-    let row = sqlx::query(SQL).bind(id).bind(repo).fetch_one(connection).await.map_err(|error| map(op, error))?;
+    let row = sqlx::query(SQL)
+        .bind(id)
+        .bind(repo)
+        .fetch_one(statement(op, connection)?)
+        .await
+        .map_err(|error| map(op, error))?;
     get(op, &row, 0)
 }
 
@@ -156,7 +163,7 @@ async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) 
     let row = sqlx::query(SQL)
         .bind(id)
         .bind(SMALL_CHARGE_COUNT)
-        .fetch_one(connection)
+        .fetch_one(statement(op, connection)?)
         .await
         .map_err(|error| map(op, error))?;
     get(op, &row, 0)
@@ -165,9 +172,8 @@ async fn is_large(op: &'static str, connection: &mut SqliteConnection, id: i64) 
 /// Sweeps several small files or a part of a large one, in one transaction. Returns whether there
 /// was any.
 async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timestamp) -> Result<bool, IndexError> {
-    let failed = |error| map(op, error);
     let began = Instant::now();
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let mut has_swept = false;
     while sweep_one(op, &mut transaction, now).await? {
         has_swept = true;
@@ -175,7 +181,7 @@ async fn sweep(op: &'static str, connection: &mut SqliteConnection, now: Timesta
             break;
         }
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(has_swept)
 }
 
@@ -188,7 +194,7 @@ async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Tim
     const STEP: &str = "SELECT max(1, ?2 * ?3 / (?3 - 1 + max(1, count(*)))) FROM file_repos WHERE file_id = ?1";
     let failed = |error| map(op, error);
     // Read again under the lock: another process may have swept it, and ids are reused.
-    let found = sqlx::query(FIND_REMOVED).fetch_optional(&mut *connection).await.map_err(failed)?;
+    let found = sqlx::query(FIND_REMOVED).fetch_optional(statement(op, connection)?).await.map_err(failed)?;
     let Some(row) = found else { return Ok(false) };
     let (id, removed_at): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
     // The file referenced its xorbs at least until its removal, even if the clock was set back
@@ -200,8 +206,9 @@ async fn sweep_one(op: &'static str, connection: &mut SqliteConnection, now: Tim
     let runs = execute(op, connection, TERMS, |query| query.bind(id).bind(limit)).await?;
     if runs < STEP_RUN_COUNT as u64 {
         let step = sqlx::query(STEP).bind(id).bind(STEP_REFERENCE_COUNT).bind(STEP_CLAIM_COUNT);
-        let limit: i64 = get(op, &step.fetch_one(&mut *connection).await.map_err(failed)?, 0)?;
-        let rows = sqlx::query(REFERENCES).bind(id).bind(limit).fetch_all(&mut *connection).await.map_err(failed)?;
+        let limit: i64 = get(op, &step.fetch_one(statement(op, connection)?).await.map_err(failed)?, 0)?;
+        let rows =
+            sqlx::query(REFERENCES).bind(id).bind(limit).fetch_all(statement(op, connection)?).await.map_err(failed)?;
         let xorbs = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
         touch_unreferenced(op, connection, &xorbs, now).await?;
         let is_last = i64::try_from(xorbs.len()).unwrap_or(i64::MAX) < limit;

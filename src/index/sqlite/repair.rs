@@ -12,6 +12,7 @@ use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, file_hash, push_hashes, release};
 use super::health::{after_bytes, parse_health, select_health};
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
@@ -196,12 +197,12 @@ async fn compare(
     let Some(named) = named_xorbs(op, connection, id).await? else {
         return Ok(Some((FileFault { is_unreadable: true, ..none }, HashMap::new())));
     };
-    let rows = sqlx::query(REFERENCES).bind(id).fetch_all(&mut *connection).await.map_err(failed)?;
+    let rows = sqlx::query(REFERENCES).bind(id).fetch_all(statement(op, connection)?).await.map_err(failed)?;
     let mut referenced = HashMap::with_capacity(rows.len());
     for row in &rows {
         referenced.insert(xorb_hash(op, row, 0)?, get::<i64>(op, row, 1)?);
     }
-    let count = sqlx::query(COUNT).bind(id).fetch_one(&mut *connection).await.map_err(failed)?;
+    let count = sqlx::query(COUNT).bind(id).fetch_one(statement(op, connection)?).await.map_err(failed)?;
     let reference_count = get::<i64>(op, &count, 0)?.cast_unsigned();
     let referenced_count = named.iter().filter(|xorb| referenced.contains_key(xorb)).count() as u64;
     let mut fault = FileFault { surplus_count: reference_count.saturating_sub(referenced_count), ..none };
@@ -211,7 +212,7 @@ async fn compare(
     for batch in open.chunks(BATCH_COUNT) {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT hash, id FROM xorbs WHERE state IN (1, 2) AND hash IN (");
         push_hashes(&mut query, batch);
-        let rows = query.build().fetch_all(&mut *connection).await.map_err(failed)?;
+        let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(failed)?;
         for row in &rows {
             wanted.insert(xorb_hash(op, row, 0)?, get(op, row, 1)?);
         }
@@ -242,10 +243,10 @@ async fn rebuild(connection: &mut SqliteConnection, op: &'static str, file: File
     const FORGET: &str = "DELETE FROM xorb_files WHERE file_id = ?";
     const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) VALUES (?, ?)";
     let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let row = sqlx::query("SELECT id FROM files WHERE hash = ?")
         .bind(file.as_bytes().as_slice())
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Ok(false) };
@@ -261,7 +262,7 @@ async fn rebuild(connection: &mut SqliteConnection, op: &'static str, file: File
         let revive = "UPDATE xorbs SET state = 1 WHERE id = ? AND state = 2";
         execute(op, &mut transaction, revive, |query| query.bind(xorb_id)).await?;
     }
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(true)
 }
 
@@ -280,7 +281,7 @@ async fn adopt(
          SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
     let failed = |error| map(op, error);
     let (serialized_len, raw_len) = (xorb.layout.serialized_len().cast_signed(), xorb.layout.raw_len().cast_signed());
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let row = sqlx::query(INSERT)
         .bind(xorb.hash.as_bytes().as_slice())
         .bind(millis(now))
@@ -289,7 +290,7 @@ async fn adopt(
         .bind(raw_len)
         .bind(xorb.crc64.cast_signed())
         .bind(xorb.layout.pack())
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Ok(false) };
@@ -298,7 +299,7 @@ async fn adopt(
     let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
     execute(op, &mut transaction, DESCRIBE, |query| query.bind(id).bind(hashes).bind(schemes)).await?;
     execute(op, &mut transaction, ADD, |query| query.bind(serialized_len).bind(raw_len)).await?;
-    transaction.commit().await.map_err(failed)?;
+    transaction.commit().await?;
     Ok(true)
 }
 

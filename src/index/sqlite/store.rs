@@ -6,6 +6,7 @@
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::files::{execute, release};
+use super::write::Write;
 use super::{SqliteIndex, get, map};
 use crate::format::StoreId;
 use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
@@ -79,12 +80,11 @@ async fn write(
     id: StoreId,
     last_record: Option<u64>,
 ) -> Result<(), IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let set = "UPDATE store SET store_id = ?";
     execute(op, &mut transaction, set, |query| query.bind(id.as_bytes().to_vec())).await?;
     take_record(op, &mut transaction, last_record).await?;
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
 }
 
 fn store_id(op: &'static str, bytes: &[u8]) -> Result<StoreId, IndexError> {

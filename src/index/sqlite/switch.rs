@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use sqlx::{Connection, QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::files::{BATCH_COUNT, execute, push_hashes, release};
 use super::named::{Named, Unusable, id_list};
 use super::remove::touch_unreferenced;
 use super::store::take_record;
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map};
 use crate::format::XorbHash;
 use crate::format::shard::Term;
@@ -48,15 +49,14 @@ async fn switch(
     now: Timestamp,
     record: Option<u64>,
 ) -> Result<Switched, IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let switched = write(op, &mut transaction, files, now).await?;
     match switched {
         Switched::All => {
             take_record(op, &mut transaction, record).await?;
-            transaction.commit().await.map_err(failed)?;
+            transaction.commit().await?;
         }
-        Switched::Other(_) | Switched::Unusable(_) => transaction.rollback().await.map_err(failed)?,
+        Switched::Other(_) | Switched::Unusable(_) => transaction.rollback().await?,
     }
     Ok(switched)
 }
@@ -107,7 +107,9 @@ impl Switch {
         let failed = |error| map(op, error);
         // A removed file has another hash by then.
         let found = sqlx::query("SELECT id FROM files WHERE hash = ?").bind(file.file.as_bytes().to_vec());
-        let Some(found) = found.fetch_optional(&mut *connection).await.map_err(failed)? else { return Ok(false) };
+        let Some(found) = found.fetch_optional(statement(op, connection)?).await.map_err(failed)? else {
+            return Ok(false);
+        };
         let id: i64 = get(op, &found, 0)?;
         for run in &file.runs {
             let (before, after) = (pack_terms(&run.before), pack_terms(&run.after));
@@ -123,7 +125,7 @@ impl Switch {
         let mut unnamed = moved.from.clone();
         for row in sqlx::query("SELECT terms FROM file_terms WHERE file_id = ?")
             .bind(id)
-            .fetch_all(&mut *connection)
+            .fetch_all(statement(op, connection)?)
             .await
             .map_err(failed)?
         {
@@ -137,7 +139,7 @@ impl Switch {
             query.push_bind(id).push(" AND xorb_id IN (SELECT id FROM xorbs WHERE hash IN (");
             push_hashes(&mut query, batch);
             query.push(") RETURNING xorb_id");
-            let rows = query.build().fetch_all(&mut *connection).await.map_err(failed)?;
+            let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(failed)?;
             for row in &rows {
                 self.lost.insert(get(op, row, 0)?);
             }

@@ -55,6 +55,17 @@ impl SqliteIndex {
         Ok(outcome)
     }
 
+    /// Rows of registrations and removals that are not over, and rows without their file.
+    pub(crate) async fn left_row_count(&self) -> i64 {
+        const SQL: &str = "SELECT (SELECT count(*) FROM registrations) + (SELECT count(*) FROM registration_files) \
+             + (SELECT count(*) FROM files WHERE removed_at IS NOT NULL OR registration IN hidden) \
+             + (SELECT count(*) FROM file_terms WHERE file_id NOT IN (SELECT id FROM files)) \
+             + (SELECT count(*) FROM xorb_files WHERE file_id NOT IN (SELECT id FROM files)) \
+             + (SELECT count(*) FROM file_repos WHERE file_id NOT IN (SELECT id FROM files)) \
+             + (SELECT count(*) FROM repo_files WHERE file_id NOT IN (SELECT id FROM files))";
+        sqlx::query_scalar(SQL).fetch_one(&self.readers).await.unwrap()
+    }
+
     /// Runs any statement: `?1` is a hash, `?2` a number.
     pub(crate) async fn corrupt_row(&self, sql: &'static str, hash: &[u8], number: i64) -> Result<u64, IndexError> {
         let result = sqlx::query(sql).bind(hash.to_vec()).bind(number).execute(&self.writer).await;

@@ -1,11 +1,12 @@
 //! Times in the future, written by a clock that ran ahead: finds them, and sets them back.
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::collect::hide;
 use super::files::release;
 use super::health::after_bytes;
 use super::repair::xorb_hash;
+use super::write::{Write, statement};
 use super::{SqliteIndex, get, map, millis};
 use crate::format::XorbHash;
 use crate::index::error::IndexError;
@@ -76,14 +77,14 @@ async fn set_back(
     const REPLACED: &str = "UPDATE xorbs SET replaced_at = ?4 WHERE hash > ?1 AND hash <= ?2 AND replaced_at > ?3";
     let failed = |error| map(op, error);
     let last = last.as_bytes().as_slice();
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let mut transaction = Write::begin(op, connection).await?;
     let of_page = |sql: &'static str| sqlx::query(sql).bind(after).bind(last).bind(than);
-    of_page(TOUCHED).bind(now).execute(&mut *transaction).await.map_err(failed)?;
-    of_page(VERIFIED).execute(&mut *transaction).await.map_err(failed)?;
-    let replaced = of_page(REPLACED).bind(now).execute(&mut *transaction).await.map_err(failed)?;
+    of_page(TOUCHED).bind(now).execute(statement(op, &mut transaction)?).await.map_err(failed)?;
+    of_page(VERIFIED).execute(statement(op, &mut transaction)?).await.map_err(failed)?;
+    let replaced = of_page(REPLACED).bind(now).execute(statement(op, &mut transaction)?).await.map_err(failed)?;
     if replaced.rows_affected() > 0 {
         // Servers cache it.
         hide(op, &mut transaction).await?;
     }
-    transaction.commit().await.map_err(failed)
+    transaction.commit().await
 }

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Executor, Row, Sqlite, SqliteConnection};
 
+use super::write::statement;
 use super::{SqliteIndex, get, map};
 use crate::index::error::IndexError;
 use crate::index::usage::{Excess, Limits, RepoUsage, Usage, UsageIndex};
@@ -107,10 +108,10 @@ pub(super) async fn usages(
     connection: &mut SqliteConnection,
     registration: &Registration,
 ) -> Result<(Usage, Usage), IndexError> {
-    let repo = of_repo(op, &mut *connection, &registration.repo).await?;
+    let repo = of_repo(op, statement(op, connection)?, &registration.repo).await?;
     let owner = match &registration.allowance.owner {
         None => Usage::default(),
-        Some((name, _)) => of_owner(op, connection, name).await?,
+        Some((name, _)) => of_owner(op, statement(op, connection)?, name).await?,
     };
     Ok((repo, owner))
 }

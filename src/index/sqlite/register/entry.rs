@@ -12,6 +12,7 @@ use crate::index::error::IndexError;
 use crate::index::sqlite::claims::{Made, make_claim, parse_sha256};
 use crate::index::sqlite::files::{SqliteQuery, execute, file_hash};
 use crate::index::sqlite::named::{Named, Unusable};
+use crate::index::sqlite::write::statement;
 use crate::index::sqlite::{discard, get, map};
 use crate::index::steps::SHORT_TERM_COUNT;
 use crate::index::{Claim, Cursor, NewFile, Registered, Registration, record_len};
@@ -144,7 +145,7 @@ impl<'r> Entry<'r> {
                 list.push_bind(some[index.min(some.len() - 1)].as_bytes().to_vec());
             }
             query.push(")");
-            let rows = query.build().fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
+            let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
             let mut abandoned = Vec::new();
             for row in &rows {
                 let hash = file_hash(op, get(op, row, 0)?)?;
@@ -184,7 +185,7 @@ impl<'r> Entry<'r> {
 
     pub(super) async fn id_of(&self, connection: &mut SqliteConnection, hash: FileHash) -> Result<i64, IndexError> {
         let query = sqlx::query("SELECT id FROM files WHERE hash = ?").bind(hash.as_bytes().to_vec());
-        let row = query.fetch_one(&mut *connection).await.map_err(|error| map(self.op, error))?;
+        let row = query.fetch_one(statement(self.op, connection)?).await.map_err(|error| map(self.op, error))?;
         get(self.op, &row, 0)
     }
 

@@ -13,6 +13,7 @@ use crate::index::sqlite::bulk::insert_rows;
 use crate::index::sqlite::files::execute;
 use crate::index::sqlite::named::{Named, id_list};
 use crate::index::sqlite::terms::{self, TermRun};
+use crate::index::sqlite::write::statement;
 use crate::index::sqlite::{get, map, millis};
 use crate::index::{NewFile, Registered, record_len};
 
@@ -101,7 +102,7 @@ impl Entry<'_> {
             .bind(record_len.cast_signed())
             .bind(counts.clone())
             .bind(repo.clone())
-            .fetch_one(&mut *connection)
+            .fetch_one(statement(op, connection)?)
             .await
             .map_err(|error| map(op, error))?;
         let repo: i64 = get(op, &row, 0)?;
@@ -198,6 +199,6 @@ fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
 }
 
 async fn next_id(op: &'static str, connection: &mut SqliteConnection) -> Result<i64, IndexError> {
-    let row = sqlx::query("SELECT coalesce(max(id), 0) + 1 FROM files").fetch_one(connection).await;
+    let row = sqlx::query("SELECT coalesce(max(id), 0) + 1 FROM files").fetch_one(statement(op, connection)?).await;
     row.map_err(|error| map(op, error))?.try_get(0).map_err(|error| map(op, error))
 }

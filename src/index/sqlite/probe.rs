@@ -1,0 +1,73 @@
+//! For tests: what happens at each statement of a write transaction, and which transactions are
+//! slow.
+//!
+//! Only in test builds. The hook belongs to a thread, so a test with a runtime of one thread sees
+//! the statements of its own indexes only.
+
+use std::cell::RefCell;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::index::error::{IndexError, IndexErrorKind};
+
+/// Transactions from this length on are recorded.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// The environment variable that names the file of slow transactions.
+const SLOW_FILE: &str = "ZORB_TEST_SLOW_WRITES";
+
+/// A place in a write transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Before it begins.
+    Begin,
+    /// Before a statement.
+    Statement,
+    /// Before the commit.
+    Commit,
+    /// After the commit. A failure here is a commit with an unknown outcome.
+    Committed,
+}
+
+/// Called at each place, with the operation; returns whether it fails there.
+pub type Hook = Box<dyn FnMut(Place, &'static str) -> bool>;
+
+thread_local! {
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+}
+
+/// Sets the hook of this thread, or removes it.
+pub fn set(hook: Option<Hook>) {
+    HOOK.with_borrow_mut(|current| *current = hook);
+}
+
+/// Removes the hook of this thread, and returns it.
+#[must_use]
+pub fn take() -> Option<Hook> {
+    HOOK.take()
+}
+
+/// Calls the hook of this thread.
+pub(super) fn pass(place: Place, op: &'static str) -> Result<(), IndexError> {
+    let fails = HOOK.with_borrow_mut(|hook| hook.as_mut().is_some_and(|hook| hook(place, op)));
+    if !fails {
+        return Ok(());
+    }
+    let source = io::Error::other(format!("a failure of a test, at {place:?}"));
+    Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(source) })
+}
+
+/// Appends a slow transaction to the file that the environment names: its milliseconds, those of
+/// its commit, and the operation.
+pub(super) fn record_slow(op: &'static str, whole: Duration, statements: Duration) {
+    static FILE: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
+    let file = FILE.get_or_init(|| std::env::var_os(SLOW_FILE));
+    let Some(file) = file.as_ref().filter(|_| whole >= SLOW) else { return };
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    let line = format!("{:.1}\t{:.1}\t{op}\n", millis(whole), millis(whole.saturating_sub(statements)));
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    // One write: other processes append, too.
+    opened.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of slow writes can be written");
+}

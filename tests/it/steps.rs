@@ -11,9 +11,13 @@ use crate::support::{Response, Start, TestServer, Xorb, many_files, rng, upload_
 /// Files of the shard.
 const FILE_COUNT: usize = 50_000;
 
-/// How often the process is killed while it registers them. The start after a kill replays the
-/// record of the registration, which takes longest here.
-const KILL_COUNT: usize = 6;
+/// How often the process is killed while it registers them, each time in another part of the
+/// registration.
+const KILL_COUNT: u32 = 20;
+
+/// How many of them fall into the proof of the files, about the first 40 % of the time. The others
+/// fall into the steps.
+const PROOF_KILL_COUNT: u32 = 4;
 
 /// A xorb that files of any number can be made of.
 fn xorb() -> Xorb {
@@ -54,19 +58,26 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
     let whole = whole.elapsed();
     server.kill();
 
-    let (mut whole_count, mut absent_count) = (0, 0);
-    for _ in 0..KILL_COUNT {
+    let (mut acknowledged_count, mut replayed_count, mut absent_count) = (0, 0, 0);
+    for kill in 0..KILL_COUNT {
         let server = Start::default().data_dir(&data_dir).start();
         let client = server.client();
         let body = shard.clone();
         let request = client.request(Method::POST, "/v1/shards").body(body);
         let sent =
             tokio::spawn(async move { Response::try_of(request).await.is_ok_and(|response| response.status == 200) });
-        sleep(whole.mul_f64(rng.random_range(0.0..1.0))).await;
+        let (from, to, number, count) = match kill.checked_sub(PROOF_KILL_COUNT) {
+            None => (0.0, 0.4, kill, PROOF_KILL_COUNT),
+            Some(number) => (0.4, 1.0, number, KILL_COUNT - PROOF_KILL_COUNT),
+        };
+        let part = from + (to - from) * (f64::from(number) + rng.random_range(0.0..1.0)) / f64::from(count);
+        sleep(whole.mul_f64(part)).await;
         server.kill();
         let was_acknowledged = sent.await.unwrap();
 
+        let begin = Instant::now();
         let server = Start::default().data_dir(&data_dir).start();
+        let start = begin.elapsed();
         let (first, last) = (is_there(&server, &files[0]).await, is_there(&server, &files[FILE_COUNT - 1]).await);
         let sample = is_there(&server, &files[rng.random_range(0..FILE_COUNT)]).await;
         assert!(first == last && last == sample, "some of the files are there");
@@ -75,19 +86,25 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         assert_eq!(!list["files"].as_array().unwrap().is_empty(), first, "the list says something else");
         assert_eq!(file_count(&server).await, if first { FILE_COUNT as u64 } else { 0 });
         server.kill();
+        println!("killed at {:.0} % of it: whole: {first}, start: {start:.1?}", part * 100.0);
+        match (was_acknowledged, first) {
+            (true, _) => acknowledged_count += 1,
+            (false, true) => replayed_count += 1,
+            (false, false) => absent_count += 1,
+        }
         if first {
-            whole_count += 1;
-            // Nothing is left to be cut short: the next rounds begin without them.
+            // The next round begins without them.
             std::fs::remove_dir_all(&data_dir).unwrap();
             let server = Start::default().data_dir(&data_dir).start();
             assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
             server.kill();
-        } else {
-            absent_count += 1;
         }
     }
-    println!("{KILL_COUNT} kills: {whole_count} times whole, {absent_count} times absent");
-    assert!(absent_count > 0, "no kill fell into the registration");
+    println!(
+        "{KILL_COUNT} kills in {whole:.1?}: {acknowledged_count} acknowledged, {replayed_count} applied by the next start, \
+         {absent_count} absent"
+    );
+    assert!(replayed_count >= KILL_COUNT / 4, "only {replayed_count} kills fell into its steps");
 }
 
 #[tokio::test]

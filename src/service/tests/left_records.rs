@@ -75,7 +75,7 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn start_discards_an_interrupted_registration_and_applies_its_record() {
+async fn start_discards_an_interrupted_registration_and_repeats_it() {
     for operation in ["enter_files", "publish_registration"] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
         let files = register_until(&setup, &xorb, operation).await;

@@ -61,6 +61,8 @@ mod smoke;
 mod spec;
 mod startup;
 #[cfg(feature = "full-tests")]
+mod statements;
+#[cfg(feature = "full-tests")]
 mod steps;
 mod store;
 mod support;

@@ -1,11 +1,9 @@
 //! A failure of every statement and commit, and a kill before each: nothing is visible that no
 //! finished operation has made, a start leaves nothing behind, and the work can be repeated.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::files::{file, file_hash, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -192,11 +190,12 @@ async fn break_everywhere(work: Work) {
     let whole = directory.path().join("whole.sqlite");
     copy(&prepared, &whole);
     let index = SqliteIndex::open_unsynced(&whole).await.unwrap();
-    let places: Rc<RefCell<Vec<(Place, &'static str)>>> = Rc::default();
-    let (told, files, source) = (Rc::clone(&places), directory.path().to_owned(), whole.clone());
+    let places: Arc<Mutex<Vec<(Place, &'static str)>>> = Arc::default();
+    let (told, files, source) = (Arc::clone(&places), directory.path().to_owned(), whole.clone());
     probe::set(Some(Box::new(move |place, op| {
-        copy(&source, &files.join(format!("killed-{}.sqlite", told.borrow().len())));
-        told.borrow_mut().push((place, op));
+        let mut told = told.lock().unwrap();
+        copy(&source, &files.join(format!("killed-{}.sqlite", told.len())));
+        told.push((place, op));
         false
     })));
     let mut seen = Vec::new();
@@ -204,7 +203,7 @@ async fn break_everywhere(work: Work) {
     probe::set(None);
     let last = stored(&index).await;
     index.close().await;
-    let (places, allowed) = (places.take(), seen.into_iter().collect::<BTreeSet<_>>());
+    let (places, allowed) = (std::mem::take(&mut *places.lock().unwrap()), seen.into_iter().collect::<BTreeSet<_>>());
     let count = |place| places.iter().filter(|(found, _)| *found == place).count();
     println!("{work:?}: {} statements, {} commits", count(Place::Statement), count(Place::Commit));
     assert!(count(Place::Statement) > 8 && count(Place::Commit) > 0, "{places:?}");

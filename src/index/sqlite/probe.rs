@@ -32,7 +32,7 @@ pub enum Place {
 }
 
 /// Called at each place, with the operation; returns whether it fails there.
-pub type Hook = Box<dyn FnMut(Place, &'static str) -> bool>;
+pub type Hook = Box<dyn FnMut(Place, &'static str) -> bool + Send>;
 
 thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };

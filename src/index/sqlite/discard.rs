@@ -22,7 +22,7 @@ use crate::runtime::clock::Timestamp;
 const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Listed files of one batch. Two in unit tests, for several steps.
-const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
+const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };
 
 /// References of the files of one batch, after which it takes no further file. One in unit tests.
 const BATCH_REFERENCE_COUNT: i64 = if cfg!(test) { 1 } else { 1024 };

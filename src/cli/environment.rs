@@ -29,6 +29,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_SHIM_DIRECTORY",
     "ZORB_SHIM_MODE",
     "ZORB_TEST_SEED",
+    "ZORB_TEST_SLOW_WRITES",
     "ZORB_XORB",
 ];
 

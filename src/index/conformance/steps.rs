@@ -5,11 +5,13 @@ use super::usage::usage;
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ByteRange, ChunkHash};
 use crate::index::{Begun, Cursor, IndexErrorKind, Limits, NewFile, Reader, Registered, Registration, Usage, XorbLife};
+use crate::runtime::clock::Timestamp;
 
 suite! {
     steps_are_seen_by_no_reader_before_they_are_published
     a_known_file_is_as_it_was_until_a_registration_is_published
     an_abandoned_registration_leaves_nothing_behind
+    xorbs_of_a_discarded_registration_are_touched
     an_abandoned_claim_leaves_the_file_to_the_others
     an_abandoned_registration_cannot_be_published
     a_published_registration_cannot_be_abandoned
@@ -136,6 +138,26 @@ async fn an_abandoned_registration_leaves_nothing_behind(db: Db) {
         assert!(lives.iter().all(|XorbLife { is_referenced, .. }| !is_referenced), "{step_count} steps");
     }
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+}
+
+async fn xorbs_of_a_discarded_registration_are_touched(db: Db) {
+    stocked(&db).await;
+    let new = registration("org/a", vec![file(50, &[term(1, 0, 2)]), file(51, &[term(2, 0, 2)])], &[1, 2]);
+    for (is_swept, passed) in [(false, 5), (true, 6)] {
+        let later = Timestamp::from_millis(NOW.as_millis() + passed);
+        let begun = db.begin_registration(&new).await.unwrap();
+        take(&db, begun, &new, Cursor::start(&new), 100).await;
+        db.abandon_registrations(None).await.unwrap();
+        if is_swept {
+            while db.sweep_removed(later).await.unwrap() {}
+        } else {
+            while db.clear_registration(later).await.unwrap() {}
+        }
+        for life in db.xorb_lives(None, 100).await.unwrap() {
+            let since = if life.hash == hash(1) || life.hash == hash(2) { later } else { NOW };
+            assert_eq!(life.since, since, "{:?}", life.hash);
+        }
+    }
 }
 
 async fn an_abandoned_claim_leaves_the_file_to_the_others(db: Db) {
@@ -266,7 +288,7 @@ async fn xorbs_of_a_registration_under_way_are_not_condemned(db: Db) {
     let new = several("org/a");
     let begun = db.begin_registration(&new).await.unwrap();
     take(&db, begun, &new, Cursor::start(&new), 100).await;
-    let later = crate::runtime::clock::Timestamp::from_millis(NOW.as_millis() * 2);
+    let later = Timestamp::from_millis(NOW.as_millis() * 2);
     let condemned = db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], later, later).await.unwrap();
     assert_eq!(condemned, []);
 }

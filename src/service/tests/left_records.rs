@@ -85,6 +85,19 @@ async fn start_discards_an_interrupted_registration_and_repeats_it() {
 }
 
 #[tokio::test]
+async fn failed_registration_leaves_nothing_in_a_running_server() {
+    for operation in ["enter_files", "publish_registration"] {
+        let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
+        let files = register_until(&setup, &xorb, operation).await;
+        // Without a start, neither a row nor usage is left.
+        assert_eq!(setup.index.left_row_count().await, 0, "{operation}");
+        assert_eq!(setup.index.repo_usage("org/a".to_owned()).await.unwrap(), Default::default(), "{operation}");
+        setup.process().register(&writer("org/a"), shard(&files)).await.unwrap();
+        assert_eq!(visible(&setup, &files).await, files.len(), "{operation}");
+    }
+}
+
+#[tokio::test]
 async fn refused_registration_is_not_applied_by_the_next_start() {
     for moment in [Moment::Before, Moment::After] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));

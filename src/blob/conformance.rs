@@ -9,6 +9,7 @@ use super::memory::MemoryBlobStore;
 use super::{BlobErrorKind, BlobKey, BlobStore};
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::blocking::Pool;
+use crate::runtime::incarnation::Incarnation;
 
 type Store = Arc<dyn BlobStore>;
 
@@ -47,7 +48,7 @@ suite! {
     a_draft_is_invisible_until_published_and_gone_when_dropped
     a_read_past_the_end_is_an_error_and_never_short
     publishing_twice_keeps_the_last_and_readers_their_blob
-    publishing_what_is_to_be_new_takes_the_place_of_nothing
+    incarnations_of_a_xorb_are_blobs_of_their_own
     deleting_what_is_not_there_is_a_success
     read_replaced_deleted_and_published_again_reads_the_last
     a_blob_of_several_pieces_and_an_odd_length_is_whole
@@ -55,7 +56,7 @@ suite! {
 }
 
 fn key(byte: u8) -> BlobKey {
-    BlobKey::xorb(XorbHash::from_bytes([byte; 32]))
+    BlobKey::new(XorbHash::from_bytes([byte; 32]), Incarnation::from_number(7))
 }
 
 fn range(start: u64, end: u64) -> ByteRange {
@@ -115,15 +116,21 @@ async fn publishing_twice_keeps_the_last_and_readers_their_blob(store: Store) {
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
 }
 
-async fn publishing_what_is_to_be_new_takes_the_place_of_nothing(store: Store) {
-    for (bytes, is_new) in [(b"first", true), (b"other", false)] {
-        let mut draft = store.draft().unwrap();
-        draft.write(bytes).unwrap();
-        assert_eq!(draft.publish_new(key(1)).await.unwrap(), is_new);
-        assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
+async fn incarnations_of_a_xorb_are_blobs_of_their_own(store: Store) {
+    let hash = key(1).xorb_hash();
+    let other = BlobKey::new(hash, Incarnation::from_number(u64::MAX));
+    let unnamed = BlobKey::new(hash, Incarnation::UNNAMED);
+    for (key, bytes) in [(unnamed, b"older"), (key(1), b"first"), (other, b"other"), (key(2), b"xorbs")] {
+        put(&store, key, bytes).await;
     }
-    assert_eq!(store.list().await.unwrap(), [key(1)]);
-    assert_eq!(store.remove_stray_drafts().await.unwrap(), 0, "the draft is gone, too");
+    let mut listed = store.list_of(hash).await.unwrap();
+    listed.sort_unstable_by_key(BlobKey::incarnation);
+    assert_eq!(listed, [unnamed, key(1), other]);
+    assert_eq!(store.list().await.unwrap().len(), 4);
+    assert!(store.delete(key(1)).await.unwrap());
+    assert_eq!(get(&store, unnamed, range(0, 5)).await, Ok(b"older".to_vec()));
+    assert_eq!(get(&store, other, range(0, 5)).await, Ok(b"other".to_vec()));
+    assert_eq!(store.head(key(1)).await.unwrap(), None);
 }
 
 async fn deleting_what_is_not_there_is_a_success(store: Store) {
@@ -198,7 +205,7 @@ async fn replaced_file_with_another_hard_link_is_not_read_again() {
     let store: Store = Arc::new(FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().keeping_open(2));
     put(&store, key(1), b"first").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
-    let name = key(1).xorb_hash().to_string();
+    let name = key(1).to_string();
     // As a snapshot by hard links does.
     std::fs::hard_link(directory.path().join("xorbs").join(&name[..2]).join(&name), directory.path().join("link"))
         .unwrap();

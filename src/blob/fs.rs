@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! <root>/tmp/<32 hex>              drafts
-//! <root>/xorbs/ee/eea2…7632        one file per xorb, by the first two digits of its hash
+//! <root>/xorbs/ee/eea2…7632.<16 hex>   one file per blob, by the first two digits of its hash
+//! <root>/xorbs/ee/eea2…7632        the same, written by an older version
 //! ```
 //!
 //! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, so a
@@ -119,7 +120,7 @@ impl FsBlobStore {
     }
 
     fn path(&self, key: BlobKey) -> PathBuf {
-        let name = key.xorb_hash().to_string();
+        let name = key.to_string();
         let (directory, _) = name.split_at(2);
         self.xorbs.join(directory).join(&name)
     }
@@ -293,10 +294,8 @@ fn list_keys(directory: &Path) -> io::Result<Vec<BlobKey>> {
 fn list_group(directory: &Path) -> io::Result<Vec<BlobKey>> {
     let mut keys = Vec::new();
     for file in fs::read_dir(directory)? {
-        // A name that is no hash was not put there by us, and is none of our business.
-        if let Some(hash) = file?.file_name().to_str().and_then(|name| name.parse().ok()) {
-            keys.push(BlobKey::xorb(hash));
-        }
+        // A name that is no key was not put there by us, and is none of our business.
+        keys.extend(file?.file_name().to_str().and_then(BlobKey::parse));
     }
     Ok(keys)
 }

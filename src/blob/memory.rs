@@ -32,6 +32,20 @@ impl MemoryBlobStore {
         self.lock().insert(key, bytes.into());
     }
 
+    /// The key of a xorb's only blob.
+    ///
+    /// # Panics
+    ///
+    /// It has none, or several.
+    #[cfg(test)]
+    #[must_use]
+    pub fn key_of(&self, hash: crate::format::XorbHash) -> BlobKey {
+        let blobs = self.lock();
+        let keys: Vec<_> = blobs.keys().filter(|key| key.xorb_hash() == hash).copied().collect();
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys[0]
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<BlobKey, Bytes>> {
         // Every statement leaves the map consistent, so a panic elsewhere does not corrupt it.
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,16 +126,5 @@ impl Draft for MemoryDraft {
         let Self { bytes, store } = *self;
         store.lock().insert(key, bytes.into());
         ready(Ok(())).boxed()
-    }
-
-    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
-        let Self { bytes, store } = *self;
-        let mut blobs = store.lock();
-        let is_new = !blobs.contains_key(&key);
-        if is_new {
-            blobs.insert(key, bytes.into());
-        }
-        drop(blobs);
-        ready(Ok(is_new)).boxed()
     }
 }

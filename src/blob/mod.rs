@@ -9,8 +9,9 @@
 //!   [`Draft::publish`].
 //! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not
 //!   be there.
-//! * Publishing to a key that exists replaces the blob in one step; readers that have begun keep
-//!   the old bytes. Whether that may happen is for the caller to decide.
+//! * A key is used once: callers publish under a new [`Incarnation`]. Publishing to a key that
+//!   exists replaces the blob in one step; readers that have begun keep the old bytes. Only a
+//!   repair does that, with the same bytes.
 //! * A read gives exactly the bytes asked for or ends in an error, never short.
 //! * Deleting what is not there is a success.
 
@@ -32,6 +33,7 @@ use futures_util::stream::BoxStream;
 use thiserror::Error;
 
 use crate::format::{ByteRange, XorbHash};
+use crate::runtime::incarnation::Incarnation;
 use crate::runtime::outage::Outage;
 
 /// Where blobs are kept.
@@ -66,6 +68,16 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
         async move {
             let mut keys = self.list().await?;
             keys.retain(|key| key.group() == group);
+            Ok(keys)
+        }
+        .boxed()
+    }
+
+    /// Every key of this hash, unordered. As expensive as [`list_group`](Self::list_group).
+    fn list_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        async move {
+            let mut keys = self.list_group(BlobKey::new(hash, Incarnation::UNNAMED).group()).await?;
+            keys.retain(|key| key.xorb_hash() == hash);
             Ok(keys)
         }
         .boxed()
@@ -121,10 +133,6 @@ pub trait Draft: fmt::Debug + Send + 'static {
 
     /// Makes the blob durable and visible under `key`.
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>>;
-
-    /// Publishes only if no blob exists under `key`; returns whether it did. Concurrent publishers
-    /// under one key do not replace each other's blob.
-    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>>;
 }
 
 /// Pieces of a blob, in order.
@@ -132,31 +140,58 @@ pub type BlobStream = BoxStream<'static, Result<Bytes, BlobError>>;
 
 /// The name of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlobKey(XorbHash);
+pub struct BlobKey {
+    hash: XorbHash,
+    incarnation: Incarnation,
+}
 
 impl BlobKey {
-    /// The key of a xorb's blob.
+    /// The key of one of a xorb's blobs.
     #[must_use]
-    pub const fn xorb(hash: XorbHash) -> Self {
-        Self(hash)
+    pub const fn new(hash: XorbHash, incarnation: Incarnation) -> Self {
+        Self { hash, incarnation }
     }
 
     /// The first byte of the hash as text.
     fn group(&self) -> u8 {
-        let name = self.0.to_string();
+        let name = self.hash.to_string();
         name.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).unwrap_or_default()
     }
 
     /// The xorb whose blob this is.
     #[must_use]
     pub const fn xorb_hash(&self) -> XorbHash {
-        self.0
+        self.hash
+    }
+
+    /// Which of its blobs.
+    #[must_use]
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The key with this text, if it is one.
+    fn parse(text: &str) -> Option<Self> {
+        let (hash, incarnation) = match text.split_once('.') {
+            None => (text, Incarnation::UNNAMED),
+            Some((hash, incarnation)) => (hash, Incarnation::parse(incarnation)?),
+        };
+        Some(Self { hash: hash.parse().ok()?, incarnation })
+    }
+}
+
+impl fmt::Display for BlobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.incarnation {
+            Incarnation::UNNAMED => write!(f, "{}", self.hash),
+            incarnation => write!(f, "{}.{incarnation}", self.hash),
+        }
     }
 }
 
 /// An operation on the store that failed: what was done to what, and why it did not work.
 #[derive(Debug, Error)]
-#[error("blob store: cannot {op}{}", .key.map(|key| format!(" xorb {}", key.xorb_hash())).unwrap_or_default())]
+#[error("blob store: cannot {op}{}", .key.map(|key| format!(" xorb {key}")).unwrap_or_default())]
 pub struct BlobError {
     /// What was being done, as an infinitive.
     pub op: &'static str,

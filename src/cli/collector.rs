@@ -152,12 +152,13 @@ pub(super) async fn prune(cas: &Cas, pause: Duration) -> Result<(), StoreError> 
 }
 
 fn log(collected: &Collected) {
-    let Collected { condemned, deleted, spared, failed, is_stopped, .. } = collected;
-    if condemned.count + deleted.count + spared + failed > 0 {
+    let Collected { condemned, deleted, replaced, spared, failed, is_stopped, .. } = collected;
+    if condemned.count + deleted.count + replaced.count + spared + failed > 0 {
         tracing::info!(
             condemned = condemned.count,
             deleted = deleted.count,
-            freed_bytes = deleted.serialized_len,
+            replaced = replaced.count,
+            freed_bytes = deleted.serialized_len + replaced.serialized_len,
             spared,
             failed,
             is_stopped,

@@ -288,7 +288,7 @@ impl Tally {
 }
 
 fn print(finding: &Finding, outcome: Option<Outcome>, output: &Output) -> anyhow::Result<()> {
-    let Finding { kind, xorb, file, files, lost, detail, repair } = finding;
+    let Finding { kind, xorb, file, files, lost, detail, repair, .. } = finding;
     let text = |hash: &FileHash| hash.to_string();
     output.record(&FindingRecord {
         r#type: "finding",

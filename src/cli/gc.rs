@@ -103,6 +103,7 @@ struct TallyRecord {
 struct CollectedRecord {
     condemned: TallyRecord,
     deleted: TallyRecord,
+    replaced: TallyRecord,
     spared: u64,
     failed: u64,
     /// Missing without --compact.
@@ -276,12 +277,14 @@ fn report(collected: &Collected, compacted: Option<&Compacted>, output: &Output)
     output.record(&CollectedRecord {
         condemned: collected.condemned.into(),
         deleted: collected.deleted.into(),
+        replaced: collected.replaced.into(),
         spared: collected.spared,
         failed: collected.failed,
         compaction: compacted.map(compact::CompactedRecord::of),
     })?;
     let (condemned, deleted) = (shown(collected.condemned), shown(collected.deleted));
-    output.line(format_args!("condemned: {condemned}; deleted: {deleted}"))?;
+    let replaced = shown(collected.replaced);
+    output.line(format_args!("condemned: {condemned}; deleted: {deleted}; replaced blobs: {replaced}"))?;
     if let Some(error) = &collected.failure {
         let failed = Count(collected.failed, "xorb");
         bail!("{failed} could not be collected; the next run tries again: {}", chain(error));

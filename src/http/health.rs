@@ -60,6 +60,7 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
         physical_bytes: one.usage.physical_len,
     });
     state.metrics.repos.replace(samples.collect());
+    state.metrics.store_replaced_bytes.set(state.cas.replaced_len().await?.cast_signed());
     let health = state.cas.health().await?;
     state.metrics.store_damaged_xorbs.set(health.damaged_count.cast_signed());
     state.metrics.scrub_oldest.set(health.oldest.map_or(0, |oldest| oldest.as_secs().cast_signed()));

@@ -217,7 +217,7 @@ fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {
 
 /// Version 2: a URL for as many descriptors as one may have.
 fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
-    let parts = urls.sign(xorb.xorb, &xorb.descriptors).into_iter();
+    let parts = urls.sign(xorb, &xorb.descriptors).into_iter();
     parts
         .map(|(url, descriptors)| {
             let ranges = descriptors.iter();
@@ -231,7 +231,7 @@ fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
 fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfoJson>> {
     let entries = |xorb: &XorbPlan| -> Vec<FetchInfoJson> {
         let signed = |part| {
-            let signed = urls.sign(xorb.xorb, std::slice::from_ref(part)).into_iter();
+            let signed = urls.sign(xorb, std::slice::from_ref(part)).into_iter();
             signed.map(move |(url, _)| FetchInfoJson { range: part.chunks.into(), url, url_range: part.bytes.into() })
         };
         xorb.descriptors.iter().flat_map(signed).collect()

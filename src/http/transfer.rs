@@ -19,16 +19,17 @@ use crate::format::XorbHash;
 use crate::runtime::fair::Tenant;
 use crate::service::Form;
 use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
-use crate::service::gc::MIN_CONDEMNED;
-use crate::service::reconstruct::Descriptor;
+use crate::service::gc::{MIN_CONDEMNED, OBJECT_RETENTION};
+use crate::service::reconstruct::{Descriptor, XorbPlan};
 
 /// How long a URL is good for. It is fetched soon after it was given out, but may queue behind
 /// gigabytes.
 const URL_LIFE_SECS: u64 = 3600;
 
-// Nothing is written when a URL is given out: a xorb outlives its URLs because of what the service
-// says there.
+// Nothing is written when a URL is given out: a xorb and a replaced blob outlive their URLs because
+// of what the service says there.
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
+const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < OBJECT_RETENTION.as_secs());
 
 /// Makes URLs for one response.
 pub(super) struct Urls {
@@ -40,21 +41,23 @@ pub(super) struct Urls {
 
 impl Urls {
     /// URLs with this base, for downloads that count towards this tenant's share. Call it before
-    /// the response is planned: a URL is rejected if its xorb was rewritten after it was signed,
-    /// which may happen while the plan waits for a permit.
+    /// the response is planned: a URL is rejected if its blob was described anew after it was
+    /// signed, which may happen while the plan waits for a permit.
     pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
         Self { base, ring: state.keys.current(), expires_unix_secs, tenant }
     }
 
     /// A URL for these descriptors, or several where they are too many for one.
-    pub(super) fn sign<'d>(&self, xorb: XorbHash, descriptors: &'d [Descriptor]) -> Vec<(String, &'d [Descriptor])> {
+    pub(super) fn sign<'d>(&self, plan: &XorbPlan, descriptors: &'d [Descriptor]) -> Vec<(String, &'d [Descriptor])> {
+        let XorbPlan { xorb, incarnation, .. } = *plan;
         let batches = descriptors.chunks(MAX_URL_RANGE_COUNT);
         batches
             .filter_map(|batch| {
                 let ranges: Vec<_> = batch.iter().map(|part| part.bytes).collect();
                 let expires_unix_secs = self.expires_unix_secs;
-                let url = DataUrl { xorb, ranges: &ranges, expires_unix_secs, tenant: self.tenant };
+                let tenant = self.tenant;
+                let url = DataUrl { xorb, incarnation, ranges: &ranges, expires_unix_secs, tenant };
                 let signature = url.sign(&self.ring)?;
                 Some((format!("{}/v1/data/{xorb}?s={}", self.base.0, signature.expose()), batch))
             })
@@ -91,9 +94,15 @@ pub(super) async fn data(
     context.tenant = permitted.tenant.unwrap_or(context.tenant);
     let stored = state.cas.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("Xorb {xorb} not found.")))?;
+    // Where another blob has taken the place of the one that was planned with, these ranges are in
+    // the middle of something. The old blob is served as long as it is retained. Clients take a 403
+    // as "expired" and ask again (spec 5.10).
+    let stored = if stored.incarnation() == permitted.incarnation {
+        stored
+    } else {
+        state.cas.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(refusal)?
+    };
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
-        // The xorb was healed in another serialization, so these ranges are now in the middle of
-        // something. Clients take a 403 as "expired" and ask again (spec 5.10).
         return Err(refusal());
     }
     let whole = stored.layout().whole();

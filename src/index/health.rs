@@ -10,12 +10,15 @@ use futures_util::future::BoxFuture;
 use super::{IndexError, NewXorb, Ticket, Totals};
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// A visible xorb, as a check knows it before it reads the blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbHealth {
     /// Which one.
     pub hash: XorbHash,
+    /// Which of its blobs.
+    pub incarnation: Incarnation,
     /// The ticket of the last upload or heal.
     pub ticket: Ticket,
     /// CRC-64/NVME of a sound blob.
@@ -74,8 +77,8 @@ pub trait HealthIndex {
     /// one in `seen`.
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Describes the blob that has replaced a damaged one, in any serialization: the row is live,
-    /// sound, and has a new ticket. An error of kind
+    /// Describes the blob that the row names, in any serialization: the row is live, sound, and has
+    /// a new ticket. An error of kind
     /// [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) if the row is no longer visible under
     /// this ticket; then nothing is changed.
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
@@ -134,16 +137,16 @@ pub trait RepairIndex {
     /// Visible xorbs after `after`, in the order of their hashes.
     fn health_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
 
-    /// Those of these xorbs that have no row in any state.
-    fn without_row(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
-
-    /// Inserts a row for a verified blob without one: live and unreferenced. Returns whether there
-    /// was no row.
-    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
-
-    /// Inserts a row in `Deleting` for a blob without one, so that no upload publishes there before
-    /// it is deleted. Returns whether there was no row.
-    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Inserts a row for a verified blob whose xorb has none: live and unreferenced. Returns
+    /// whether there was no row. The caller has the right to delete blobs, since the blob may be a
+    /// dead object.
+    fn adopt_xorb(
+        &self,
+        xorb: NewXorb,
+        incarnation: Incarnation,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Compares the references of some files with their terms.
     fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>>;

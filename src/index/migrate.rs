@@ -32,6 +32,7 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (14, "record_len", include_str!("../../migrations/sqlite/0014_record_len.sql")),
     (15, "claims_of_repos", include_str!("../../migrations/sqlite/0015_claims_of_repos.sql")),
     (16, "registrations", include_str!("../../migrations/sqlite/0016_registrations.sql")),
+    (17, "objects", include_str!("../../migrations/sqlite/0017_objects.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

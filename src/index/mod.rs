@@ -3,7 +3,7 @@
 //! Three invariants hold at every moment, also after a crash:
 //!
 //! * **A live row implies a durable blob.** The row goes live only after the blob was published.
-//! * **A blob is deleted only under a committed `Deleting` row.**
+//! * **A blob is deleted only under a committed `Deleting` row or dead object.**
 //! * **No operation moves a `Deleting` row back.**
 //!
 //! Each method is one whole transaction, durable when it returns `Ok`. Every change of state is one
@@ -21,6 +21,7 @@ mod files;
 mod health;
 mod listing;
 mod migrate;
+mod objects;
 mod records;
 mod rows;
 pub mod sqlite;
@@ -28,6 +29,7 @@ mod steps;
 mod usage;
 
 use std::fmt::Debug;
+use std::num::NonZeroI64;
 use std::ops::Range;
 
 use futures_util::future::BoxFuture;
@@ -45,6 +47,7 @@ pub use self::health::{
     Drift, FaultPage, FileFault, FilesHit, FutureTimes, HealthIndex, HealthSums, RepairIndex, XorbHealth,
 };
 pub use self::listing::{FileEntry, XorbEntry};
+pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark};
 pub use self::steps::{Begun, Cursor, Entered, RegisterIndex};
 pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, record_len};
@@ -53,6 +56,7 @@ use crate::format::shard::Sha256;
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// The life of a xorb's row.
 ///
@@ -84,6 +88,8 @@ pub enum XorbState {
 pub struct XorbRow {
     /// Which one.
     pub hash: XorbHash,
+    /// Which of its blobs.
+    pub incarnation: Incarnation,
     /// CRC-64/NVME of the blob. Two serializations of a xorb differ in it.
     pub crc64: u64,
     /// Where its chunks are.
@@ -91,7 +97,7 @@ pub struct XorbRow {
     /// Whether its blob is known to be damaged. The row is valid then, but the bytes cannot be
     /// read.
     pub is_damaged: bool,
-    /// When its blob was last replaced by another serialization, if ever.
+    /// When this blob was last described as another serialization, if ever.
     pub replaced_at: Option<Timestamp>,
 }
 
@@ -132,7 +138,8 @@ pub struct ChunkColumns {
     pub schemes: Vec<Scheme>,
 }
 
-/// The upload that staged a row. Random, so that no two uploads have the same.
+/// The upload that staged a row. Random, so that no two uploads have the same. Its blob has the
+/// same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(i64);
 
@@ -140,7 +147,13 @@ impl Ticket {
     /// A new ticket.
     #[must_use]
     pub fn random() -> Self {
-        Self(rand::random())
+        Self(rand::random::<NonZeroI64>().get())
+    }
+
+    /// The name of the blob that is published under it.
+    #[must_use]
+    pub const fn incarnation(self) -> Incarnation {
+        Incarnation::from_number(self.0.cast_unsigned())
     }
 }
 
@@ -149,10 +162,13 @@ impl Ticket {
 pub enum Staging {
     /// The row is staged under this ticket: publish the blob, then [`Index::publish_xorb`].
     Staged,
-    /// The xorb exists already. Its row is live and was touched.
-    Live,
-    /// The xorb exists, but its blob is damaged. The row was touched and has this ticket: replace
-    /// the blob, then [`HealthIndex::heal_xorb`].
+    /// The xorb exists already. Its row is live, was touched, and has this ticket.
+    Live {
+        /// Bytes of its blob.
+        serialized_len: u64,
+    },
+    /// The xorb exists, but its blob is damaged. The row was touched and has this ticket: begin an
+    /// object, publish its blob, then [`ObjectIndex::replace_xorb`].
     Damaged,
     /// The xorb is being deleted; retry after that.
     Deleting,
@@ -175,6 +191,7 @@ pub trait Index:
     + Collect
     + Compact
     + HealthIndex
+    + ObjectIndex
     + UsageIndex
     + RecordIndex
     + RegisterIndex
@@ -190,8 +207,9 @@ pub trait Index:
     /// Hashes and compression of its chunks, if it is visible.
     fn find_chunks(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<ChunkColumns>, IndexError>>;
 
-    /// Claims a row for an upload before its blob is published. A row that is already staged gets
-    /// the new ticket, so that the previous upload can no longer publish it.
+    /// Claims a row for an upload before its blob is published, and names the blob. A row that is
+    /// already staged gets the new ticket and the new name, so that the previous upload can no
+    /// longer publish it. The previous name is a dead object then.
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>>;
 
     /// Makes a staged row live, after its blob was published. An error of kind

@@ -6,6 +6,7 @@ use super::{ChunkColumns, XorbPart, XorbRow, XorbState};
 use crate::format::compression::Scheme;
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, XorbHash};
+use crate::runtime::incarnation::Incarnation;
 
 pub(super) fn xorb_hash(bytes: &[u8]) -> Result<XorbHash, Inconsistent> {
     let bytes = bytes.try_into().map_err(|_| Inconsistent {
@@ -15,6 +16,14 @@ pub(super) fn xorb_hash(bytes: &[u8]) -> Result<XorbHash, Inconsistent> {
         reason: format!("{} bytes, not 32", bytes.len()),
     })?;
     Ok(XorbHash::from_bytes(bytes))
+}
+
+pub(super) const fn incarnation(number: i64) -> Incarnation {
+    Incarnation::from_number(number.cast_unsigned())
+}
+
+pub(super) const fn incarnation_to_sql(incarnation: Incarnation) -> i64 {
+    incarnation.number().cast_signed()
 }
 
 pub(super) const fn state_to_sql(state: XorbState) -> i64 {
@@ -36,9 +45,18 @@ pub(super) fn state(hash: &XorbHash, value: i64) -> Result<XorbState, Inconsiste
     }
 }
 
-pub(super) fn xorb(hash: XorbHash, crc64: i64, layout: &[u8]) -> Result<XorbRow, Inconsistent> {
-    let layout = Layout::parse(layout).map_err(|error| invalid("xorbs", "layout", &hash, error.to_string()))?;
-    Ok(XorbRow { hash, crc64: crc64.cast_unsigned(), layout, is_damaged: false, replaced_at: None })
+pub(super) fn xorb(
+    hash: XorbHash,
+    incarnation: Incarnation,
+    crc64: i64,
+    layout: &[u8],
+) -> Result<XorbRow, Inconsistent> {
+    let layout = self::layout(&hash, layout)?;
+    Ok(XorbRow { hash, incarnation, crc64: crc64.cast_unsigned(), layout, is_damaged: false, replaced_at: None })
+}
+
+pub(super) fn layout(hash: &XorbHash, packed: &[u8]) -> Result<Layout, Inconsistent> {
+    Layout::parse(packed).map_err(|error| invalid("xorbs", "layout", hash, error.to_string()))
 }
 
 pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> Result<ChunkColumns, Inconsistent> {

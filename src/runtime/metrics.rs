@@ -77,6 +77,10 @@ pub struct Metrics {
     pub scrub_oldest: Gauge,
     /// Damaged xorbs that came back.
     pub repaired: Counter,
+    /// Xorbs whose blob was replaced by a shorter one.
+    pub replaced: Counter,
+    /// Bytes of replaced blobs that were not deleted yet, at the last scrape.
+    pub store_replaced_bytes: Gauge,
     /// Damaged xorbs in the store, at the last scrape.
     pub store_damaged_xorbs: Gauge,
     /// Lines of the audit log.
@@ -148,6 +152,8 @@ impl Metrics {
             scrub_failures: Counter::default(),
             scrub_oldest: Gauge::default(),
             repaired: Counter::default(),
+            replaced: Counter::default(),
+            store_replaced_bytes: Gauge::default(),
             store_damaged_xorbs: Gauge::default(),
             audit: JournalCounts::default(),
             quota_refused: Counter::default(),
@@ -224,11 +230,12 @@ impl Metrics {
         registry.register("scrub_failures", help, self.scrub_failures.clone());
         let help = "Unix time of the oldest verification of a xorb, 0 if one was never verified";
         registry.register_with_unit("scrub_oldest_timestamp", help, Unit::Seconds, self.scrub_oldest.clone());
-        registry.register(
-            "store_repaired_xorbs",
-            "Damaged xorbs repaired by an upload or from a backup",
-            self.repaired.clone(),
-        );
+        let help = "Damaged xorbs repaired by an upload or from a backup";
+        registry.register("store_repaired_xorbs", help, self.repaired.clone());
+        let help = "Xorbs stored in a shorter serialization than before";
+        registry.register("store_replaced_xorbs", help, self.replaced.clone());
+        let help = "Serialized bytes of replaced blobs that are retained";
+        registry.register_with_unit("store_replaced", help, Unit::Bytes, self.store_replaced_bytes.clone());
         let help = "Xorbs with a damaged blob";
         registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
         registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());

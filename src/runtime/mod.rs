@@ -9,6 +9,7 @@ pub mod clock;
 pub mod descriptors;
 pub(crate) mod durable;
 pub mod fair;
+pub mod incarnation;
 pub mod journal;
 pub mod metrics;
 pub mod outage;

@@ -13,12 +13,13 @@ use sha2::Digest;
 
 use super::Cas;
 use super::error::{ReadError, StoreError};
-use crate::blob::{BlobKey, BlobStream};
+use crate::blob::BlobStream;
 use crate::format::compression::{Decoder, Scheme};
 use crate::format::xorb::{ChunkPlace, Layout, Splitter, XorbError, XorbErrorKind};
 use crate::format::{ByteRange, ChunkHash, XorbHash};
 use crate::index::{ChunkColumns, XorbRow};
 use crate::runtime::blocking::Pool;
+use crate::runtime::incarnation::Incarnation;
 
 /// Raw bytes of one hop to the workers, about: a small input may decode to much more.
 const RAW_PIECE_LEN: usize = 256 << 10;
@@ -69,6 +70,16 @@ pub struct ChunkInfo {
 }
 
 impl StoredXorb {
+    pub(super) const fn new(row: XorbRow, epoch: u64) -> Self {
+        Self { row, epoch }
+    }
+
+    /// Which of its blobs this describes.
+    #[must_use]
+    pub const fn incarnation(&self) -> Incarnation {
+        self.row.incarnation
+    }
+
     /// Which one.
     #[must_use]
     pub const fn hash(&self) -> XorbHash {
@@ -87,7 +98,8 @@ impl StoredXorb {
         self.row.is_damaged
     }
 
-    /// Whether its chunks had other offsets at this time, in seconds since 1970, or may have had.
+    /// Whether the chunks of this blob had other offsets at this time, in seconds since 1970, or
+    /// may have had. The index was wrong about them then.
     #[must_use]
     pub fn has_moved_since(&self, unix_secs: u64) -> bool {
         self.row.replaced_at.is_some_and(|replaced| replaced.as_secs() >= unix_secs)
@@ -121,7 +133,7 @@ impl Cas {
         self.metrics.layout_misses.inc();
         let epoch = self.epoch.now();
         let Some(row) = self.index.find_xorb(hash).await? else { return Ok(None) };
-        let xorb = Arc::new(StoredXorb { row, epoch });
+        let xorb = Arc::new(StoredXorb::new(row, epoch));
         self.xorbs.insert(hash, Arc::clone(&xorb));
         if self.epoch.now() != epoch {
             // It may have been replaced after the row was read, and invalidated before it was
@@ -245,30 +257,6 @@ impl Cas {
             skip: bytes.start() - raw.start(),
             left: bytes.byte_len(),
         })
-    }
-
-    async fn open(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<BlobStream, ReadError> {
-        let hash = xorb.hash();
-        if xorb.is_damaged() {
-            return Err(ReadError::Quarantined { hash });
-        }
-        let blob = self.blobs.read(BlobKey::xorb(hash), bytes).await.map_err(StoreError::from)?;
-        // After the blob was opened: a later replacement is another file.
-        self.check_current(xorb).await?;
-        match blob {
-            Some(blob) => Ok(blob),
-            None => Err(self.missing(hash).await),
-        }
-    }
-
-    /// Distinguishes a missing blob from a xorb that was deleted since its layout was cached.
-    async fn missing(&self, hash: XorbHash) -> ReadError {
-        self.xorbs.invalidate(&hash);
-        match self.index.find_xorb(hash).await {
-            Ok(Some(_)) => ReadError::Missing { hash },
-            Ok(None) => ReadError::Deleted { hash },
-            Err(error) => StoreError::from(error).into(),
-        }
     }
 }
 

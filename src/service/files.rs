@@ -201,7 +201,8 @@ impl Cas {
             let layouts = self.layouts(run.xorbs()).await?;
             let item_count = planner.item_count(&run);
             let plan = move || {
-                let planned = planner.plan(run, |xorb| layouts.get(xorb).map(|xorb| xorb.layout()));
+                let planned =
+                    planner.plan(run, |xorb| layouts.get(xorb).map(|xorb| (xorb.incarnation(), xorb.layout())));
                 planned.map(|()| (planner, budget))
             };
             let inconsistent = |source| ReconstructError::Inconsistent { file, source };

@@ -78,7 +78,13 @@ impl Cas {
         let slot = self.upload_slot(grant.tenant(), grant.body_len)?;
         self.check_headroom(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
-        let expected = Expected { tenant: grant.tenant(), hash: xorb, max_len: MAX_XORB_BODY_LEN, granted: Some(sum) };
+        let expected = Expected {
+            tenant: grant.tenant(),
+            hash: xorb,
+            max_len: MAX_XORB_BODY_LEN,
+            declared_len,
+            granted: Some(sum),
+        };
         expected.check_len(declared_len)?;
         let body = slot.body().counted(body);
         let verified = slot.body().unless_cut(self.verify(expected, body)).await?;

@@ -26,6 +26,7 @@ pub use self::planner::{Planned, Planner, Run};
 use crate::format::shard::Term;
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
+use crate::runtime::incarnation::Incarnation;
 
 /// A term of a registered file and its place in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub struct PlannedTerm {
 pub struct XorbPlan {
     /// The xorb.
     pub xorb: XorbHash,
+    /// The blob that the places are of.
+    pub incarnation: Incarnation,
     /// At least one; ascending, and neither overlapping nor touching.
     pub descriptors: Vec<Descriptor>,
 }

@@ -34,7 +34,9 @@ impl Cas {
             if state == XorbState::Staged {
                 self.index.abandon_xorb(hash, self.clock.now()).await?;
             }
-            self.blobs.delete(BlobKey::xorb(hash)).await?;
+            if let Some(incarnation) = self.index.incarnation_of(hash).await? {
+                self.blobs.delete(BlobKey::new(hash, incarnation)).await?;
+            }
             self.index.forget_xorb(hash).await?;
         }
         Ok(Recovered { drafts, rows })

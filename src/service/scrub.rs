@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Cas;
 use super::error::{ReadError, StoreError};
-use super::verify::{BlobVerifier, Damage, Pace, Verdict, is_of_blob};
+use super::verify::{BlobVerifier, Damage, Pace, Verdict, is_of_blob, key};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{FilesHit, HealthSums, IndexErrorKind, XorbHealth};
@@ -149,7 +149,7 @@ impl Cas {
         for _ in 0..MAX_TRY_COUNT {
             let Some(seen) = self.index.find_health(hash).await? else { break };
             let before = pace.read_len();
-            let verdict = verifier.verify(hash, Some(seen.serialized_len), pace).await;
+            let verdict = verifier.verify(key(&seen), Some(seen.serialized_len), pace).await;
             self.metrics.scrub_bytes.inc_by(pace.read_len() - before);
             match verdict? {
                 Verdict::Sound(proven) => {
@@ -194,7 +194,7 @@ impl Cas {
     pub(super) async fn mark_if_damaged(&self, hash: XorbHash) -> Result<bool, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(false) };
         let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
-        let verdict = verifier.verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await?;
+        let verdict = verifier.verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await?;
         let Verdict::Damaged(damage) = verdict else { return Ok(false) };
         let is_new = self.index.mark_damaged(seen, self.clock.now()).await?;
         self.forget_layout(hash);
@@ -325,7 +325,12 @@ impl Scrub {
     }
 
     async fn is_there(&mut self, hash: XorbHash) -> bool {
-        let is_there = matches!(self.cas.blobs.head(BlobKey::xorb(hash)).await, Ok(Some(_)));
+        let is_there = match self.cas.index.incarnation_of(hash).await {
+            Ok(Some(incarnation)) => {
+                matches!(self.cas.blobs.head(BlobKey::new(hash, incarnation)).await, Ok(Some(_)))
+            }
+            Ok(None) | Err(_) => false,
+        };
         if is_there {
             self.missing_in_a_row = 0;
         }

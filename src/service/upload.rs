@@ -36,7 +36,9 @@ pub(super) use self::publish_lock::PublishLocks;
 use super::Cas;
 use super::access::Claims;
 use super::error::UploadError;
+use super::heal::max_worth;
 use super::register::domain;
+use crate::format::limits::MAX_FOOTER_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
@@ -99,7 +101,8 @@ impl From<BodyError> for UploadError {
 pub struct Uploaded {
     /// Which one.
     pub hash: XorbHash,
-    /// Whether this upload stored it. Otherwise the earlier blob stays.
+    /// Whether the blob of this upload is stored now, as a new one or in place of a longer one.
+    /// Otherwise the earlier blob stays.
     pub was_inserted: bool,
     /// Chunks of the upload.
     pub chunk_count: u32,
@@ -116,6 +119,8 @@ pub(super) struct Expected {
     pub(super) hash: XorbHash,
     /// Bytes, footer included, at most.
     pub(super) max_len: u64,
+    /// Bytes, footer included, as the client declares them, if at all.
+    pub(super) declared_len: Option<u64>,
     /// The sum that a grant states.
     pub(super) granted: Option<Sum>,
 }
@@ -135,7 +140,8 @@ pub(super) struct Verified {
     xorb: VerifiedXorb,
     /// CRC-64/NVME of the blob.
     crc64: u64,
-    /// Empty where the xorb was stored already when the upload began.
+    /// Empty where the xorb was stored already when the upload began, and the new blob was not
+    /// expected to be much shorter.
     draft: DraftSlot,
 }
 
@@ -145,7 +151,12 @@ pub(super) enum Staged {
     /// Not stored: its row is claimed under this ticket.
     New(Ticket),
     /// Stored and live.
-    There,
+    There {
+        /// The ticket that its row has now.
+        ticket: Ticket,
+        /// Bytes of its blob.
+        serialized_len: u64,
+    },
     /// A damaged blob, whose row is claimed under this ticket.
     Damaged(Ticket),
 }
@@ -174,7 +185,7 @@ impl Cas {
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
         let Upload { claims, claimed, max_len, declared_len, body } = upload;
-        let expected = Expected { tenant, hash: claimed, max_len, granted: None };
+        let expected = Expected { tenant, hash: claimed, max_len, declared_len, granted: None };
         expected.check_len(declared_len)?;
         let slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
         self.check_headroom(declared_len.unwrap_or(0)).await?;
@@ -189,9 +200,15 @@ impl Cas {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
-        // The body of a stored xorb is verified, too, but need not be written.
-        let is_stored = self.find(expected.hash).await?.is_some_and(|xorb| !xorb.is_damaged());
-        let ingest = self.receive(Ingest::new(self, &expected, is_stored), body).await?;
+        // The body of a stored xorb is verified, too, but need not be written, unless it may be
+        // much shorter.
+        let stored = self.find(expected.hash).await?.filter(|xorb| !xorb.is_damaged());
+        let max_draft_len = stored.map_or(u64::MAX, |xorb| {
+            let max_len = max_worth(xorb.layout().serialized_len());
+            let may_be_worth = expected.declared_len.is_some_and(|len| len <= max_len.saturating_add(MAX_FOOTER_LEN));
+            if may_be_worth { max_len } else { 0 }
+        });
+        let ingest = self.receive(Ingest::new(self, &expected, max_draft_len), body).await?;
         let (verified, sum) = self.verify_pool.run_for(expected.tenant, move || ingest.finish()).await?;
         let (claimed, actual) = (expected.hash, verified.xorb.hash());
         let refused = match expected.granted {
@@ -294,20 +311,18 @@ struct Ingest {
     /// Of the body as received, where a grant states its sum.
     body: Option<(u64, Crc64)>,
     draft: DraftSlot,
-    is_new: bool,
     busy: Duration,
 }
 
 impl Ingest {
-    fn new(cas: &Cas, expected: &Expected, is_stored: bool) -> Self {
+    fn new(cas: &Cas, expected: &Expected, max_draft_len: u64) -> Self {
         Self {
             cas: cas.clone(),
             tenant: expected.tenant,
             verifier: Verifier::for_upload(expected.max_len),
             crc64: Crc64::new(),
             body: expected.granted.map(|_| (0, Crc64::new())),
-            draft: DraftSlot::new(cas.verify_pool.clone()),
-            is_new: !is_stored,
+            draft: DraftSlot::limited(cas.verify_pool.clone(), max_draft_len),
             busy: Duration::ZERO,
         }
     }
@@ -340,9 +355,7 @@ impl Ingest {
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
                 self.crc64.update(frame);
-                if self.is_new {
-                    self.draft.write(self.cas.blobs.as_ref(), frame)?;
-                }
+                self.draft.write(self.cas.blobs.as_ref(), frame)?;
             }
         }
         Ok(())

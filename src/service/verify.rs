@@ -93,6 +93,11 @@ impl Proven {
     }
 }
 
+/// The key of the blob that this row names.
+pub(super) const fn key(seen: &XorbHealth) -> BlobKey {
+    BlobKey::new(seen.hash, seen.incarnation)
+}
+
 /// A row that does not parse describes nothing.
 fn tolerate<T>(found: Result<Option<T>, IndexError>) -> Result<Option<T>, IndexError> {
     match found {
@@ -142,8 +147,8 @@ pub(super) struct BlobVerifier {
 
 impl BlobVerifier {
     /// Bytes of a blob, or its damage.
-    pub(super) async fn len(&self, hash: XorbHash) -> Result<Result<u64, Damage>, StoreError> {
-        let len = self.blobs.head(BlobKey::xorb(hash)).await;
+    pub(super) async fn len(&self, key: BlobKey) -> Result<Result<u64, Damage>, StoreError> {
+        let len = self.blobs.head(key).await;
         Ok(self.blame(len).await?.and_then(|len| len.ok_or(Damage::Missing)))
     }
 
@@ -164,23 +169,23 @@ impl BlobVerifier {
     /// Reads a blob, at most twice: one bad transfer or bit of memory must not condemn it.
     pub(super) async fn verify(
         &self,
-        hash: XorbHash,
+        key: BlobKey,
         expected_len: Option<u64>,
         pace: &mut Pace,
     ) -> Result<Verdict, StoreError> {
-        match self.verify_once(hash, expected_len, pace).await? {
-            Verdict::Damaged(_) => self.verify_once(hash, expected_len, pace).await,
+        match self.verify_once(key, expected_len, pace).await? {
+            Verdict::Damaged(_) => self.verify_once(key, expected_len, pace).await,
             sound @ Verdict::Sound(_) => Ok(sound),
         }
     }
 
     async fn verify_once(
         &self,
-        hash: XorbHash,
+        key: BlobKey,
         expected_len: Option<u64>,
         pace: &mut Pace,
     ) -> Result<Verdict, StoreError> {
-        let len = match self.len(hash).await? {
+        let len = match self.len(key).await? {
             Ok(len) => len,
             Err(damage) => return Ok(Verdict::Damaged(damage)),
         };
@@ -191,14 +196,14 @@ impl BlobVerifier {
             let expected = expected_len.unwrap_or(MAX_XORB_BODY_LEN);
             return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
         };
-        match self.verify_bytes(hash, bytes, pace).await? {
+        match self.verify_bytes(key, bytes, pace).await? {
             Ok((xorb, crc64)) => {
                 // A footer that was never stored verifies, too.
                 if xorb.layout().serialized_len() != len {
                     let expected = xorb.layout().serialized_len();
                     return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
                 }
-                if xorb.hash() != hash {
+                if xorb.hash() != key.xorb_hash() {
                     let other = Damage::OtherXorb { actual: xorb.hash() };
                     return Ok(Verdict::Damaged(wrong_len.unwrap_or(other)));
                 }
@@ -210,11 +215,11 @@ impl BlobVerifier {
 
     async fn verify_bytes(
         &self,
-        hash: XorbHash,
+        key: BlobKey,
         bytes: ByteRange,
         pace: &mut Pace,
     ) -> Result<Result<(VerifiedXorb, u64), Damage>, StoreError> {
-        let mut blob = match self.blame(self.blobs.read(BlobKey::xorb(hash), bytes).await).await? {
+        let mut blob = match self.blame(self.blobs.read(key, bytes).await).await? {
             Ok(Some(blob)) => blob,
             Ok(None) => return Ok(Err(Damage::Missing)),
             Err(damage) => return Ok(Err(damage)),

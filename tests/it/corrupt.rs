@@ -14,7 +14,7 @@ async fn stocked(xorb: &Xorb) -> (TestServer, PathBuf) {
     let server = Start::default().with("log", "error").with("scrub_rate", 0).start();
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let hash = xorb.hash();
-    let blob = server.data_dir().join("xorbs").join(&hash[..2]).join(&hash);
+    let blob = server.blob(&hash);
     assert_eq!(fs::read(&blob).expect("the blob is there"), xorb.bytes);
     (server, blob)
 }

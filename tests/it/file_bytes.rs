@@ -155,7 +155,7 @@ async fn a_file_with_a_damaged_xorb_never_ends_as_if_it_were_whole() {
     let shard = shard_of(&[(&good, 0, good.chunk_count()), (&bad, 0, bad.chunk_count())]);
     register(&client, shard.bytes()).await;
     let hash = bad.hash();
-    let blob = server.data_dir().join("xorbs").join(&hash[..2]).join(&hash);
+    let blob = server.blob(&hash);
     let mut bytes = fs::read(&blob).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

@@ -127,13 +127,15 @@ async fn the_checksum_is_of_the_body_and_what_is_stored_has_no_footer() {
 #[tokio::test]
 async fn xorb_uploaded_directly_meanwhile_stays_and_commit_succeeds() {
     let (server, mut rng) = (granting(), rng());
-    let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 7));
-    let (early, late) = (Grant::of(&client, &xorb).await, Grant::of(&client, &xorb).await);
-    assert_eq!(early.send(&client, xorb.bytes.clone()).await.status, 200);
-    let other = Xorb::stored(xorb.verified.layout().chunks().map(|place| {
+    let (client, other) = (server.client(), Xorb::mixed(&mut rng, 7));
+    let xorb = other.clone();
+    // Longer, so that it does not replace the other.
+    let xorb = Xorb::stored(xorb.verified.layout().chunks().map(|place| {
         &xorb.raw[usize::try_from(place.raw.start()).unwrap()..usize::try_from(place.raw.end()).unwrap()]
     }));
     assert_eq!((other.hash(), other.bytes == xorb.bytes), (xorb.hash(), false), "another serialization");
+    let (early, late) = (Grant::of(&client, &xorb).await, Grant::of(&client, &xorb).await);
+    assert_eq!(early.send(&client, xorb.bytes.clone()).await.status, 200);
     assert_eq!(client.post(&xorb.path(), other.bytes.clone()).await.status, 201);
     let etag = stored(&client, &xorb).await.unwrap().header("etag").to_owned();
     assert_eq!(early.commit(&client).await.status, 200);

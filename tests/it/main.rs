@@ -52,6 +52,7 @@ mod overload;
 mod private;
 mod quota;
 mod rebuild;
+mod replace;
 mod scrub;
 mod security;
 mod sha256;

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 
 use crate::cli::{Directory, Ran};
 use crate::support::{
-    Client, Start, TestServer, Xorb, eventually, guarded, issue, read_file, register, rng, send, sha256_of, shard_of,
-    upload_shard,
+    Client, Start, TestServer, Xorb, blob_path, eventually, guarded, issue, read_file, register, rng, send, sha256_of,
+    shard_of, upload_shard,
 };
 
 /// A store with several repositories, and everything to ask it.
@@ -335,7 +335,7 @@ async fn what_is_damaged_is_reported_and_the_rest_is_there() {
     let (hash, part) = (stocked.xorbs[1].hash(), stocked.files[1].clone());
     let stocked = stocked
         .stopped_for(async |data_dir| {
-            let blob = data_dir.join("xorbs").join(&hash[..2]).join(&hash);
+            let blob = blob_path(data_dir, &hash);
             let mut bytes = fs::read(&blob).unwrap();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 0x10;

@@ -101,7 +101,7 @@ async fn file_of_a_missing_blob_is_logged_once_and_stays_a_claim() {
     let server = TestServer::start();
     let client = server.client();
     let (lost, kept) = (stored(&client, 3).await, stored(&client, 4).await);
-    std::fs::remove_file(server.data_dir().join("xorbs").join(&lost.hash()[..2]).join(lost.hash())).unwrap();
+    std::fs::remove_file(server.blob(&lost.hash())).unwrap();
     let (lost_sha256, kept_sha256) = (sha256_of(&lost.raw), sha256_of(&kept.raw));
     let lost = upload_shard(&lost, 0, 3).claiming(lost_sha256);
     register(&client, lost.bytes()).await;

@@ -276,7 +276,9 @@ async fn of_two_concurrent_serializations_one_is_stored_whole() {
         let uploads = uploads.map(|form| async { server.client().post(&path, form.bytes.clone()).await.status });
         let mut statuses = join_all(uploads).await;
         statuses.sort_unstable();
-        assert_eq!(statuses, [200, 200, 200, 200, 200, 201]);
+        // A much shorter one may have replaced the first.
+        let stored_count = statuses.iter().filter(|status| **status == 201).count();
+        assert!(statuses.iter().all(|status| [200, 201].contains(status)) && stored_count >= 1, "{statuses:?}");
 
         let client = server.client();
         let whole = client.get(&path).await.body;

@@ -9,7 +9,6 @@
 //! sync at the end finds most of them written.
 
 use std::io;
-use std::path::Path;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -108,19 +107,14 @@ impl FsDraft {
         Ok(block)
     }
 
-    /// Writes what is buffered, and gives the file its name in this way: the inner result is that
-    /// of this.
-    async fn publish_by(
-        mut self: Box<Self>,
-        key: BlobKey,
-        publish: fn(TempFile, &Path) -> io::Result<()>,
-    ) -> Result<io::Result<()>, BlobError> {
+    /// Writes what is buffered, and gives the file its name.
+    async fn publish_to(mut self: Box<Self>, key: BlobKey) -> Result<(), BlobError> {
         let (path, pool, kept) = (self.store.path(key), self.store.pool.clone(), self.store.kept.clone());
         let work = move || {
             self.flush()?;
-            let published = publish(self.take_output()?.file, &path);
+            let published = self.take_output()?.file.publish(&path);
             kept.forget(key);
-            Ok(published)
+            published.map_err(|error| BlobError::io("publish", Some(key), error))
         };
         pool.run(work).await
     }
@@ -158,22 +152,7 @@ impl Draft for FsDraft {
     }
 
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
-        async move {
-            let published = self.publish_by(key, TempFile::publish).await?;
-            published.map_err(|error| failed(key, error))
-        }
-        .boxed()
-    }
-
-    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
-        async move {
-            match self.publish_by(key, TempFile::publish_new).await? {
-                Ok(()) => Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(failed(key, error)),
-            }
-        }
-        .boxed()
+        self.publish_to(key).boxed()
     }
 }
 
@@ -184,10 +163,6 @@ impl Drop for FsDraft {
     }
 }
 
-fn failed(key: BlobKey, error: io::Error) -> BlobError {
-    BlobError::io("publish", Some(key), error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::blocks::{BLOCK_LEN, LARGE_BLOCK_LEN, MAX_BLOCK_COUNT, MAX_LARGE_COUNT};
@@ -195,6 +170,7 @@ mod tests {
     use crate::blob::BlobStore;
     use crate::format::XorbHash;
     use crate::runtime::blocking::Pool;
+    use crate::runtime::incarnation::Incarnation;
 
     fn store() -> (tempfile::TempDir, FsBlobStore) {
         let directory = tempfile::tempdir().unwrap();
@@ -217,7 +193,7 @@ mod tests {
                 let mut draft = draft(&store.clone().writing_directly(is_direct));
                 draft.block = draft.block.take().filter(|_| has_block);
                 bytes.chunks(len).for_each(|piece| draft.write(piece).unwrap());
-                let key = BlobKey::xorb(XorbHash::from_bytes([1; 32]));
+                let key = BlobKey::new(XorbHash::from_bytes([1; 32]), Incarnation::from_number(7));
                 Box::new(draft).publish(key).await.unwrap();
                 assert!(std::fs::read(store.path(key)).unwrap() == bytes, "pieces of {len}, {has_block}, {is_direct}");
             }
@@ -269,7 +245,7 @@ mod tests {
             draft.write(piece).unwrap();
         }
         assert!(capacities.contains(&BLOCK_LEN) && capacities.contains(&LARGE_BLOCK_LEN), "{capacities:?}");
-        let key = BlobKey::xorb(XorbHash::from_bytes([1; 32]));
+        let key = BlobKey::new(XorbHash::from_bytes([1; 32]), Incarnation::from_number(7));
         Box::new(draft).publish(key).await.unwrap();
         assert!(std::fs::read(store.path(key)).unwrap() == bytes);
     }
@@ -315,7 +291,12 @@ mod tests {
             let said = draft.write(&vec![1; len]).and_then(|()| draft.flush()).unwrap_err();
             assert_eq!(said.kind, crate::blob::BlobErrorKind::NoSpace);
             assert!(draft.flush().is_err());
-            assert!(Box::new(draft).publish(BlobKey::xorb(XorbHash::from_bytes([1; 32]))).await.is_err());
+            assert!(
+                Box::new(draft)
+                    .publish(BlobKey::new(XorbHash::from_bytes([1; 32]), Incarnation::from_number(7)))
+                    .await
+                    .is_err()
+            );
             assert_eq!(store.list().await.unwrap(), []);
         }
     }

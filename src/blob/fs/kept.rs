@@ -149,9 +149,10 @@ mod tests {
 
     use super::*;
     use crate::format::XorbHash;
+    use crate::runtime::incarnation::Incarnation;
 
     fn key(byte: u8) -> BlobKey {
-        BlobKey::xorb(XorbHash::from_bytes([byte; 32]))
+        BlobKey::new(XorbHash::from_bytes([byte; 32]), Incarnation::from_number(7))
     }
 
     /// Keeps a new file, and gives what tells whether it is open.

@@ -91,7 +91,8 @@ async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
     put(&db, xorb(1, 3)).await;
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
     // It was uploaded again meanwhile, which would have replaced a damaged blob.
-    assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Live);
+    let staged = db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap();
+    assert_eq!(staged, Staging::Live { serialized_len: 30 });
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
     assert!(!db.mark_sound(seen, after(5)).await.unwrap());
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();

@@ -12,41 +12,33 @@ use crate::index::{
     XorbHealth, XorbState,
 };
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 suite! {
-    rowless_blob_is_adopted_or_claimed_once
-    rows_are_paged_by_hash_and_blobs_without_one_are_told
+    rowless_blob_is_adopted_once
+    rows_are_paged_by_hash
     an_index_that_is_right_has_no_faults
     future_times_are_set_back_by_page_and_no_others
 }
 
 /// Not where there is a row.
-async fn rowless_blob_is_adopted_or_claimed_once(db: Db) {
+async fn rowless_blob_is_adopted_once(db: Db) {
     let orphan = NewXorb { owner: None, ..xorb(1, 3) };
-    assert!(db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
-    assert!(!db.adopt_xorb(orphan.clone(), Ticket::random(), NOW).await.unwrap());
-    assert!(!db.claim_deleting(hash(1), NOW).await.unwrap());
+    assert!(db.adopt_xorb(orphan.clone(), Incarnation::UNNAMED, Ticket::random(), NOW).await.unwrap());
+    assert!(!db.adopt_xorb(orphan.clone(), Incarnation::UNNAMED, Ticket::random(), NOW).await.unwrap());
     let found = db.find_xorb(hash(1)).await.unwrap().unwrap();
     assert_eq!((found.layout, found.crc64), (orphan.layout, orphan.crc64));
     assert_eq!(db.find_chunks(hash(1)).await.unwrap().unwrap().hashes, orphan.chunk_hashes);
     assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 1, serialized_len: 30, raw_len: 12 });
     assert_eq!(db.find_health(hash(1)).await.unwrap().unwrap().verified_at, Some(NOW));
 
-    assert!(db.claim_deleting(hash(2), NOW).await.unwrap());
-    assert!(!db.claim_deleting(hash(2), NOW).await.unwrap());
-    assert!(!db.adopt_xorb(xorb(2, 1), Ticket::random(), NOW).await.unwrap());
-    assert_eq!(db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap(), Staging::Deleting);
-    assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(2), XorbState::Deleting)]);
-    assert!(db.forget_xorb(hash(2)).await.unwrap());
-
     // A running upload has its row.
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    assert!(!db.claim_deleting(hash(3), NOW).await.unwrap());
-    assert!(!db.adopt_xorb(xorb(3, 1), Ticket::random(), NOW).await.unwrap());
+    assert!(!db.adopt_xorb(xorb(3, 1), Incarnation::UNNAMED, Ticket::random(), NOW).await.unwrap());
     assert_eq!(db.totals_drift().await.unwrap(), Drift::default());
 }
 
-async fn rows_are_paged_by_hash_and_blobs_without_one_are_told(db: Db) {
+async fn rows_are_paged_by_hash(db: Db) {
     for byte in [4, 2, 9] {
         put(&db, xorb(byte, 1)).await;
     }
@@ -55,8 +47,6 @@ async fn rows_are_paged_by_hash_and_blobs_without_one_are_told(db: Db) {
     assert_eq!(hashes(db.health_after(None, 2).await.unwrap()), [hash(2), hash(4)]);
     assert_eq!(hashes(db.health_after(Some(hash(4)), 2).await.unwrap()), [hash(9)]);
     assert_eq!(hashes(db.health_after(Some(hash(9)), 2).await.unwrap()), []);
-    let keys = vec![hash(9), hash(1), hash(5), hash(8)];
-    assert_eq!(db.without_row(keys).await.unwrap(), [hash(1), hash(8)]);
 }
 
 async fn an_index_that_is_right_has_no_faults(db: Db) {
@@ -193,7 +183,7 @@ async fn missing_xorb_is_lost_to_its_files_and_back_when_adopted() {
     let drift = index.as_dyn().totals_drift().await.unwrap();
     assert_eq!(drift, Drift { xorb_count: -1, serialized_len: -30, raw_len: -12 });
     index.as_dyn().repair_totals(drift).await.unwrap();
-    assert!(index.as_dyn().adopt_xorb(xorb(2, 3), Ticket::random(), NOW).await.unwrap());
+    assert!(index.as_dyn().adopt_xorb(xorb(2, 3), Incarnation::UNNAMED, Ticket::random(), NOW).await.unwrap());
     assert_eq!(index.faulty_files_now().await, [FileFault { unreferenced: vec![hash(2)], ..fault(1) }]);
     assert!(index.as_dyn().rebuild_references(file_hash(1)).await.unwrap());
     assert_eq!(index.faulty_files_now().await, []);

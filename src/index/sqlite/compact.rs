@@ -90,8 +90,8 @@ impl Compact for SqliteIndex {
     }
 
     fn claim_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        const SQL: &str =
-            "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) ON CONFLICT (hash) DO NOTHING";
+        const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket, incarnation) VALUES (?1, 0, ?2, ?3, ?3) \
+             ON CONFLICT (hash) DO NOTHING";
         async move {
             let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(millis(now)).bind(ticket.0);
             let result = query.execute(&self.writer).await.map_err(|error| map("claim a new xorb", error))?;

@@ -25,7 +25,7 @@ impl SqliteIndex {
         let mut contents = Vec::with_capacity(hashes.len());
         for batch in hashes.chunks(BATCH_COUNT) {
             let mut query = QueryBuilder::<Sqlite>::new(
-                "SELECT hash, crc64, layout, hashes, schemes FROM xorbs JOIN xorb_chunks ON xorb_id = id \
+                "SELECT hash, layout, hashes, schemes FROM xorbs JOIN xorb_chunks ON xorb_id = id \
                  WHERE state IN (1, 2) AND hash IN (",
             );
             push_hashes(&mut query, batch);
@@ -205,9 +205,9 @@ pub(super) fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash])
 fn parse_contents(op: &'static str, row: &SqliteRow) -> Result<XorbContents, IndexError> {
     let inconsistent = |error| IndexError::inconsistent(op, error);
     let hash = rows::xorb_hash(get(op, row, 0)?).map_err(inconsistent)?;
-    let xorb = rows::xorb(hash, get(op, row, 1)?, get(op, row, 2)?).map_err(inconsistent)?;
-    let columns = rows::chunk_columns(&hash, get(op, row, 3)?, get(op, row, 4)?).map_err(inconsistent)?;
-    Ok(XorbContents { hash, layout: xorb.layout, chunk_hashes: columns.hashes })
+    let layout = rows::layout(&hash, get(op, row, 1)?).map_err(inconsistent)?;
+    let columns = rows::chunk_columns(&hash, get(op, row, 2)?, get(op, row, 3)?).map_err(inconsistent)?;
+    Ok(XorbContents { hash, layout, chunk_hashes: columns.hashes })
 }
 
 pub(super) fn file_hash(op: &'static str, bytes: &[u8]) -> Result<FileHash, IndexError> {

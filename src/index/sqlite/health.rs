@@ -14,11 +14,15 @@ use crate::index::error::IndexError;
 use crate::index::health::{FilesHit, HealthIndex, HealthSums, XorbHealth};
 use crate::index::{NewXorb, Ticket, rows};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// Columns of [`parse_health`].
 macro_rules! select_health {
     ($rest:literal) => {
-        concat!("SELECT hash, ticket, crc64, serialized_len, verified_at, damaged_at FROM xorbs WHERE ", $rest)
+        concat!(
+            "SELECT hash, ticket, crc64, serialized_len, verified_at, damaged_at, incarnation FROM xorbs WHERE ",
+            $rest
+        )
     };
 }
 pub(super) use select_health;
@@ -105,14 +109,7 @@ impl HealthIndex for SqliteIndex {
     }
 
     fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        async move {
-            let op = "describe a repaired xorb";
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let healed = heal(&mut connection, op, xorb, ticket, now).await;
-            release(connection, healed.is_ok()).await;
-            healed
-        }
-        .boxed()
+        self.describe("describe a repaired xorb", xorb, ticket, None, now).boxed()
     }
 }
 
@@ -155,19 +152,23 @@ async fn set(
     Ok(changed == 1)
 }
 
-async fn heal(
+/// Describes the blob of a xorb, which is another one from now on if it has a new name.
+pub(super) async fn replace(
     connection: &mut SqliteConnection,
     op: &'static str,
     xorb: NewXorb,
     ticket: Ticket,
+    new: Option<Incarnation>,
     now: Timestamp,
 ) -> Result<(), IndexError> {
-    const BEFORE: &str = "SELECT id, serialized_len, raw_len FROM xorbs \
+    const BEFORE: &str = "SELECT id, serialized_len, raw_len, damaged_at IS NOT NULL FROM xorbs \
          WHERE hash = ? AND state IN (1, 2) AND ticket = ?";
+    const NAME: &str = "DELETE FROM objects WHERE hash = ? AND incarnation = ? AND state = 0";
     // A new ticket: a finding about the previous blob must not apply to this one.
     const HEAL: &str = "UPDATE xorbs SET state = 1, since = max(since, ?1), serialized_len = ?2, raw_len = ?3, \
-         crc64 = ?4, layout = ?5, \
-         replaced_at = CASE WHEN crc64 = ?4 AND layout = ?5 THEN replaced_at ELSE ?1 END, \
+         crc64 = ?4, layout = ?5, incarnation = coalesce(?8, incarnation), \
+         replaced_at = CASE WHEN ?8 IS NOT NULL THEN NULL \
+             WHEN crc64 = ?4 AND layout = ?5 THEN replaced_at ELSE ?1 END, \
          damaged_at = NULL, verified_at = ?1, ticket = ?6 WHERE id = ?7";
     const DESCRIBE: &str = "INSERT OR REPLACE INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)";
     const SUM: &str = "UPDATE totals SET serialized_len = serialized_len + ?, raw_len = raw_len + ?";
@@ -183,6 +184,14 @@ async fn heal(
     let Some(row) = row else { return Err(IndexError::lost(op, 0)) };
     let (id, old_serialized_len, old_raw_len): (i64, i64, i64) =
         (get(op, &row, 0)?, get(op, &row, 1)?, get(op, &row, 2)?);
+    let was_damaged: bool = get(op, &row, 3)?;
+    let new = new.map(rows::incarnation_to_sql);
+    if let Some(new) = new {
+        let hash = xorb.hash.as_bytes().to_vec();
+        if execute(op, &mut transaction, NAME, |query| query.bind(hash).bind(new)).await? != 1 {
+            return Err(IndexError::lost(op, 0));
+        }
+    }
     sqlx::query(HEAL)
         .bind(millis(now))
         .bind(serialized_len)
@@ -191,6 +200,7 @@ async fn heal(
         .bind(xorb.layout.pack())
         .bind(Ticket::random().0)
         .bind(id)
+        .bind(new)
         .execute(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
@@ -208,7 +218,10 @@ async fn heal(
     if let Some(grant) = xorb.grant {
         grants::insert_spent(&mut *transaction, grant).await.map_err(failed)?;
     }
-    hide(op, &mut transaction).await?;
+    // A sound blob that was replaced can be read for a while, as it was described.
+    if was_damaged || new.is_none() {
+        hide(op, &mut transaction).await?;
+    }
     transaction.commit().await
 }
 
@@ -225,6 +238,7 @@ pub(super) fn parse_health(op: &'static str, row: &SqliteRow) -> Result<XorbHeal
         serialized_len: get::<i64>(op, row, 3)?.cast_unsigned(),
         verified_at: get::<Option<i64>>(op, row, 4)?.map(timestamp),
         damaged_at: get::<Option<i64>>(op, row, 5)?.map(timestamp),
+        incarnation: rows::incarnation(get(op, row, 6)?),
     })
 }
 

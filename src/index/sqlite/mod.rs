@@ -17,6 +17,7 @@ mod grants;
 mod health;
 mod listing;
 mod named;
+mod objects;
 mod open;
 mod owners;
 #[cfg(any(test, feature = "full-tests"))]
@@ -74,8 +75,8 @@ pub struct SqliteIndex {
 
 impl Index for SqliteIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
-        const SQL: &str =
-            "SELECT crc64, layout, damaged_at IS NOT NULL, replaced_at FROM xorbs WHERE hash = ? AND state IN (1, 2)";
+        const SQL: &str = "SELECT crc64, layout, damaged_at IS NOT NULL, replaced_at, incarnation FROM xorbs \
+             WHERE hash = ? AND state IN (1, 2)";
         let op = "find a xorb";
         async move {
             let row = sqlx::query(SQL)
@@ -85,7 +86,8 @@ impl Index for SqliteIndex {
                 .map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let (crc64, layout): (i64, &[u8]) = (get(op, &row, 0)?, get(op, &row, 1)?);
-            let xorb = rows::xorb(hash, crc64, layout).map_err(|error| IndexError::inconsistent(op, error))?;
+            let xorb = rows::xorb(hash, rows::incarnation(get(op, &row, 4)?), crc64, layout);
+            let xorb = xorb.map_err(|error| IndexError::inconsistent(op, error))?;
             let replaced_at = get::<Option<i64>>(op, &row, 3)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
             Ok(Some(XorbRow { is_damaged: get(op, &row, 2)?, replaced_at, ..xorb }))
         }
@@ -112,10 +114,11 @@ impl Index for SqliteIndex {
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
         // One statement decides: a new or staged row ends as staged, a visible one as live. A row
         // that is being deleted is not touched, and nothing is returned.
-        const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 0, ?, ?) \
+        const SQL: &str = "INSERT INTO xorbs (hash, state, since, ticket, incarnation) VALUES (?1, 0, ?2, ?3, ?3) \
              ON CONFLICT (hash) DO UPDATE SET \
-                 state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket \
-             WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL";
+                 state = CASE state WHEN 0 THEN 0 ELSE 1 END, since = max(since, excluded.since), ticket = excluded.ticket, \
+                 incarnation = CASE state WHEN 0 THEN excluded.incarnation ELSE incarnation END \
+             WHERE state IN (0, 1, 2) RETURNING state, damaged_at IS NOT NULL, coalesce(serialized_len, 0)";
         let op = "stage a xorb";
         async move {
             // All rows, although there is at most one: a statement commits when it is finished. If
@@ -132,7 +135,7 @@ impl Index for SqliteIndex {
             Ok(match state {
                 XorbState::Staged => Staging::Staged,
                 _ if get(op, row, 1)? => Staging::Damaged,
-                _ => Staging::Live,
+                _ => Staging::Live { serialized_len: get::<i64>(op, row, 2)?.cast_unsigned() },
             })
         }
         .boxed()

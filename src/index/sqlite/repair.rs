@@ -20,6 +20,7 @@ use crate::index::files::parse_terms;
 use crate::index::health::{Drift, FaultPage, FileFault, FutureTimes, RepairIndex, XorbHealth};
 use crate::index::{NewXorb, Ticket, Totals, rows};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// Files on one page, at most.
 const PAGE_COUNT: u32 = 500;
@@ -38,46 +39,19 @@ impl RepairIndex for SqliteIndex {
         .boxed()
     }
 
-    fn without_row(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        let op = "look for blobs without a row";
-        async move {
-            let mut known = HashSet::new();
-            for batch in hashes.chunks(BATCH_COUNT) {
-                let mut query = QueryBuilder::<Sqlite>::new("SELECT hash FROM xorbs WHERE hash IN (");
-                push_hashes(&mut query, batch);
-                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-                for row in &rows {
-                    known.insert(xorb_hash(op, row, 0)?);
-                }
-            }
-            Ok(hashes.into_iter().filter(|hash| !known.contains(hash)).collect())
-        }
-        .boxed()
-    }
-
-    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+    fn adopt_xorb(
+        &self,
+        xorb: NewXorb,
+        incarnation: Incarnation,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
         async move {
             let op = "adopt a xorb";
             let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let adopted = adopt(&mut connection, op, xorb, ticket, now).await;
+            let adopted = adopt(&mut connection, op, xorb, incarnation, ticket, now).await;
             release(connection, adopted.is_ok()).await;
             adopted
-        }
-        .boxed()
-    }
-
-    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        const SQL: &str =
-            "INSERT INTO xorbs (hash, state, since, ticket) VALUES (?, 3, ?, ?) ON CONFLICT (hash) DO NOTHING";
-        async move {
-            let result = sqlx::query(SQL)
-                .bind(hash.as_bytes().as_slice())
-                .bind(millis(now))
-                .bind(Ticket::random().0)
-                .execute(&self.writer)
-                .await
-                .map_err(|error| map("claim a blob for its deletion", error))?;
-            Ok(result.rows_affected() == 1)
         }
         .boxed()
     }
@@ -270,12 +244,14 @@ async fn adopt(
     connection: &mut SqliteConnection,
     op: &'static str,
     xorb: NewXorb,
+    incarnation: Incarnation,
     ticket: Ticket,
     now: Timestamp,
 ) -> Result<bool, IndexError> {
     const INSERT: &str = "INSERT INTO xorbs \
-         (hash, state, since, ticket, serialized_len, raw_len, crc64, layout, verified_at) \
-         VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?2) ON CONFLICT (hash) DO NOTHING RETURNING id";
+         (hash, state, since, ticket, serialized_len, raw_len, crc64, layout, verified_at, incarnation) \
+         VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?2, ?8) ON CONFLICT (hash) DO NOTHING RETURNING id";
+    const NAME: &str = "DELETE FROM objects WHERE hash = ? AND incarnation = ?";
     const DESCRIBE: &str = "INSERT INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)";
     const ADD: &str = "UPDATE totals \
          SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
@@ -290,11 +266,14 @@ async fn adopt(
         .bind(raw_len)
         .bind(xorb.crc64.cast_signed())
         .bind(xorb.layout.pack())
+        .bind(rows::incarnation_to_sql(incarnation))
         .fetch_optional(statement(op, &mut transaction)?)
         .await
         .map_err(failed)?;
     let Some(row) = row else { return Ok(false) };
     let id: i64 = get(op, &row, 0)?;
+    let hash = xorb.hash.as_bytes().to_vec();
+    execute(op, &mut transaction, NAME, |query| query.bind(hash).bind(rows::incarnation_to_sql(incarnation))).await?;
     let hashes: Vec<u8> = xorb.chunk_hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
     let schemes: Vec<u8> = xorb.schemes.iter().map(|scheme| scheme.as_byte()).collect();
     execute(op, &mut transaction, DESCRIBE, |query| query.bind(id).bind(hashes).bind(schemes)).await?;

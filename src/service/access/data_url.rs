@@ -6,6 +6,7 @@ use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::reader::Reader;
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::fair::Tenant;
+use crate::runtime::incarnation::Incarnation;
 
 /// Ranges of one URL, at most.
 ///
@@ -13,6 +14,9 @@ use crate::runtime::fair::Tenant;
 /// 5000. Both pass through proxies that allow 8 KiB. A plan with more descriptors of a xorb has
 /// several URLs for it (spec 5.1, 8).
 pub const MAX_URL_RANGE_COUNT: usize = 256;
+
+/// What follows the number of the blob.
+const VERSION: u8 = 1;
 
 /// Bytes of a range in a signature.
 const RANGE_LEN: u64 = 16;
@@ -23,6 +27,8 @@ const RANGE_LEN: u64 = 16;
 pub struct DataUrl<'a> {
     /// The xorb. Must be in the URL, too: it is signed but not carried.
     pub xorb: XorbHash,
+    /// The blob of it that the ranges are of.
+    pub incarnation: Incarnation,
     /// Byte ranges of the serialized xorb.
     pub ranges: &'a [ByteRange],
     /// Until when, in seconds since 1970.
@@ -42,6 +48,9 @@ impl DataUrl<'_> {
         }
         let mut payload = self.expires_unix_secs.to_le_bytes().to_vec();
         payload.extend_from_slice(&self.tenant.number().to_le_bytes());
+        payload.extend_from_slice(&self.incarnation.number().to_le_bytes());
+        // Older URLs have no number of a blob: with this byte no payload of theirs is as long.
+        payload.push(VERSION);
         for range in self.ranges {
             payload.extend_from_slice(&range.start().to_le_bytes());
             payload.extend_from_slice(&range.end().to_le_bytes());
@@ -57,6 +66,8 @@ pub struct Permitted {
     pub expires_unix_secs: u64,
     /// The tenant that the download counts for; unknown in URLs of older servers.
     pub tenant: Option<Tenant>,
+    /// The blob that the ranges are of. URLs of older servers are of the one without a number.
+    pub incarnation: Incarnation,
 }
 
 /// The contents of a URL, if it permits a request: `requested` are the ranges of its `Range`
@@ -75,25 +86,33 @@ pub fn check_data_url(
     now_unix_secs: u64,
 ) -> Result<Permitted, Refused> {
     let (_, payload) = open(ring, Purpose::DataUrl, xorb.as_bytes(), signature)?;
-    let (expires_unix_secs, tenant, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
-    check_expiry(expires_unix_secs, now_unix_secs)?;
+    let (permitted, signed) = parse_payload(&payload).ok_or(Reason::Malformed)?;
+    check_expiry(permitted.expires_unix_secs, now_unix_secs)?;
     let is_allowed = match requested {
         [] => false,
         [one] => signed.contains(one),
         all => signed == all,
     };
-    if is_allowed { Ok(Permitted { expires_unix_secs, tenant }) } else { Err(Reason::Ranges.into()) }
+    if is_allowed { Ok(permitted) } else { Err(Reason::Ranges.into()) }
 }
 
-fn parse_payload(payload: &[u8]) -> Option<(u64, Option<Tenant>, Vec<ByteRange>)> {
+fn parse_payload(payload: &[u8]) -> Option<(Permitted, Vec<ByteRange>)> {
     let mut reader = Reader::new(payload);
     let expires_unix_secs = reader.u64().ok()?;
-    // URLs of older servers have the ranges here, 16 bytes each: the length distinguishes them.
-    let is_tagged = !reader.left().is_multiple_of(RANGE_LEN);
-    let tenant = if is_tagged { Some(Tenant::new(reader.u64().ok()?)) } else { None };
+    // URLs of older servers have the ranges here, 16 bytes each, or behind the tenant: the length
+    // distinguishes them.
+    let surplus_len = reader.left() % RANGE_LEN;
+    let tenant = if surplus_len == 0 { None } else { Some(Tenant::new(reader.u64().ok()?)) };
+    let mut incarnation = Incarnation::UNNAMED;
+    if surplus_len == 1 {
+        incarnation = Incarnation::from_number(reader.u64().ok()?);
+        if reader.u8().ok()? != VERSION {
+            return None;
+        }
+    }
     let mut ranges = Vec::new();
     while !reader.is_at_end() {
         ranges.push(ByteRange::new(reader.u64().ok()?, reader.u64().ok()?)?);
     }
-    Some((expires_unix_secs, tenant, ranges))
+    Some((Permitted { expires_unix_secs, tenant, incarnation }, ranges))
 }

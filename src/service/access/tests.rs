@@ -10,6 +10,7 @@ use super::{
 };
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::fair::Tenant;
+use crate::runtime::incarnation::Incarnation;
 
 const NOW: u64 = 1_800_000_000;
 const LATER: u64 = NOW + 900;
@@ -282,12 +283,17 @@ const TENANT: Tenant = Tenant::new(7);
 fn a_data_url_of_an_older_server_is_good_and_nobodys() {
     for count in [1, 2, 256] {
         let many: Vec<(u64, u64)> = (0..count).map(|index| (index * 9000, index * 9000 + 8000)).collect();
-        let mut payload = LATER.to_le_bytes().to_vec();
-        for (start, end) in &many {
-            payload.extend([start.to_le_bytes(), end.to_le_bytes()].concat());
+        let ranges: Vec<u8> =
+            many.iter().flat_map(|(start, end)| [start.to_le_bytes(), end.to_le_bytes()].concat()).collect();
+        for tenant in [None, Some(TENANT)] {
+            let mut payload = LATER.to_le_bytes().to_vec();
+            payload.extend(tenant.iter().flat_map(|tenant| tenant.number().to_le_bytes()));
+            payload.extend(&ranges);
+            let old = seal(&ring(), Purpose::DataUrl, xorb(1).as_bytes(), &payload);
+            // Its blob has no number.
+            let permitted = Permitted { tenant, incarnation: Incarnation::UNNAMED, ..PERMITTED };
+            assert_eq!(check_url(&old, &many), Ok(permitted));
         }
-        let old = seal(&ring(), Purpose::DataUrl, xorb(1).as_bytes(), &payload);
-        assert_eq!(check_url(&old, &many), Ok(Permitted { tenant: None, ..PERMITTED }));
         assert_eq!(check_url(&url(&many), &many), Ok(PERMITTED));
     }
 }
@@ -311,11 +317,14 @@ fn repositories_of_one_owner_share_and_subjects_do_not() {
 }
 
 fn url(of: &[(u64, u64)]) -> SecretText {
-    DataUrl { xorb: xorb(1), ranges: &ranges(of), expires_unix_secs: LATER, tenant: TENANT }.sign(&ring()).unwrap()
+    let (xorb, incarnation, ranges) = (xorb(1), BLOB, &ranges(of)[..]);
+    DataUrl { xorb, incarnation, ranges, expires_unix_secs: LATER, tenant: TENANT }.sign(&ring()).unwrap()
 }
 
 /// The contents of the URLs of these tests.
-const PERMITTED: Permitted = Permitted { expires_unix_secs: LATER, tenant: Some(TENANT) };
+const PERMITTED: Permitted = Permitted { expires_unix_secs: LATER, tenant: Some(TENANT), incarnation: BLOB };
+
+const BLOB: Incarnation = Incarnation::from_number(u64::MAX - 5);
 
 fn check_url(url: &SecretText, requested: &[(u64, u64)]) -> Result<Permitted, Refused> {
     check_data_url(&ring(), &xorb(1), url.expose(), &ranges(requested), NOW)
@@ -394,7 +403,8 @@ fn every_data_url_that_is_altered_anywhere_is_refused() {
 fn a_data_url_has_1_to_256_ranges_and_then_fits_into_8_kib() {
     let sign = |count: usize| {
         let many: Vec<_> = (0..count as u64).map(|index| (index * 9000, index * 9000 + 8000)).collect();
-        let url = DataUrl { xorb: xorb(1), ranges: &ranges(&many), expires_unix_secs: LATER, tenant: TENANT };
+        let (xorb, incarnation, ranges) = (xorb(1), BLOB, &ranges(&many)[..]);
+        let url = DataUrl { xorb, incarnation, ranges, expires_unix_secs: LATER, tenant: TENANT };
         url.sign(&ring()).map(|url| (many, url))
     };
     assert!(sign(0).is_none() && sign(MAX_URL_RANGE_COUNT + 1).is_none());

@@ -60,8 +60,4 @@ impl Draft for NoBlobs {
     fn publish(self: Box<Self>, _: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         ready(Ok(())).boxed()
     }
-
-    fn publish_new(self: Box<Self>, _: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
-        ready(Ok(true)).boxed()
-    }
 }

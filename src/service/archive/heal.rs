@@ -1,8 +1,8 @@
 //! Healing a store from an archive: restores damaged and lost xorbs. Files and registrations are
 //! not restored.
 //!
-//! For each xorb the blob is replaced first, then its row. A crash in between leaves a sound blob
-//! whose row is damaged or staged, and what was healed before stays.
+//! A damaged xorb gets a blob with a new name, as in an upload (`service/heal.rs`). A crash leaves
+//! it damaged, or a lost one staged, and what was healed before stays.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek};
@@ -21,6 +21,7 @@ use crate::index::{Index, NewXorb, Staging, Ticket};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::service::StoreError;
+use crate::service::heal::publish_in_place;
 
 /// A store with damaged or lost xorbs. No other process may be using it: blobs are replaced.
 #[derive(Debug)]
@@ -93,14 +94,13 @@ impl RepairTarget {
         let (ticket, now) = (Ticket::random(), self.clock.now());
         match self.index.stage_xorb(named, ticket, now).await.map_err(StoreError::from)? {
             Staging::Staged => {
-                Draft::publish(draft, BlobKey::xorb(named)).await.map_err(StoreError::from)?;
+                Draft::publish(draft, BlobKey::new(named, ticket.incarnation())).await.map_err(StoreError::from)?;
                 self.index.publish_xorb(row, ticket, now).await.map_err(StoreError::from)?;
             }
             Staging::Damaged => {
-                Draft::publish(draft, BlobKey::xorb(named)).await.map_err(StoreError::from)?;
-                self.index.heal_xorb(row, ticket, now).await.map_err(StoreError::from)?;
+                publish_in_place(self.index.as_ref(), draft, row, ticket, self.clock.as_ref()).await?;
             }
-            Staging::Live => {}
+            Staging::Live { .. } => {}
             Staging::Deleting => return Ok(false),
         }
         Ok(true)

@@ -35,7 +35,7 @@ pub(super) async fn store_xorb(target: &Target, xorb: UnpackedXorb) -> Result<u6
     let staging = target.index.stage_xorb(named, ticket, target.clock.now()).await.map_err(StoreError::from)?;
     // An archive may have a xorb twice; both are the same.
     if staging == Staging::Staged {
-        draft.publish(BlobKey::xorb(named)).await.map_err(StoreError::from)?;
+        draft.publish(BlobKey::new(named, ticket.incarnation())).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
         target.index.publish_xorb(row, ticket, target.clock.now()).await.map_err(StoreError::from)?;

@@ -28,6 +28,7 @@ use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{FileRecord, Index, XorbRow};
 use crate::rca::Storage;
 use crate::runtime::blocking::{Pool, Running};
+use crate::runtime::incarnation::Incarnation;
 use crate::service::access::KeyRing;
 use crate::service::{ReadError, StoreError};
 
@@ -113,13 +114,23 @@ impl Origin {
     }
 
     /// The xorb in its unpacked form, verified; `None` where the index no longer has it either.
-    async fn read_xorb(&self, hash: XorbHash, len: u64, raw_len: u64) -> Result<Option<Unpacked>, ReadError> {
-        let key = BlobKey::xorb(hash);
-        let range = ByteRange::new(0, len).expect("a layout has at least one chunk");
-        let Some(mut blob) = self.blobs.read(key, range).await.map_err(StoreError::from)? else {
-            return if self.find(hash).await?.is_some() { Err(ReadError::Missing { hash }) } else { Ok(None) };
+    async fn read_xorb(&self, listed: &ListedXorb) -> Result<Option<Unpacked>, ReadError> {
+        let hash = listed.hash;
+        let mut listed = *listed;
+        let mut blob = loop {
+            let range = ByteRange::new(0, listed.len).expect("a layout has at least one chunk");
+            let key = BlobKey::new(hash, listed.incarnation);
+            if let Some(blob) = self.blobs.read(key, range).await.map_err(StoreError::from)? {
+                break blob;
+            }
+            match self.find(hash).await? {
+                None => return Ok(None),
+                // Replaced long ago.
+                Some(row) if row.incarnation != listed.incarnation => listed = ListedXorb::new(&row),
+                Some(_) => return Err(ReadError::Missing { hash }),
+            }
         };
-        let mut unpacker = Unpacker::new(raw_len);
+        let mut unpacker = Unpacker::new(listed.raw_len);
         while let Some(piece) = blob.try_next().await.map_err(StoreError::from)? {
             let push = move || unpacker.push(&piece).map(|()| unpacker);
             let pushed = self.pool.run(push).await;
@@ -142,6 +153,22 @@ impl Origin {
     }
 }
 
+/// A xorb of the list at the beginning.
+#[derive(Clone, Copy)]
+struct ListedXorb {
+    hash: XorbHash,
+    incarnation: Incarnation,
+    len: u64,
+    raw_len: u64,
+}
+
+impl ListedXorb {
+    fn new(row: &XorbRow) -> Self {
+        let XorbRow { hash, incarnation, layout, .. } = row;
+        Self { hash: *hash, incarnation: *incarnation, len: layout.serialized_len(), raw_len: layout.raw_len() }
+    }
+}
+
 /// One run.
 struct Run<'a, S> {
     origin: &'a Origin,
@@ -161,14 +188,15 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                 continue;
             }
             // A xorb that was deleted meanwhile was not needed.
-            if let Some(XorbRow { layout, .. }) = self.origin.find(hash).await? {
-                rows.push((hash, layout.serialized_len(), layout.raw_len()));
+            if let Some(row) = self.origin.find(hash).await? {
+                rows.push(ListedXorb::new(&row));
             }
         }
-        self.watch.total(rows.iter().map(|(_, len, _)| len).sum());
+        self.watch.total(rows.iter().map(|xorb| xorb.len).sum());
         let (mut page, mut position) = (Page::default(), 0);
-        for (hash, len, raw_len) in rows {
-            match self.origin.read_xorb(hash, len, raw_len).await {
+        for listed in rows {
+            let ListedXorb { hash, len, .. } = listed;
+            match self.origin.read_xorb(&listed).await {
                 Ok(Some(unpacked)) => {
                     page.push_xorb(hash, unpacked);
                     self.known.xorbs.insert(hash);

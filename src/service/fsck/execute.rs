@@ -8,7 +8,7 @@ use crate::blob::{BlobKey, Draft};
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::{IndexErrorKind, Ticket, XorbState};
 use crate::service::error::StoreError;
-use crate::service::verify::{Pace, Proven, Verdict};
+use crate::service::verify::{Pace, Proven, Verdict, key};
 
 /// Xorbs whose times are set back in one transaction: it must not hold the lock of the database for
 /// long.
@@ -51,10 +51,9 @@ impl Fsck {
             return Ok(Outcome::NeedsAlone);
         }
         match (finding.repair, finding.xorb, finding.file) {
+            (Repair::Adopt | Repair::Remove, ..) => self.settle(finding).await,
             (Repair::Quarantine, Some(xorb), _) => self.quarantine(xorb).await,
             (Repair::Release | Repair::Describe, Some(xorb), _) => self.recheck(xorb).await,
-            (Repair::Adopt, Some(xorb), _) => self.adopt(xorb).await,
-            (Repair::Remove, Some(xorb), _) => self.remove(xorb).await,
             (Repair::Finish, Some(xorb), _) => self.finish(xorb).await,
             (Repair::Rebuild, _, Some(file)) => self.rebuild(file).await,
             (Repair::Add(drift), ..) => {
@@ -91,7 +90,7 @@ impl Fsck {
     /// Reads the blob again and marks its row, unless it was healed since.
     async fn quarantine(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
-        match self.verifier().verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+        match self.verifier().verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await? {
             Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => Ok(Outcome::Repaired),
             _ => {
                 self.index.mark_damaged(seen, self.clock.now()).await?;
@@ -103,14 +102,14 @@ impl Fsck {
     /// Reads the blob again and updates its row.
     async fn recheck(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
         let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
-        match self.verifier().verify(hash, Some(seen.serialized_len), &mut Pace::new(None)).await? {
+        match self.verifier().verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await? {
             Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => {
                 let is_marked = self.index.mark_sound(seen, self.clock.now()).await?;
                 Ok(if is_marked { Outcome::Repaired } else { Outcome::Left })
             }
             Verdict::Sound(_) if self.presence == Presence::Shared => Ok(Outcome::NeedsAlone),
             Verdict::Sound(proven) => {
-                self.make_durable(hash, &proven).await?;
+                self.make_durable(key(&seen), &proven).await?;
                 match self.index.heal_xorb(proven.into_row(), seen.ticket, self.clock.now()).await {
                     Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
                     healed => healed.map(|()| Outcome::Repaired).map_err(StoreError::from),
@@ -123,21 +122,43 @@ impl Fsck {
         }
     }
 
-    async fn adopt(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        let Verdict::Sound(proven) = self.verifier().verify(hash, None, &mut Pace::new(None)).await? else {
+    /// Enters or removes a blob that the index does not know.
+    async fn settle(&self, finding: &Finding) -> Result<Outcome, StoreError> {
+        let Some(blob) = finding.blob else { return Ok(Outcome::Left) };
+        let name = (blob.xorb_hash(), blob.incarnation());
+        if self.index.unaccounted(vec![name]).await?.is_empty() {
+            return Ok(Outcome::Repaired);
+        }
+        if finding.repair == Repair::Adopt { self.adopt(blob).await } else { self.remove(blob).await }
+    }
+
+    async fn adopt(&self, blob: BlobKey) -> Result<Outcome, StoreError> {
+        let Verdict::Sound(proven) = self.verifier().verify(blob, None, &mut Pace::new(None)).await? else {
             return Ok(Outcome::Left);
         };
-        self.make_durable(hash, &proven).await?;
-        // The row is not staged first. The next start would delete the blob of a staged row, and it
-        // may be the last copy of a file's data.
-        self.index.adopt_xorb(proven.into_row(), Ticket::random(), self.clock.now()).await?;
-        Ok(Outcome::Repaired)
+        self.make_durable(blob, &proven).await?;
+        let (hash, incarnation, now) = (blob.xorb_hash(), blob.incarnation(), self.clock.now());
+        let len = proven.serialized_len();
+        let row = proven.into_row();
+        let Some(seen) = self.index.find_health(hash).await? else {
+            // The row is not staged first. The next start would delete the blob of a staged row,
+            // and it may be the last copy of a file's data.
+            self.index.adopt_xorb(row, incarnation, Ticket::random(), now).await?;
+            return Ok(Outcome::Repaired);
+        };
+        if self.is_surplus(blob).await? {
+            return Ok(Outcome::Left);
+        }
+        self.index.begin_object(hash, incarnation, len, now).await?;
+        match self.index.replace_xorb(row, seen.ticket, incarnation, now).await {
+            Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
+            replaced => replaced.map(|()| Outcome::Repaired).map_err(StoreError::from),
+        }
     }
 
     /// Publishes a blob once more, unchanged. Its durability is unknown, since it was found without
     /// a row or with a wrong one.
-    async fn make_durable(&self, hash: XorbHash, proven: &Proven) -> Result<(), StoreError> {
-        let key = BlobKey::xorb(hash);
+    async fn make_durable(&self, key: BlobKey, proven: &Proven) -> Result<(), StoreError> {
         let bytes = ByteRange::new(0, proven.serialized_len()).expect("a xorb has at least a chunk");
         let Some(mut blob) = self.blobs.read(key, bytes).await? else { return Ok(()) };
         let blobs = self.blobs.clone();
@@ -150,13 +171,12 @@ impl Fsck {
         Ok(())
     }
 
-    async fn remove(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        if !self.index.claim_deleting(hash, self.clock.now()).await? {
-            // It was uploaded meanwhile, which has replaced the blob.
-            return Ok(Outcome::Repaired);
+    async fn remove(&self, blob: BlobKey) -> Result<Outcome, StoreError> {
+        let (hash, incarnation) = (blob.xorb_hash(), blob.incarnation());
+        if self.index.bury_object(hash, incarnation, 0, self.clock.now()).await? {
+            self.blobs.delete(blob).await?;
+            self.index.forget_object(hash, incarnation).await?;
         }
-        self.blobs.delete(BlobKey::xorb(hash)).await?;
-        self.index.forget_xorb(hash).await?;
         Ok(Outcome::Repaired)
     }
 
@@ -169,7 +189,9 @@ impl Fsck {
         if state == XorbState::Staged {
             self.index.abandon_xorb(hash, self.clock.now()).await?;
         }
-        self.blobs.delete(BlobKey::xorb(hash)).await?;
+        if let Some(incarnation) = self.index.incarnation_of(hash).await? {
+            self.blobs.delete(BlobKey::new(hash, incarnation)).await?;
+        }
         self.index.forget_xorb(hash).await?;
         Ok(Outcome::Repaired)
     }

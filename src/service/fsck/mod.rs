@@ -11,17 +11,18 @@
 //! blobs or treat unfinished uploads as dead. They need the store for themselves
 //! ([`Presence::Alone`]); otherwise they are left.
 //!
-//! **A blob without a row is never deleted directly.** An upload may be publishing it now, and its
-//! row would follow for a deleted blob. So the row is claimed first, in `Deleting`, which is
-//! possible only while there is none. From then on an upload is told to try again. Then the blob is
-//! deleted, then the row. One process at a time deletes blobs of a store (see [`gc`](super::gc)):
-//! the caller of [`Fsck::execute`] holds that right. A sound blob without a row is worth more than
-//! its space: its row may have been lost, and files may need it. It is entered as a live xorb,
-//! which the garbage collection deletes if no file refers to it.
+//! **A blob that the index does not know is never deleted directly.** Its name becomes a dead
+//! object first, so that no row gets it. Then the blob is deleted, then the object. An upload names
+//! its blob in the index before it publishes it, so such a blob is not that of a running upload.
+//! One process at a time deletes blobs of a store (see [`gc`](super::gc)): the caller of
+//! [`Fsck::execute`] holds that right. A sound blob of a xorb without a row is worth more than its
+//! space: its row may have been lost, and files may need it. It is entered as a live xorb, which
+//! the garbage collection deletes if no file refers to it. It also takes the place of a damaged
+//! blob of its xorb.
 //!
-//! A crash leaves each repair whole or not begun, with two exceptions. A claimed row in `Deleting`
-//! is completed by the next start or run. A xorb that is marked as damaged and was just repaired is
-//! found by the next run.
+//! A crash leaves each repair whole or not begun, with two exceptions. The blob of a dead object is
+//! deleted by garbage collection. A xorb that is marked as damaged and was just repaired is found
+//! by the next run.
 //!
 //! # Times in the future
 //!
@@ -52,7 +53,7 @@ use std::sync::Arc;
 pub use self::execute::Outcome;
 pub use self::plan::Walk;
 use super::verify::BlobVerifier;
-use crate::blob::BlobStore;
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Drift, FilesHit, Index};
 use crate::runtime::blocking::Pool;
@@ -164,7 +165,7 @@ pub enum Repair {
     Describe,
     /// The blob gets a row.
     Adopt,
-    /// The row is claimed in `Deleting`, then the blob is removed.
+    /// The name becomes a dead object, then the blob is removed.
     Remove,
     /// The references are rebuilt from the terms.
     Rebuild,
@@ -219,6 +220,8 @@ pub struct Finding {
     pub kind: Kind,
     /// The xorb that it is about, if it is about one.
     pub xorb: Option<XorbHash>,
+    /// The blob of it that the index does not know.
+    pub blob: Option<BlobKey>,
     /// The file that it is about, if it is about one.
     pub file: Option<FileHash>,
     /// The affected files.
@@ -234,11 +237,16 @@ pub struct Finding {
 impl Finding {
     fn new(kind: Kind, detail: impl Into<String>, repair: Repair) -> Self {
         let files = FilesHit::default();
-        Self { kind, xorb: None, file: None, files, lost: Vec::new(), detail: detail.into(), repair }
+        Self { kind, xorb: None, blob: None, file: None, files, lost: Vec::new(), detail: detail.into(), repair }
     }
 
     fn of_xorb(mut self, xorb: XorbHash) -> Self {
         self.xorb = Some(xorb);
+        self
+    }
+
+    fn of_blob(mut self, blob: BlobKey) -> Self {
+        (self.xorb, self.blob) = (Some(blob.xorb_hash()), Some(blob));
         self
     }
 

@@ -11,7 +11,7 @@ use crate::index::{Drift, FileFault, XorbHealth, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
-use crate::service::verify::{Damage, Pace, Verdict};
+use crate::service::verify::{Damage, Pace, Verdict, key};
 
 /// Rows that are compared with their blobs at once.
 const PAGE_COUNT: u32 = 256;
@@ -119,11 +119,10 @@ impl<'a> Walk<'a> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let hashes = keys.iter().map(BlobKey::xorb_hash).collect();
-        let orphans = self.fsck.index.without_row(hashes).await?;
+        let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
         let mut findings = Vec::new();
-        for hash in orphans {
-            findings.extend(self.fsck.check_orphan(hash).await?);
+        for (hash, incarnation) in self.fsck.index.unaccounted(names).await? {
+            findings.extend(self.fsck.check_orphan(BlobKey::new(hash, incarnation)).await?);
         }
         Ok(findings)
     }
@@ -196,7 +195,7 @@ impl Fsck {
     async fn judge(&self, seen: &XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
         let (verifier, is_known) = (self.verifier(), seen.damaged_at.is_some());
         let repair = if is_known { Repair::Upload } else { Repair::Quarantine };
-        let len = match verifier.len(seen.hash).await? {
+        let len = match verifier.len(key(seen)).await? {
             Ok(len) => len,
             Err(damage) => {
                 let kind = if matches!(damage, Damage::Missing) { Kind::MissingBlob } else { Kind::WrongBytes };
@@ -208,7 +207,7 @@ impl Fsck {
         }
         // A blob of another length may be another serialization, which is as good.
         let mut pace = Pace::new(None);
-        let verdict = verifier.verify(seen.hash, Some(seen.serialized_len), &mut pace).await?;
+        let verdict = verifier.verify(key(seen), Some(seen.serialized_len), &mut pace).await?;
         let finding = match verdict {
             Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => is_known
                 .then(|| Finding::new(Kind::FalseAlarm, "it was marked as damaged and is valid", Repair::Release)),
@@ -231,20 +230,30 @@ impl Fsck {
         Ok((finding, pace.read_len()))
     }
 
-    async fn check_orphan(&self, hash: XorbHash) -> Result<Option<Finding>, StoreError> {
-        let verdict = match self.verifier().verify(hash, None, &mut Pace::new(None)).await {
+    async fn check_orphan(&self, blob: BlobKey) -> Result<Option<Finding>, StoreError> {
+        let verdict = match self.verifier().verify(blob, None, &mut Pace::new(None)).await {
             Err(StoreError::Blob(error)) => {
-                return Ok(Some(Finding::new(Kind::Unchecked, chain(&error), Repair::LookInto).of_xorb(hash)));
+                return Ok(Some(Finding::new(Kind::Unchecked, chain(&error), Repair::LookInto).of_blob(blob)));
             }
             verdict => verdict?,
         };
         let finding = match verdict {
+            Verdict::Sound(_) if self.is_surplus(blob).await? => {
+                Finding::new(Kind::OrphanBlob, "a valid blob, but its xorb has another one", Repair::Remove)
+            }
             Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a valid blob has no row", Repair::Adopt),
             // Deleted since it was listed.
             Verdict::Damaged(Damage::Missing) => return Ok(None),
             Verdict::Damaged(_) => Finding::new(Kind::OrphanGarbage, "an invalid blob has no row", Repair::Remove),
         };
-        Ok(Some(finding.of_xorb(hash)))
+        Ok(Some(finding.of_blob(blob)))
+    }
+
+    /// Whether the index has a row of this xorb whose own blob is there, and not known to be
+    /// damaged.
+    pub(super) async fn is_surplus(&self, blob: BlobKey) -> Result<bool, StoreError> {
+        let Some(seen) = self.index.find_health(blob.xorb_hash()).await? else { return Ok(false) };
+        Ok(seen.damaged_at.is_none() && self.verifier().len(key(&seen)).await?.is_ok())
     }
 }
 

@@ -1,13 +1,16 @@
 //! Executes a plan in small steps; each step checks again that no reason retains its xorbs.
 
-use super::plan::{Action, CollectionPlan, PlannedXorb, Tally};
-use super::{Pace, STEP_COUNT};
+use super::plan::{Action, CollectionPlan, PlannedXorb, Tally, before};
+use super::{OBJECT_RETENTION, Pace, STEP_COUNT};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{IndexError, XorbState};
 use crate::runtime::telemetry::chain;
 use crate::service::Cas;
 use crate::service::error::StoreError;
+
+/// Dead objects that are listed at once.
+const OBJECT_PAGE_COUNT: u32 = 64;
 
 /// The result of a collection.
 #[derive(Debug, Default)]
@@ -22,6 +25,8 @@ pub struct Collected {
     pub failed: u64,
     /// The first of those failures.
     pub failure: Option<StoreError>,
+    /// Replaced blobs that were deleted after their retention.
+    pub replaced: Tally,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
 }
@@ -54,6 +59,7 @@ impl Cas {
             Ok(false) => collected.is_stopped = true,
             Err(error) => collected.fail(0, "cannot clean up removed files", error),
         }
+        self.delete_dead_objects(collected, plan, pace).await;
         // Interrupted deletions first, condemnations last: space is freed as early as possible.
         type Kind = fn(Action) -> bool;
         let kinds: [Kind; 4] = [
@@ -130,8 +136,13 @@ impl Cas {
 
     /// Removes the blob of a row in `Deleting`, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
-        if let Err(error) = self.blobs.delete(BlobKey::xorb(xorb.hash)).await {
-            return collected.fail(1, "cannot delete a blob", error.into());
+        let deleted = async {
+            let Some(incarnation) = self.index.incarnation_of(xorb.hash).await? else { return Ok(()) };
+            self.blobs.delete(BlobKey::new(xorb.hash, incarnation)).await?;
+            Ok::<_, StoreError>(())
+        };
+        if let Err(error) = deleted.await {
+            return collected.fail(1, "cannot delete a blob", error);
         }
         match self.index.forget_xorb(xorb.hash).await {
             Ok(_) => collected.deleted.add(xorb.serialized_len),
@@ -139,11 +150,54 @@ impl Cas {
         }
     }
 
+    /// Deletes the blobs of dead objects whose retention is over. Pending ones that are as old are
+    /// abandoned, and deleted by a later run.
+    async fn delete_dead_objects(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
+        let now = self.clock.now();
+        if now < plan.made || collected.is_stopped {
+            collected.is_stopped = true;
+            return;
+        }
+        let before = before(now, OBJECT_RETENTION);
+        let prepared = async {
+            self.index.set_objects_back(now).await?;
+            self.index.abandon_objects(before, now).await
+        };
+        if let Err(error) = prepared.await {
+            return collected.fail(0, "cannot abandon unpublished blobs", error.into());
+        }
+        loop {
+            let page = match self.index.dead_objects(before, OBJECT_PAGE_COUNT).await {
+                Ok(page) => page,
+                Err(error) => return collected.fail(0, "cannot list replaced blobs", error.into()),
+            };
+            if page.is_empty() {
+                return;
+            }
+            if collected.is_stopped || !pace.next().await {
+                collected.is_stopped = true;
+                return;
+            }
+            for object in page {
+                let deleted = async {
+                    self.blobs.delete(BlobKey::new(object.hash, object.incarnation)).await?;
+                    self.index.forget_object(object.hash, object.incarnation).await?;
+                    Ok::<_, StoreError>(())
+                };
+                // The next page would be the same.
+                if let Err(error) = deleted.await {
+                    return collected.fail(1, "cannot delete a replaced blob", error);
+                }
+                collected.replaced.add(object.len);
+            }
+        }
+    }
+
     fn count(&self, collected: &Collected) {
         let metrics = &self.metrics.collection;
         metrics.condemned.inc_by(collected.condemned.count);
         metrics.deleted.inc_by(collected.deleted.count);
-        metrics.freed_bytes.inc_by(collected.deleted.serialized_len);
+        metrics.freed_bytes.inc_by(collected.deleted.serialized_len + collected.replaced.serialized_len);
         metrics.failed.inc_by(collected.failed);
         if collected.failure.is_none() && !collected.is_stopped {
             metrics.last_success.set(i64::try_from(self.clock.now().as_secs()).unwrap_or(i64::MAX));

@@ -51,6 +51,11 @@ pub const MIN_CONDEMNED: Duration = Duration::from_secs(2 * 3600);
 /// of a failed upload stay until the same xorb is uploaded again, or until this age.
 const STAGED_LIFE: Duration = Duration::from_secs(24 * 3600);
 
+/// How long a blob that was replaced by a shorter one is retained. Plans and URLs that were made
+/// with it are served until then: `http` asserts that its URLs end earlier. Uploads take less time
+/// to publish a blob, too.
+pub const OBJECT_RETENTION: Duration = Duration::from_secs(3 * 3600);
+
 /// Xorbs of one writing step, at most: it must not hold the lock of the database for long.
 const STEP_COUNT: usize = 64;
 

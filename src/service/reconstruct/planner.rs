@@ -9,6 +9,7 @@ use super::{
 };
 use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
+use crate::runtime::incarnation::Incarnation;
 
 /// Plans ranges of one or several files. Ranges of the same xorb are merged, and all terms of a
 /// xorb are in one run. So the plan does not depend on the length of runs.
@@ -129,10 +130,10 @@ impl Planner {
     pub fn plan<'l>(
         &mut self,
         run: Run,
-        layouts: impl Fn(&XorbHash) -> Option<&'l Layout>,
+        layouts: impl Fn(&XorbHash) -> Option<(Incarnation, &'l Layout)>,
     ) -> Result<(), Inconsistency> {
         for RunXorb { xorb, terms } in run.xorbs {
-            let layout = layouts(&xorb).ok_or(Inconsistency::NoLayout { xorb })?;
+            let (incarnation, layout) = layouts(&xorb).ok_or(Inconsistency::NoLayout { xorb })?;
             let mut needed = Vec::with_capacity(terms.len());
             for place in terms {
                 needed.push(self.plan_term(place, layout)?);
@@ -143,7 +144,7 @@ impl Planner {
                 Ok(Descriptor { chunks, bytes: bytes.ok_or(inconsistent)? })
             };
             let descriptors = merge(needed).into_iter().map(descriptor).collect::<Result<_, _>>()?;
-            self.xorbs.push(XorbPlan { xorb, descriptors });
+            self.xorbs.push(XorbPlan { xorb, incarnation, descriptors });
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::format::shard::Term;
 use crate::format::xorb::{Layout, LayoutBuilder};
 use crate::format::{ByteRange, ChunkRange, XorbHash};
+use crate::runtime::incarnation::Incarnation;
 
 /// Chunk headers of 8 bytes, and payloads one byte shorter than the chunks where that is possible.
 fn layout(raw_lens: &[u32]) -> Layout {
@@ -72,7 +73,7 @@ impl Store {
             let mut planner = Planner::new(selections, xorb_count, detail);
             while let Some(run) = planner.next_run() {
                 assert!((1..=xorb_count).contains(&run.xorbs().count()));
-                planner.plan(run, |xorb| self.layouts.get(xorb))?;
+                planner.plan(run, |xorb| self.layouts.get(xorb).map(|layout| (Incarnation::UNNAMED, layout)))?;
             }
             Ok(planner.finish())
         });
@@ -452,7 +453,7 @@ fn range_of_a_100_gib_file_reads_layouts_of_the_range_only() {
     let mut asked = Vec::new();
     while let Some(run) = planner.next_run() {
         asked.push(run.xorbs().count());
-        planner.plan(run, |_| Some(&one)).unwrap();
+        planner.plan(run, |_| Some((Incarnation::UNNAMED, &one))).unwrap();
     }
     assert_eq!(asked, [3, 1]);
     let plan = planner.finish().plan;

@@ -49,15 +49,18 @@ impl Cas {
     /// Gives a blob a new row in place of one in `Deleting`. Returns whether the blob exists and is
     /// sound.
     async fn restore(&self, xorb: XorbHash) -> Result<bool, StoreError> {
-        if self.blobs.head(BlobKey::xorb(xorb)).await?.is_none() {
+        let Some(incarnation) = self.index.incarnation_of(xorb).await? else { return Ok(false) };
+        let key = BlobKey::new(xorb, incarnation);
+        if self.blobs.head(key).await?.is_none() {
             return Ok(false);
         }
         let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.verify_pool.clone() };
-        let Verdict::Sound(proven) = verifier.verify(xorb, None, &mut Pace::new(None)).await? else {
+        let Verdict::Sound(proven) = verifier.verify(key, None, &mut Pace::new(None)).await? else {
             return Ok(false);
         };
         self.index.forget_xorb(xorb).await?;
-        let is_restored = self.index.adopt_xorb(proven.into_row(), Ticket::random(), self.clock.now()).await?;
+        let (row, ticket) = (proven.into_row(), Ticket::random());
+        let is_restored = self.index.adopt_xorb(row, incarnation, ticket, self.clock.now()).await?;
         tracing::warn!(%xorb, "restored a xorb whose deletion was interrupted: an untaken record needs it");
         Ok(is_restored)
     }

@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::record::{Record, parse};
+use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
-use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::FileHash;
 use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::index::{Reader, StoreMark};
@@ -187,7 +187,7 @@ impl Cas {
             return Ok(false);
         }
         for xorb in distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &shard.xorbs) {
-            if self.blobs.head(BlobKey::xorb(xorb)).await?.is_some() {
+            if !self.blobs.list_of(xorb).await?.is_empty() {
                 return Ok(true);
             }
         }

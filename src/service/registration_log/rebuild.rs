@@ -1,14 +1,15 @@
 //! Builds an index from blobs and records alone.
 //!
-//! Every blob is read and verified, and gets its row through the verbs of an upload. A damaged one
-//! is reported and gets none. Then all registrations and removals are replayed in their order
-//! ([`replay`](super::replay)), so that the new index equals the old one for readers. A file with a
-//! missing xorb is reported and left out. Its record stays, and the next rebuild applies it when
-//! the xorb is back.
+//! Blobs are read and verified, and get rows. A damaged one is reported and gets none. Of several
+//! blobs of a xorb the shortest sound one gets the row, and the others become dead objects. Then
+//! all registrations and removals are replayed in their order ([`replay`](super::replay)), so that
+//! the new index equals the old one for readers. A file with a missing xorb is reported and left
+//! out. Its record stays, and the next rebuild applies it when the xorb is back.
 //!
 //! The index must be new, and no other process may use the store. A rebuild that fails, or is
 //! killed, has changed nothing else: that index is discarded, and the next rebuild begins anew.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
@@ -21,7 +22,7 @@ use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
 use crate::format::{ByteRange, Crc64, StoreId, XorbHash};
-use crate::index::{NewXorb, Staging, Ticket};
+use crate::index::{NewXorb, Ticket};
 use crate::service::Cas;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
@@ -117,23 +118,26 @@ impl Cas {
     }
 
     async fn adopt_all(&self, watch: &Arc<dyn Watch>, rebuilt: &mut Rebuilt) -> Result<(), StoreError> {
-        let (mut blobs, mut total) = (Vec::new(), 0_u64);
+        let (mut blobs, mut total) = (HashMap::<XorbHash, Vec<(BlobKey, u64)>>::new(), 0_u64);
         for key in self.blobs.list().await? {
             // A blob that is missing by now was being deleted.
             let Some(len) = self.blobs.head(key).await? else { continue };
-            blobs.push((key, len));
+            blobs.entry(key.xorb_hash()).or_default().push((key, len));
             total = total.saturating_add(len);
         }
         watch.total(total);
-        let mut adopted = stream::iter(blobs)
-            .map(|(key, len)| async move { (len, self.adopt(key, len).await) })
+        let mut adopted = stream::iter(blobs.into_values())
+            .map(|blobs| async move {
+                let len = blobs.iter().map(|(_, len)| len).sum::<u64>();
+                (len, self.adopt_one(blobs).await)
+            })
             .buffer_unordered(IN_FLIGHT_COUNT);
         let mut position = 0_u64;
         while let Some((len, outcome)) = adopted.next().await {
             match outcome? {
-                Ok(()) => {
+                Ok(adopted_len) => {
                     rebuilt.xorb_count += 1;
-                    rebuilt.serialized_len = rebuilt.serialized_len.saturating_add(len);
+                    rebuilt.serialized_len = rebuilt.serialized_len.saturating_add(adopted_len);
                 }
                 Err(damaged) => {
                     rebuilt.damaged_xorb_count += 1;
@@ -146,20 +150,35 @@ impl Cas {
         Ok(())
     }
 
-    /// Gives a blob its row, if it matches its name.
-    async fn adopt(&self, key: BlobKey, len: u64) -> Result<Result<(), DamagedBlob>, StoreError> {
+    /// Gives the shortest sound one of a xorb's blobs the row, and returns its length. If all are
+    /// damaged, returns the damage of the longest one.
+    async fn adopt_one(&self, mut blobs: Vec<(BlobKey, u64)>) -> Result<Result<u64, DamagedBlob>, StoreError> {
+        blobs.sort_unstable_by_key(|(key, len)| (*len, key.incarnation()));
+        let mut outcome = Ok(0);
+        for (index, (key, len)) in blobs.iter().enumerate() {
+            outcome = self.adopt(*key, *len).await?;
+            if outcome.is_ok() {
+                blobs.remove(index);
+                for (key, len) in blobs {
+                    self.index.bury_object(key.xorb_hash(), key.incarnation(), len, self.clock.now()).await?;
+                }
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Gives a blob its row, if it matches its name. Returns its length.
+    async fn adopt(&self, key: BlobKey, len: u64) -> Result<Result<u64, DamagedBlob>, StoreError> {
         let named = key.xorb_hash();
         let (xorb, crc64) = match self.verify_blob(key, len).await? {
             Ok(verified) => verified,
             Err(source) => return Ok(Err(DamagedBlob { hash: named, source })),
         };
-        let ticket = Ticket::random();
-        if self.index.stage_xorb(named, ticket, self.clock.now()).await? == Staging::Staged {
-            let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-            let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
-            self.index.publish_xorb(row, ticket, self.clock.now()).await?;
-        }
-        Ok(Ok(()))
+        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
+        self.index.adopt_xorb(row, key.incarnation(), Ticket::random(), self.clock.now()).await?;
+        Ok(Ok(len))
     }
 
     /// Reads a blob of this many bytes; returns the xorb, and the CRC-64/NVME of the blob.

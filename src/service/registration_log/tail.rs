@@ -211,7 +211,7 @@ impl Cas {
     async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
         for xorb in xorbs {
             let Some(row) = self.index.find_xorb(*xorb).await? else {
-                if self.blobs.head(BlobKey::xorb(*xorb)).await?.is_some() {
+                if self.has_blob(*xorb).await? {
                     return Ok(false);
                 }
                 // Deleted while its registration was under way: no index has it, and a rebuild
@@ -221,11 +221,23 @@ impl Cas {
             };
             // A xorb that is known to be damaged is lacking anywhere, and says nothing of the
             // index.
-            if !row.is_damaged && self.blobs.head(BlobKey::xorb(*xorb)).await? != Some(row.layout.serialized_len()) {
+            let key = BlobKey::new(*xorb, row.incarnation);
+            if !row.is_damaged && self.blobs.head(key).await? != Some(row.layout.serialized_len()) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether a xorb without a visible row has a blob. Replaced ones do not count.
+    async fn has_blob(&self, xorb: XorbHash) -> Result<bool, StoreError> {
+        let keys = self.blobs.list_of(xorb).await?;
+        let named = self.index.incarnation_of(xorb).await?;
+        if keys.iter().any(|key| Some(key.incarnation()) == named) {
+            return Ok(true);
+        }
+        let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
+        Ok(!self.index.unaccounted(names).await?.is_empty())
     }
 
     /// A record, or its fault; `None` where it does not exist any more.

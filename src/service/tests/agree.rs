@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup, policy_of_gc};
+use crate::blob::BlobStore;
 use crate::blob::records::{RecordStore, Seq};
-use crate::blob::{BlobKey, BlobStore};
 use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
@@ -93,7 +93,7 @@ async fn start_restores_half_deleted_xorb_of_untaken_record() {
     assert!(is_known(&setup, &needed).await);
     // The deletion of xorbs that no record needs is completed.
     assert_eq!(cas.recover().await.unwrap().rows, 1);
-    assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(needed.xorb().hash())]);
+    assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(needed.xorb().hash())]);
     assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1);
     assert_eq!(cas.restore_half_deleted().await.unwrap(), 0);
 }
@@ -105,7 +105,7 @@ async fn damaged_half_deleted_xorb_is_not_restored() {
     let (now, hash) = (setup.clock.now(), needed.xorb().hash());
     setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
     setup.index.begin_deletions(vec![hash], now, now).await.unwrap();
-    setup.blobs.damage(BlobKey::xorb(hash), "no xorb");
+    setup.blobs.damage(setup.blobs.key_of(hash), "no xorb");
     assert_eq!(setup.process().restore_half_deleted().await.unwrap(), 0);
     // It is not deleted either: that is up to the operator.
     assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
@@ -232,6 +232,6 @@ async fn new_terms_that_may_roll_back_are_not_taken_at_a_start() {
     // With the old xorbs deleted, the index is older than the switch.
     cas.append_terms(&switched, Vec::new()).await.unwrap().retain();
     setup.process().agree(false).await.unwrap();
-    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(old.xorb().hash())).await.unwrap();
     assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
 }

@@ -89,8 +89,8 @@ impl File {
         self.xorb.xorb().layout().raw_len()
     }
 
-    pub(super) fn key(&self) -> BlobKey {
-        BlobKey::xorb(self.xorb.xorb().hash())
+    pub(super) fn key(&self, setup: &Setup) -> BlobKey {
+        setup.blobs.key_of(self.xorb.xorb().hash())
     }
 }
 
@@ -201,7 +201,7 @@ async fn repository_that_contradicts_itself_is_decided_by_the_file() {
     // An unreadable file settles nothing, and known digests stay.
     let file = File::upload("nobody knows", &cas).await;
     file.register(&cas, "someone", false_sha256(4)).await.unwrap();
-    setup.blobs.delete(file.key()).await.unwrap();
+    setup.blobs.delete(file.key(&setup)).await.unwrap();
     let refused = file.register(&cas, "someone", file.sha256).await;
     assert!(matches!(refused, Err(RegisterError::OtherSha256 { is_verified: false, .. })), "{refused:?}");
     assert!(find(&cas, "someone", false_sha256(4)).await.is_some());
@@ -293,16 +293,17 @@ async fn unreadable_files_settle_nothing_and_delay_no_others() {
     for index in 0..150 {
         let file = File::upload(&format!("altered {index}"), &cas).await;
         file.register(&cas, "r", file.sha256).await.unwrap();
+        let key = file.key(&setup);
         match index % 3 {
-            0 => drop(setup.blobs.delete(file.key()).await.unwrap()),
-            1 => setup.blobs.damage(file.key(), file.xorb.bytes()[..100].to_vec()),
+            0 => drop(setup.blobs.delete(key).await.unwrap()),
+            1 => setup.blobs.damage(key, file.xorb.bytes()[..100].to_vec()),
             _ => {
                 let other = File::new(&format!("another {index}")).xorb;
                 assert_eq!(other.xorb().layout(), file.xorb.xorb().layout());
-                setup.blobs.damage(file.key(), other.bytes().to_vec());
+                setup.blobs.damage(key, other.bytes().to_vec());
             }
         }
-        altered.push(file);
+        altered.push((key, file));
     }
     let good = File::upload("good", &cas).await;
     good.register(&cas, "r", good.sha256).await.unwrap();
@@ -310,11 +311,11 @@ async fn unreadable_files_settle_nothing_and_delay_no_others() {
     let unsettled = setup.index_claims().await;
     assert_eq!((unsettled, cas.metrics.sha256_mismatch.get()), (150, 0));
 
-    for file in &altered {
-        setup.blobs.damage(file.key(), file.xorb.bytes().to_vec());
+    for (key, file) in &altered {
+        setup.blobs.damage(*key, file.xorb.bytes().to_vec());
     }
     verify_until(&cas, "all are verified", async || setup.index_claims().await == 0).await;
-    for file in altered.iter().chain([&good]) {
+    for file in altered.iter().map(|(_, file)| file).chain([&good]) {
         assert!(is_verified(&cas, "r", file).await);
     }
 }
@@ -364,7 +365,7 @@ async fn a_giant_that_takes_for_ever_does_not_hold_up_smaller_files() {
     assert!(small_len < large_len);
     cas.parts_mut().unsettled = Arc::new(Unsettled::new(large_len));
     large.register(&cas, "r", large.sha256).await.unwrap();
-    blobs.stick_to(large.key());
+    blobs.stick_to(large.key(&setup));
     small.register(&cas, "r", small.sha256).await.unwrap();
     verify_until(&cas, "the small one is verified", async || is_verified(&cas, "r", &small).await).await;
     assert!(!is_verified(&cas, "r", &large).await);

@@ -394,7 +394,8 @@ async fn damaged_chunk_is_found_while_copied_and_others_rewritten() {
         let files = [file_of(&bad, 3, 5, None), file_of(&good, 3, 5, None)];
         register(&cas, "org/a", files.to_vec(), &[]).await;
         setup.clock.advance(MIN_GRACE);
-        let (key, place) = (BlobKey::xorb(bad.xorb().hash()), bad.xorb().layout().chunks().nth(4).unwrap().serialized);
+        let (key, place) =
+            (setup.blobs.key_of(bad.xorb().hash()), bad.xorb().layout().chunks().nth(4).unwrap().serialized);
         let mut altered = bad.bytes().to_vec();
         altered[usize::try_from(place.end()).unwrap() - 1] ^= 1;
         setup.blobs.damage(key, altered);
@@ -555,7 +556,7 @@ async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
     let old = xorb_of(&numbers(0, 10));
     upload_as(&cas, "org/a", &old).await;
     register(&cas, "org/a", vec![file_of(&old, 3, 5, None)], &[]).await;
-    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(old.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
     assert_eq!(made.problems, [""; 0]);
     let [found] = &made.index.file_records(None).await.unwrap()[..] else { panic!("a file") };
@@ -595,7 +596,7 @@ async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presenc
     check_files(&cas).await;
     assert_eq!(crate::index::RepairIndex::faulty_files(&setup.index, None).await.unwrap().faults, [], "{case}");
     for hash in setup.index.list_xorbs().await.unwrap() {
-        assert!(setup.blobs.head(BlobKey::xorb(hash)).await.unwrap().is_some(), "{case}: {hash}");
+        assert!(setup.blobs.head(setup.blobs.key_of(hash)).await.unwrap().is_some(), "{case}: {hash}");
     }
     let made = rebuild(&setup).await.unwrap();
     assert_eq!((made.problems, made.index.file_records(None).await.unwrap().len()), (Vec::new(), 3), "{case}");

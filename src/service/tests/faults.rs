@@ -214,12 +214,6 @@ impl Draft for FaultyDraft {
         let publish = async move { inner.publish(key).await };
         async move { faults.around("publish", publish, blob_error).await }.boxed()
     }
-
-    fn publish_new(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<bool, BlobError>> {
-        let Self { inner, faults } = *self;
-        let publish = async move { inner.publish_new(key).await };
-        async move { faults.around("publish_new", publish, blob_error).await }.boxed()
-    }
 }
 
 #[derive(Clone, Debug)]

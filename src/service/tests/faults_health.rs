@@ -10,6 +10,7 @@ use crate::index::{
     XorbHealth,
 };
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 type IndexFuture<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
 
@@ -52,16 +53,14 @@ impl RepairIndex for FaultyIndex {
         self.faults.around("health_after", self.inner.health_after(after, limit), index_error).boxed()
     }
 
-    fn without_row(&self, hashes: Vec<XorbHash>) -> IndexFuture<'_, Vec<XorbHash>> {
-        self.faults.around("without_row", self.inner.without_row(hashes), index_error).boxed()
-    }
-
-    fn adopt_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, bool> {
-        self.faults.around("adopt_xorb", self.inner.adopt_xorb(xorb, ticket, now), index_error).boxed()
-    }
-
-    fn claim_deleting(&self, hash: XorbHash, now: Timestamp) -> IndexFuture<'_, bool> {
-        self.faults.around("claim_deleting", self.inner.claim_deleting(hash, now), index_error).boxed()
+    fn adopt_xorb(
+        &self,
+        xorb: NewXorb,
+        incarnation: Incarnation,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> IndexFuture<'_, bool> {
+        self.faults.around("adopt_xorb", self.inner.adopt_xorb(xorb, incarnation, ticket, now), index_error).boxed()
     }
 
     fn faulty_files(&self, after: Option<FileHash>) -> IndexFuture<'_, FaultPage> {

@@ -10,11 +10,12 @@ use crate::format::compression::Policy;
 use crate::format::shard::Term;
 use crate::format::xorb::BuiltXorb;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Allowance, HealthIndex, Index, NewFile, Registration, RepairIndex, Ticket};
+use crate::index::{Allowance, HealthIndex, Index, NewFile, ObjectIndex, Registration, Ticket};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, Timestamp};
+use crate::runtime::incarnation::Incarnation;
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
-use crate::service::gc::{GcAbort, MIN_GRACE, Pace as GcPace, Policy as GcPolicy};
+use crate::service::gc::{GcAbort, MIN_GRACE, OBJECT_RETENTION, Pace as GcPace, Policy as GcPolicy};
 use crate::service::{ReadError, StoreError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -101,19 +102,19 @@ async fn broken() -> Broken {
     register(&setup, &[&sound, &bad[0]], 1).await;
     register(&setup, &[&bad[1], &bad[2], &other.0], 2).await;
     register(&setup, &[&orphan, &sound], 3).await;
-    setup.blobs.delete(BlobKey::xorb(bad[0].xorb().hash())).await.unwrap();
-    setup.blobs.damage(BlobKey::xorb(bad[1].xorb().hash()), bad[1].bytes()[..100].to_vec());
+    setup.blobs.delete(setup.blobs.key_of(bad[0].xorb().hash())).await.unwrap();
+    setup.blobs.damage(setup.blobs.key_of(bad[1].xorb().hash()), bad[1].bytes()[..100].to_vec());
     let mut altered = bad[2].bytes().to_vec();
     *altered.last_mut().unwrap() ^= 1;
-    setup.blobs.damage(BlobKey::xorb(bad[2].xorb().hash()), altered);
-    setup.blobs.damage(BlobKey::xorb(other.0.xorb().hash()), other.1.bytes().to_vec());
+    setup.blobs.damage(setup.blobs.key_of(bad[2].xorb().hash()), altered);
+    setup.blobs.damage(setup.blobs.key_of(other.0.xorb().hash()), other.1.bytes().to_vec());
     // The last row that was made is the orphan's.
     let sql = "DELETE FROM xorb_files WHERE xorb_id = 6; DELETE FROM xorb_chunks WHERE xorb_id = 6; \
          DELETE FROM xorb_domains WHERE xorb_id = 6; DELETE FROM xorbs WHERE id = 6; \
          DELETE FROM xorb_files WHERE file_id = 1; UPDATE totals SET raw_len = 0";
     setup.index.tamper(sql).await;
     let garbage = XorbHash::from_bytes([0xaa; 32]);
-    setup.blobs.damage(BlobKey::xorb(garbage), b"garbage".to_vec());
+    setup.blobs.damage(BlobKey::new(garbage, Incarnation::UNNAMED), b"garbage".to_vec());
     setup.index.stage_xorb(XorbHash::from_bytes([0xbb; 32]), Ticket::random(), setup.clock.now()).await.unwrap();
     Broken { setup, sound, bad, other, orphan, garbage }
 }
@@ -146,7 +147,10 @@ async fn check_repaired(broken: &Broken, case: &str) {
         assert!(upload(&cas, xorb).await.unwrap().was_inserted, "{case}");
         assert_eq!(read(&cas, xorb).await.unwrap().as_deref(), Some(xorb.bytes()), "{case}");
     }
-    assert_eq!(setup.blobs.head(BlobKey::xorb(*garbage)).await.unwrap(), None, "{case}");
+    // A removal that failed leaves a dead object.
+    let dead = setup.index.dead_objects(setup.clock.now(), 9).await.unwrap();
+    let is_dead = dead.iter().any(|object| object.hash == *garbage);
+    assert!(is_dead || setup.blobs.list_of(*garbage).await.unwrap().is_empty(), "{case}");
     assert_eq!(setup.index.files_hit(orphan.xorb().hash(), 5).await.unwrap().count, 1, "{case}");
     assert_eq!(setup.index.files_hit(sound.xorb().hash(), 5).await.unwrap().count, 2, "{case}");
     let clean = run(&fsck(setup, Presence::Alone, true), false).await.unwrap();
@@ -184,7 +188,7 @@ async fn beside_a_server_only_safe_repairs_are_made() {
     // alone.
     let cas = setup.process();
     assert!(matches!(read(&cas, &broken.other.0).await, Err(ReadError::Quarantined { .. })));
-    assert!(setup.blobs.head(BlobKey::xorb(broken.orphan.xorb().hash())).await.unwrap().is_some());
+    assert!(setup.blobs.head(setup.blobs.key_of(broken.orphan.xorb().hash())).await.unwrap().is_some());
     run(&fsck(setup, Presence::Alone, true), true).await.unwrap();
     check_repaired(&broken, "after that").await;
 }
@@ -215,24 +219,28 @@ async fn repair_with_nth_failure_loses_nothing_and_next_finishes() {
 }
 
 #[tokio::test]
-async fn upload_during_removal_of_a_bad_blob_is_told_to_retry() {
+async fn upload_during_removal_of_a_bad_blob_is_not_touched() {
     let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let (cas, hash) = (setup.process(), first.xorb().hash());
-    setup.blobs.damage(BlobKey::xorb(hash), b"garbage".to_vec());
+    let orphan = BlobKey::new(hash, Incarnation::UNNAMED);
+    setup.blobs.damage(orphan, b"garbage".to_vec());
     let fsck = fsck(&setup, Presence::Shared, false);
     let found = run(&fsck, false).await.unwrap();
     assert_eq!(kinds(&found), ["orphan_garbage"]);
-    // It dies when the row is claimed.
+    // It dies when the name is a dead object.
     setup.faults.arm_at("delete", Moment::Before);
     fsck.execute(&found[0].0).await.unwrap_err();
     setup.faults.disarm();
-    assert!(upload(&cas, &first).await.is_err());
-    cas.recover().await.unwrap();
+    assert_eq!(setup.index.unaccounted(vec![(hash, Incarnation::UNNAMED)]).await.unwrap(), []);
     assert!(upload(&cas, &first).await.unwrap().was_inserted);
     // The finding no longer holds: the upload stays.
     assert_eq!(fsck.execute(&found[0].0).await.unwrap(), Outcome::Repaired);
     assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
-    assert_eq!(setup.index.without_row(vec![hash]).await.unwrap(), []);
+    // What the removal has left is deleted like any replaced blob.
+    setup.clock.advance(OBJECT_RETENTION);
+    cas.collect_garbage(gc_policy(), &GcPace::default()).await.unwrap();
+    assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(hash)]);
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
 }
 
 /// A store whose clock ran ahead for a while, so that an unneeded xorb is condemned long before its

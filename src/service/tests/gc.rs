@@ -69,7 +69,7 @@ async fn garbage_is_condemned_after_grace_then_deleted_after_a_day() {
     let collected = collect(&cas).await;
     assert_eq!((collected.deleted.count, collected.deleted.serialized_len), (1, garbage.bytes().len() as u64));
     assert_eq!(read(&cas, &garbage).await.unwrap(), None);
-    assert_eq!(setup.blobs.list().await.unwrap(), [file.key()]);
+    assert_eq!(setup.blobs.list().await.unwrap(), [file.key(&setup)]);
     assert_eq!(counts(&cas).await, (0, 0));
     assert!(upload(&cas, &garbage).await.unwrap().was_inserted);
     assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
@@ -85,7 +85,7 @@ async fn promised_xorb_stays_for_the_grace() {
         assert_eq!(counts(&cas).await, (1, 0));
         match touch {
             0 => assert!(!upload(&cas, &file.xorb).await.unwrap().was_inserted),
-            1 => assert!(cas.renew(&Claims::UNRESTRICTED, file.key().xorb_hash()).await.unwrap()),
+            1 => assert!(cas.renew(&Claims::UNRESTRICTED, file.xorb.xorb().hash()).await.unwrap()),
             2 => {
                 file.register(&cas, "org/a", file.sha256).await.unwrap();
                 assert_eq!(counts(&cas).await, (0, 0));
@@ -149,7 +149,7 @@ async fn an_old_plan_takes_nothing_that_somebody_has_come_for_since() {
     assert_eq!(plan.xorbs().len(), 4);
     // One of each is registered or requested after the plan was made.
     condemned[0].register(&cas, "org/a", condemned[0].sha256).await.unwrap();
-    assert!(cas.renew(&Claims::UNRESTRICTED, live[0].key().xorb_hash()).await.unwrap());
+    assert!(cas.renew(&Claims::UNRESTRICTED, live[0].xorb.xorb().hash()).await.unwrap());
     let collected = cas.collect(plan.clone(), &Pace::default()).await;
     assert_eq!((collected.condemned.count, collected.deleted.count, collected.spared), (1, 1, 2));
     assert_eq!(read(&cas, &condemned[0].xorb).await.unwrap().as_deref(), Some(condemned[0].xorb.bytes()));
@@ -227,7 +227,7 @@ async fn leftovers_of_uploads_and_deletions_are_removed_when_old() {
     setup.faults.disarm();
     setup.index.stage_xorb(deleting.xorb().hash(), Ticket::random(), setup.clock.now()).await.unwrap();
     setup.index.abandon_xorb(deleting.xorb().hash(), setup.clock.now()).await.unwrap();
-    assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(staged.xorb().hash())]);
+    assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(staged.xorb().hash())]);
     setup.clock.advance(DAY - MILLI);
     assert_eq!(counts(&cas).await, (0, 1));
     assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [(staged.xorb().hash(), XorbState::Staged)]);
@@ -351,8 +351,8 @@ async fn check_collection_with_fault(n: usize, moment: Moment) -> bool {
         collect(&process).await;
         setup.clock.advance(MIN_GRACE);
     }
-    assert_eq!(setup.blobs.list().await.unwrap(), [file.key()], "{case}");
-    assert_eq!(setup.index.list_xorbs().await.unwrap(), [file.key().xorb_hash()], "{case}");
+    assert_eq!(setup.blobs.list().await.unwrap(), [file.key(&setup)], "{case}");
+    assert_eq!(setup.index.list_xorbs().await.unwrap(), [file.xorb.xorb().hash()], "{case}");
     assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{case}");
     assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1, "{case}");
     assert_eq!(read_file(&process).await.as_deref(), Some(file.xorb.bytes()), "{case}");

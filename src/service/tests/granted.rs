@@ -7,7 +7,7 @@ use futures_util::stream;
 
 use super::faults::Moment;
 use super::{BodyError, Cas, Claims, Recovered, Setup, UploadError, read, upload, xorb};
-use crate::blob::{BlobKey, BlobStore};
+use crate::blob::BlobStore;
 use crate::format::Crc64;
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
@@ -168,7 +168,7 @@ async fn of_more_uploads_than_may_wait_the_oldest_are_forgotten() {
     // A discarded upload can be sent again under the same grant.
     send(&cas, &xorbs[0], grants[0]).await.unwrap();
     commit(&cas, &xorbs[0], grants[0]).await.unwrap();
-    assert!(setup.blobs.list().await.unwrap().contains(&BlobKey::xorb(xorbs[0].xorb().hash())));
+    assert!(setup.blobs.list().await.unwrap().contains(&setup.blobs.key_of(xorbs[0].xorb().hash())));
 }
 
 #[tokio::test]

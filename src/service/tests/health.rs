@@ -10,26 +10,27 @@ use crate::blob::{BlobKey, BlobStore};
 use crate::format::ByteRange;
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
-use crate::index::{Collect, HealthIndex, Index, IndexErrorKind, NewXorb, Staging, Ticket};
+use crate::index::{Collect, HealthIndex, Index, IndexErrorKind, NewXorb, ObjectIndex, Staging, Ticket};
 use crate::runtime::clock::Clock;
-use crate::service::gc::{MIN_GRACE, Pace as CollectionPace, Policy as CollectionPolicy};
+use crate::service::gc::{MIN_GRACE, OBJECT_RETENTION, Pace as CollectionPace, Policy as CollectionPolicy};
 use crate::service::scrub::{Checked, Scrub};
 use crate::service::verify::{Damage, Pace};
 use crate::service::{Cas, Form, ReadError, ScrubBudget, StoreError, StoredXorb, UploadError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn key(xorb: &BuiltXorb) -> BlobKey {
-    BlobKey::xorb(xorb.xorb().hash())
-}
-
 impl Setup {
+    async fn key(&self, xorb: &BuiltXorb) -> BlobKey {
+        let hash = xorb.xorb().hash();
+        BlobKey::new(hash, self.index.incarnation_of(hash).await.unwrap().unwrap())
+    }
+
     /// Flips a bit of the blob, somewhere in the middle.
-    fn flip(&self, xorb: &BuiltXorb) {
+    async fn flip(&self, xorb: &BuiltXorb) {
         let mut bytes = xorb.bytes().to_vec();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 4;
-        self.blobs.damage(key(xorb), bytes);
+        self.blobs.damage(self.key(xorb).await, bytes);
     }
 
     /// A store whose only xorb is damaged and known to be.
@@ -37,7 +38,7 @@ impl Setup {
         let setup = Self::new().await;
         let cas = setup.process();
         upload(&cas, xorb).await.unwrap();
-        setup.flip(xorb);
+        setup.flip(xorb).await;
         assert!(matches!(check(&cas, xorb).await, Checked::Damaged(Damage::Invalid(_) | Damage::OtherXorb { .. })));
         (setup, cas)
     }
@@ -101,18 +102,19 @@ async fn reader_with_an_old_layout_gets_no_bytes_of_the_new_blob() {
     upload(&cas, &first).await.unwrap();
     let early = cas.find(first.xorb().hash()).await.unwrap().unwrap();
     assert_eq!(read_again(&cas, &early).await.unwrap(), first.bytes());
-    setup.flip(&first);
+    setup.flip(&first).await;
     check(&cas, &first).await;
     assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Quarantined { .. })));
     let late = cas.find(first.xorb().hash()).await.unwrap().unwrap();
     assert!(late.is_damaged());
     upload(&cas, &second).await.unwrap();
     assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Replaced { .. })));
-    // The same serialization again is what the early one knows of.
-    setup.flip(&second);
+    // The same serialization again is another blob than the one that it knows of.
+    setup.flip(&second).await;
     check(&cas, &first).await;
     upload(&cas, &first).await.unwrap();
-    assert_eq!(read_again(&cas, &early).await.unwrap(), first.bytes());
+    assert!(matches!(read_again(&cas, &early).await, Err(ReadError::Replaced { .. })));
+    assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(first.bytes()));
 }
 
 #[tokio::test]
@@ -166,7 +168,9 @@ async fn heal_of_a_removed_row_leaves_no_orphan_blob() {
     let lost = cas.replace_blob(draft, row, ticket).await.unwrap_err();
     assert!(matches!(&lost, StoreError::Index(error) if error.kind == IndexErrorKind::Lost), "{lost:?}");
     assert_eq!(setup.blobs.list().await.unwrap().len(), 1);
-    setup.process().recover().await.unwrap();
+    setup.clock.advance(OBJECT_RETENTION);
+    let policy = CollectionPolicy::new(MIN_GRACE, DAY).unwrap();
+    cas.collect_garbage(policy, &CollectionPace::default()).await.unwrap();
     assert_eq!(setup.blobs.list().await.unwrap(), []);
     assert!(upload(&cas, &first).await.unwrap().was_inserted);
 }
@@ -222,7 +226,7 @@ async fn check_with_nth_failure_marks_nothing_sound_and_repeats() {
                 let cas = setup.process();
                 upload(&cas, &first).await.unwrap();
                 if is_damaged {
-                    setup.flip(&first);
+                    setup.flip(&first).await;
                 }
                 setup.faults.arm(n, moment);
                 let checked = cas.check_xorb(first.xorb().hash(), &mut Pace::new(None)).await;
@@ -248,13 +252,13 @@ async fn every_damage_is_found_and_a_restored_blob_is_accepted() {
         let setup = Setup::new().await;
         let cas = setup.process();
         upload(&cas, &first).await.unwrap();
-        setup.blobs.damage(key(&first), damaged.to_vec());
+        setup.blobs.damage(setup.key(&first).await, damaged.to_vec());
         let checked = check(&cas, &first).await;
         assert!(matches!(checked, Checked::Damaged(Damage::Length { .. } | Damage::OtherXorb { .. })), "{checked:?}");
-        setup.blobs.delete(key(&first)).await.unwrap();
+        setup.blobs.delete(setup.key(&first).await).await.unwrap();
         assert!(matches!(check(&cas, &first).await, Checked::Damaged(Damage::Missing)));
         assert!(matches!(read(&cas, &first).await, Err(ReadError::Quarantined { .. })));
-        setup.blobs.damage(key(&first), bytes.to_vec());
+        setup.blobs.damage(setup.key(&first).await, bytes.to_vec());
         assert!(matches!(check(&cas, &first).await, Checked::Sound));
         assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(bytes));
     }
@@ -266,7 +270,7 @@ async fn blob_of_another_serialization_is_described_again() {
     let setup = Setup::new().await;
     let cas = setup.process();
     upload(&cas, &first).await.unwrap();
-    setup.blobs.damage(key(&first), second.bytes().to_vec());
+    setup.blobs.damage(setup.key(&first).await, second.bytes().to_vec());
     assert!(matches!(check(&cas, &first).await, Checked::Sound));
     assert_eq!(read(&cas, &first).await.unwrap().as_deref(), Some(second.bytes()));
     // The same with a row that is damaged itself.
@@ -283,7 +287,7 @@ async fn upload_begun_before_damage_was_found_must_repeat_and_heals() {
     upload(&cas, &first).await.unwrap();
     assert!(read(&cas, &first).await.unwrap().is_some());
     // Another process finds out.
-    setup.flip(&first);
+    setup.flip(&first).await;
     check(&setup.process(), &first).await;
     assert!(matches!(upload(&cas, &first).await, Err(UploadError::FoundDamaged { .. })));
     assert!(upload(&cas, &first).await.unwrap().was_inserted);
@@ -303,14 +307,14 @@ async fn a_scrub_reads_what_is_due_and_leaves_the_rest() {
     upload(&cas, &old).await.unwrap();
     setup.clock.advance(29 * DAY);
     upload(&cas, &young).await.unwrap();
-    setup.flip(&old);
-    setup.flip(&young);
+    setup.flip(&old).await;
+    setup.flip(&young).await;
     setup.clock.advance(2 * DAY);
     let mut scrub = scrub(&cas);
     scrub.round().await.unwrap();
     assert!(setup.is_damaged(&old).await && !setup.is_damaged(&young).await);
     // Put back: the recheck of the next start notices, and the clock decides about the other.
-    setup.blobs.damage(key(&old), old.bytes().to_vec());
+    setup.blobs.damage(setup.key(&old).await, old.bytes().to_vec());
     setup.clock.advance(29 * DAY);
     scrub = self::scrub(&cas);
     scrub.round().await.unwrap();
@@ -322,7 +326,7 @@ async fn what_a_read_finds_out_is_checked_at_once() {
     let (setup, first) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let cas = setup.process();
     upload(&cas, &first).await.unwrap();
-    setup.flip(&first);
+    setup.flip(&first).await;
     let found = cas.find(first.xorb().hash()).await.unwrap().unwrap();
     let whole = ByteRange::new(0, found.layout().raw_len()).unwrap();
     let stream = cas.read(&found, Form::Raw, whole).await.unwrap();
@@ -340,7 +344,7 @@ async fn when_all_blobs_are_missing_most_are_not_marked() {
     let xorbs: Vec<_> = (0..40).map(|number| xorb(&format!("number {number}"), Policy::Lz4)).collect();
     for xorb in &xorbs {
         upload(&cas, xorb).await.unwrap();
-        setup.blobs.delete(key(xorb)).await.unwrap();
+        setup.blobs.delete(setup.key(xorb).await).await.unwrap();
     }
     setup.clock.advance(31 * DAY);
     let mut scrub = scrub(&cas);
@@ -349,7 +353,7 @@ async fn when_all_blobs_are_missing_most_are_not_marked() {
     assert_eq!(cas.health().await.unwrap().damaged_count, 16);
     // It is mounted again: after the restart all are fine.
     for xorb in &xorbs {
-        setup.blobs.damage(key(xorb), xorb.bytes().to_vec());
+        setup.blobs.damage(setup.key(xorb).await, xorb.bytes().to_vec());
     }
     let mut scrub = self::scrub(&cas);
     scrub.round().await.unwrap();

@@ -8,6 +8,7 @@ mod compact;
 mod contents;
 mod faults;
 mod faults_health;
+mod faults_objects;
 mod file_bytes;
 mod fsck;
 mod gc;
@@ -23,6 +24,7 @@ mod left_records;
 mod model;
 mod quota;
 pub(crate) mod records;
+mod replace;
 mod shared_workers;
 mod unreadable;
 mod verbs;
@@ -38,9 +40,9 @@ use self::faults::{Faults, FaultyBlobs, FaultyIndex, FaultyRecords, Moment};
 use super::access::Claims;
 use super::gc as gc_rules;
 use super::{BodyError, Budget, Cas, Form, ReadError, Recovered, Upload, UploadError, Uploaded};
+use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
-use crate::blob::{BlobKey, BlobStore};
 use crate::format::ByteRange;
 use crate::format::compression::Policy;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
@@ -215,7 +217,7 @@ async fn a_recovery_that_fails_midway_is_finished_by_the_next_one() {
             setup.faults.arm_at("publish_xorb", Moment::Before);
             upload(&setup.process(), &xorb).await.unwrap_err();
             setup.faults.disarm();
-            assert_eq!(setup.blobs.list().await.unwrap(), [BlobKey::xorb(xorb.xorb().hash())]);
+            assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(xorb.xorb().hash())]);
 
             setup.faults.arm(n, moment);
             let result = setup.process().recover().await;
@@ -250,7 +252,7 @@ async fn blob_shorter_than_indexed_ends_both_streams_with_an_error() {
     let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::Lz4));
     let cas = setup.process();
     upload(&cas, &xorb).await.unwrap();
-    let key = BlobKey::xorb(xorb.xorb().hash());
+    let key = setup.blobs.key_of(xorb.xorb().hash());
     setup.blobs.damage(key, xorb.bytes()[..xorb.bytes().len() - 1].to_vec());
     let found = cas.find(xorb.xorb().hash()).await.unwrap().unwrap();
     for (form, len) in [(Form::Serialized, found.layout().serialized_len()), (Form::Raw, found.layout().raw_len())] {

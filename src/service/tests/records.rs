@@ -13,8 +13,8 @@ use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 
 use super::{Moment, Setup};
+use crate::blob::BlobStore;
 use crate::blob::records::{RecordStore, Seq};
-use crate::blob::{BlobKey, BlobStore};
 use crate::format::compression::Policy;
 use crate::format::shard::{CasChunk, CasInfo, FileInfo, Sha256, Shard, Term, write_upload};
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
@@ -97,7 +97,7 @@ pub(super) async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
     if setup.index.begin_deletions(vec![hash], now, now).await.unwrap().is_empty() {
         return false;
     }
-    setup.blobs.delete(BlobKey::xorb(hash)).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(hash)).await.unwrap();
     setup.index.forget_xorb(hash).await.unwrap()
 }
 
@@ -118,7 +118,7 @@ impl Watch for Heard {
 pub(super) struct New {
     _directory: TempDir,
     pub(super) index: SqliteIndex,
-    rebuilt: Rebuilt,
+    pub(super) rebuilt: Rebuilt,
     pub(super) problems: Vec<String>,
 }
 
@@ -259,7 +259,7 @@ async fn new_terms_make_the_file_even_if_old_xorbs_are_deleted() {
     let appended =
         cas.append_terms(&Shard { files: vec![switched.clone()], xorbs: Vec::new() }, Vec::new()).await.unwrap();
     appended.retain();
-    setup.blobs.delete(BlobKey::xorb(old.xorb().hash())).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(old.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
     assert_eq!(made.problems, [""; 0]);
     let before = setup.index.file_records(None).await.unwrap();
@@ -268,7 +268,7 @@ async fn new_terms_make_the_file_even_if_old_xorbs_are_deleted() {
     assert_eq!((&after[0].repos, after[0].since), (&before[0].repos, before[0].since));
     // A crash before the terms were switched: the old xorb is there, and the new one was collected.
     upload_as(&setup.process_with(&made.index), "org/a", &old).await;
-    setup.blobs.delete(BlobKey::xorb(new.xorb().hash())).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(new.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
     assert_eq!((made.problems.len(), made.index.file_records(None).await.unwrap()[0].terms.clone()), (0, file.terms));
 }
@@ -283,7 +283,7 @@ async fn file_of_a_missing_xorb_is_left_out_until_it_is_back() {
     register(&cas, "org/a", vec![file_of(&a, 0, 3, None), file_of(&b, 0, 2, None)], &[&a, &b]).await;
     register(&cas, "other/b", vec![file_of(&a, 0, 3, None)], &[]).await;
     // Every way in which a blob can be damaged.
-    let (key, bytes) = (BlobKey::xorb(a.xorb().hash()), a.bytes().to_vec());
+    let (key, bytes) = (setup.blobs.key_of(a.xorb().hash()), a.bytes().to_vec());
     let mut altered = bytes.clone();
     altered[20] ^= 1;
     let longer = [bytes.clone(), bytes.clone()].concat();
@@ -364,7 +364,7 @@ async fn what_tells_nothing_new_or_is_refused_leaves_no_record() {
     let missing = file_of(&xorb_of(&[7, 8]), 0, 2, None);
     let missing = write_upload(&Shard { files: vec![missing], xorbs: Vec::new() }).unwrap();
     cas.register(&writer("org/a"), missing.into()).await.unwrap_err();
-    setup.blobs.delete(BlobKey::xorb(a.xorb().hash())).await.unwrap();
+    setup.blobs.delete(setup.blobs.key_of(a.xorb().hash())).await.unwrap();
     cas.register(&writer("org/a"), shard(Some(2)).into()).await.unwrap_err();
     assert_eq!(setup.record_seqs().await.len(), 2);
 }

@@ -19,6 +19,7 @@ use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::index::HealthIndex;
 use crate::runtime::blocking::Pool;
+use crate::runtime::incarnation::Incarnation;
 use crate::service::scrub::{Checked, Scrub};
 use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 use crate::service::{Cas, Form, ReadError, ScrubBudget};
@@ -215,8 +216,9 @@ async fn bad_sector_ends_the_download_and_has_the_blob_checked() {
 async fn checks_keep_to_the_read_rate_and_save_no_credit() {
     const RATE: u64 = 20_000;
     let (blobs, xorb) = (MemoryBlobStore::new(), xorb("bytes", Policy::None));
-    let (hash, len) = (xorb.xorb().hash(), xorb.bytes().len() as u64);
-    blobs.damage(BlobKey::xorb(hash), xorb.bytes().to_vec());
+    let len = xorb.bytes().len() as u64;
+    let key = BlobKey::new(xorb.xorb().hash(), Incarnation::UNNAMED);
+    blobs.damage(key, xorb.bytes().to_vec());
     let verifier = BlobVerifier { blobs: Arc::new(blobs), pool: Pool::new(1) };
     let mut pace = Pace::new(Some(RATE));
     let per_blob = Duration::from_micros(len * 1_000_000 / RATE);
@@ -224,7 +226,7 @@ async fn checks_keep_to_the_read_rate_and_save_no_credit() {
     for idle in [0, 0, 3600] {
         tokio::time::sleep(Duration::from_secs(idle)).await;
         let begin = Instant::now();
-        let verdict = verifier.verify(hash, Some(len), &mut pace).await.unwrap();
+        let verdict = verifier.verify(key, Some(len), &mut pace).await.unwrap();
         assert!(matches!(verdict, Verdict::Sound(_)));
         // Timers tick by the millisecond, and each of some pieces is rounded.
         let (taken, slack) = (begin.elapsed(), Duration::from_millis(5));
@@ -233,6 +235,6 @@ async fn checks_keep_to_the_read_rate_and_save_no_credit() {
     assert_eq!(pace.read_len(), 3 * len);
     // Without a rate there is no wait.
     let begin = Instant::now();
-    verifier.verify(hash, Some(len), &mut Pace::new(None)).await.unwrap();
+    verifier.verify(key, Some(len), &mut Pace::new(None)).await.unwrap();
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }

@@ -53,7 +53,11 @@ async fn check_invariants(cas: &Cas, setup: &Setup, acknowledged: &[&File], case
     for hash in setup.index.list_xorbs().await.unwrap() {
         let stored = cas.find(hash).await.unwrap().unwrap_or_else(|| panic!("{case}: {hash} is listed, not there"));
         let len = stored.layout().serialized_len();
-        assert_eq!(setup.blobs.head(BlobKey::xorb(hash)).await.unwrap(), Some(len), "{case}: {hash}");
+        assert_eq!(
+            setup.blobs.head(BlobKey::new(hash, stored.incarnation())).await.unwrap(),
+            Some(len),
+            "{case}: {hash}"
+        );
         let bytes = read(cas, &stored, Form::Serialized, len).await;
         assert_eq!(verify(&bytes).unwrap().hash(), hash, "{case}");
     }

@@ -103,9 +103,8 @@ impl Cas {
     /// Makes a copy durable and visible, without a domain. Returns whether the xorb is stored now:
     /// not where another upload or a deletion has it at this moment.
     ///
-    /// Where another process may publish, its work is not touched: neither a row that it has
-    /// claimed, nor a blob that it has published. The locks of uploads are local to a process, and
-    /// two serializations of one xorb must not mix.
+    /// Where another process may publish, a row that it has claimed is not touched. The locks of
+    /// uploads are local to a process.
     pub(in crate::service) async fn publish_copy(
         &self,
         copy: Verified,
@@ -131,31 +130,25 @@ impl Cas {
             (Some(Staged::Damaged(ticket)), Some(draft)) => (ticket, draft, true),
             (staged, draft) => {
                 self.verify_pool.run(move || drop(draft)).await;
-                return Ok(matches!(staged, Some(Staged::There)));
+                return Ok(matches!(staged, Some(Staged::There { .. })));
             }
         };
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
         let permit = self.publishes.wait(Tenant::SERVER, 1).await;
         if is_heal {
-            self.replace_blob(draft, row, ticket).await?;
+            self.repair_blob(draft, row, ticket).await?;
             return Ok(true);
         }
-        if presence == Presence::Shared {
-            if !draft.publish_new(BlobKey::xorb(hash)).await? {
-                return Ok(false);
-            }
-            drop(permit);
-            return match self.index.publish_xorb(row, ticket, self.clock.now()).await {
-                Ok(()) => Ok(true),
-                // Another process has claimed the row since, and publishes a blob of its own.
-                Err(error) if error.kind == IndexErrorKind::Lost => Ok(false),
-                Err(error) => Err(error.into()),
-            };
-        }
-        draft.publish(BlobKey::xorb(hash)).await?;
+        draft.publish(BlobKey::new(hash, ticket.incarnation())).await?;
         drop(permit);
-        self.go_live(row, ticket).await?;
-        Ok(true)
+        match self.go_live(row, ticket).await {
+            Ok(()) => Ok(true),
+            // Another process has claimed the row since, and publishes a blob of its own.
+            Err(StoreError::Index(error)) if presence == Presence::Shared && error.kind == IndexErrorKind::Lost => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 }

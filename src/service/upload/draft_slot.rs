@@ -9,17 +9,30 @@ use crate::service::error::StoreError;
 #[derive(Debug)]
 pub(super) struct DraftSlot {
     draft: Option<Box<dyn Draft>>,
+    /// Bytes that it may still have. A longer draft is discarded.
+    left: u64,
     pool: Pool,
 }
 
 impl DraftSlot {
     /// None yet.
     pub(super) const fn new(pool: Pool) -> Self {
-        Self { draft: None, pool }
+        Self::limited(pool, u64::MAX)
+    }
+
+    /// None yet, and none at the end if it would have more bytes than this.
+    pub(super) const fn limited(pool: Pool, max_len: u64) -> Self {
+        Self { draft: None, left: max_len, pool }
     }
 
     /// Appends bytes to the draft, which begins with the first of them. Blocks.
     pub(super) fn write(&mut self, blobs: &dyn BlobStore, bytes: &[u8]) -> Result<(), StoreError> {
+        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
+            self.left = 0;
+            drop(self.draft.take());
+            return Ok(());
+        };
+        self.left = left;
         let draft = match &mut self.draft {
             Some(draft) => draft,
             none => none.insert(blobs.draft()?),

@@ -1,17 +1,22 @@
 //! The end of an upload: stages the row, publishes the blob, and makes the row live.
 //!
 //! After `Ok` the blob is durable, its row is live, and the uploader is one of its owners. An
-//! upload of a stored xorb only adds the owner. After an error nothing of the upload is visible. A
-//! crash leaves a staged row, with or without a blob: the next start removes both. A crash during a
-//! heal leaves the xorb damaged.
+//! upload of a stored xorb adds the owner, and replaces the blob if the new one is much shorter.
+//! After an error nothing of the upload is visible. A crash leaves a staged row or a pending
+//! object, with or without a blob. The next start removes the former with its blob, and garbage
+//! collection the latter.
 
+use super::draft_slot::DraftSlot;
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
-use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket};
+use crate::format::xorb::VerifiedXorb;
+use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket, XorbState};
+use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 use crate::service::Cas;
 use crate::service::error::{StoreError, UploadError};
+use crate::service::heal::is_worth;
 
 impl Cas {
     /// Makes a verified upload durable and visible.
@@ -32,7 +37,7 @@ impl Cas {
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
             Staging::Staged => Ok(Staged::New(ticket)),
-            Staging::Live => Ok(Staged::There),
+            Staging::Live { serialized_len } => Ok(Staged::There { ticket, serialized_len }),
             Staging::Damaged => Ok(Staged::Damaged(ticket)),
             Staging::Deleting => Err(UploadError::BeingDeleted { retry_after: DELETION_RETRY_AFTER }),
         }
@@ -56,16 +61,17 @@ impl Cas {
             raw_len: xorb.layout().raw_len(),
         };
         let ticket = match staged {
-            Staged::New(ticket) | Staged::Damaged(ticket) => Some(ticket),
-            Staged::There => None,
-        };
-        let Some(ticket) = ticket else {
-            draft.discard().await;
-            self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
-            if let Some(grant) = grant {
-                self.index.spend_grant(grant).await.map_err(StoreError::from)?;
+            Staged::New(ticket) | Staged::Damaged(ticket) => ticket,
+            Staged::There { ticket, serialized_len } => {
+                // The owner and the grant first: that the xorb is stored does not depend on the
+                // replacement.
+                self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
+                if let Some(grant) = grant {
+                    self.index.spend_grant(grant).await.map_err(StoreError::from)?;
+                }
+                uploaded.was_inserted = self.shorten(ticket, serialized_len, (tenant, xorb, crc64, draft)).await;
+                return Ok(uploaded);
             }
-            return Ok(uploaded);
         };
         let is_heal = matches!(staged, Staged::Damaged(_));
         let Some(draft) = draft.into_draft() else {
@@ -88,9 +94,9 @@ impl Cas {
         let permit = self.publishes.wait(tenant, 1).await;
         if is_heal {
             // A failure leaves the xorb damaged, and free for the next upload.
-            self.replace_blob(draft, row, ticket).await?;
+            self.repair_blob(draft, row, ticket).await?;
         } else {
-            draft.publish(BlobKey::xorb(hash)).await.map_err(StoreError::from)?;
+            draft.publish(BlobKey::new(hash, ticket.incarnation())).await.map_err(StoreError::from)?;
             drop(permit);
             self.go_live(row, ticket).await?;
         }
@@ -98,29 +104,64 @@ impl Cas {
         Ok(uploaded)
     }
 
+    /// Replaces the sound blob of a visible xorb if the new one is much shorter. Returns whether it
+    /// did. A failure is logged: the xorb is stored, and stays as it is.
+    async fn shorten(
+        &self,
+        ticket: Ticket,
+        stored_len: u64,
+        (tenant, xorb, crc64, draft): (Tenant, VerifiedXorb, u64, DraftSlot),
+    ) -> bool {
+        let new_len = xorb.layout().serialized_len();
+        if !is_worth(new_len, stored_len) {
+            draft.discard().await;
+            return false;
+        }
+        // Not written where the xorb was shorter when the upload began, or the client did not say
+        // how long the body is.
+        let Some(draft) = draft.into_draft() else { return false };
+        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
+        let _permit = self.publishes.wait(tenant, 1).await;
+        match self.replace_blob(draft, row, ticket).await {
+            Ok(()) => {
+                self.metrics.replaced.inc();
+                tracing::info!(xorb = %hash, stored_len, new_len, "replaced a xorb by a shorter serialization");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(xorb = %hash, error = %chain(&error), "cannot store a shorter serialization of a xorb");
+                false
+            }
+        }
+    }
+
     /// Makes a staged row live after its blob is durable.
     pub(super) async fn go_live(&self, row: NewXorb, ticket: Ticket) -> Result<(), StoreError> {
-        let hash = row.hash;
+        let (hash, len) = (row.hash, row.layout.serialized_len());
         let published = self.index.publish_xorb(row, ticket, self.clock.now()).await;
         if published.as_ref().is_err_and(|error| error.kind == IndexErrorKind::Lost) {
-            self.account_for(hash).await;
+            self.account_for(hash, ticket, len).await;
         }
         Ok(published?)
     }
 
-    /// Ensures, under the lock, that a blob does not stay for ever after its row was abandoned
-    /// during publication. That takes a day, or a jump of the clock. Failures are logged; the blob
-    /// is without a row then.
-    pub(in crate::service) async fn account_for(&self, hash: XorbHash) {
-        let accounted = match self.index.stage_xorb(hash, Ticket::random(), self.clock.now()).await {
-            // A staged row states that there may be a blob, and is cleared up like that of any
-            // failed upload.
-            Ok(Staging::Staged | Staging::Live | Staging::Damaged) => Ok(()),
-            // The deleting process may be past the blob. The lock excludes another publication.
-            Ok(Staging::Deleting) => self.blobs.delete(BlobKey::xorb(hash)).await.map(drop).map_err(StoreError::from),
-            Err(error) => Err(error.into()),
+    /// Ensures that the blob of a lost publication does not stay for ever: its row was abandoned,
+    /// or another process has claimed it. The former takes a day, or a jump of the clock. Failures
+    /// are logged; the blob is without a row then.
+    pub(in crate::service) async fn account_for(&self, hash: XorbHash, ticket: Ticket, len: u64) {
+        let name = ticket.incarnation();
+        let accounted = async {
+            if !self.index.bury_object(hash, name, len, self.clock.now()).await? {
+                let life = self.index.find_life(hash).await?;
+                // The deleting process may be past the blob, and nothing else uses this name.
+                if life.is_some_and(|life| life.state == XorbState::Deleting) {
+                    self.blobs.delete(BlobKey::new(hash, name)).await?;
+                }
+            }
+            Ok::<_, StoreError>(())
         };
-        if let Err(error) = accounted {
+        if let Err(error) = accounted.await {
             tracing::warn!(xorb = %hash, error = %chain(&error), "a blob without a row may be left");
         }
     }

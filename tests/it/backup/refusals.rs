@@ -141,13 +141,13 @@ async fn damaged_blob_is_named_its_file_left_out_exit_code_1() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 3).await;
     let hash = stored[0].xorb.hash();
-    let path = server.data_dir().join("xorbs").join(&hash[..2]).join(&hash);
+    let path = server.blob(&hash);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let gone = stored[1].xorb.hash();
-    std::fs::remove_file(server.data_dir().join("xorbs").join(&gone[..2]).join(&gone)).unwrap();
+    std::fs::remove_file(server.blob(&gone)).unwrap();
     let args = ["backup", "b.rca", "--data-dir", text(server.data_dir())];
     let expected = [hash.as_str(), &gone, "2 xorbs cannot be read, so 2 files are left out; everything else is in"];
     let ran = backups.directory.zorb(&args).failed(1, &expected);

@@ -74,7 +74,7 @@ async fn a_second_run_costs_what_came_and_a_third_nothing() {
 }
 
 #[tokio::test]
-async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
+async fn keys_are_restored_only_if_both_commands_ask_for_them() {
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let stored = store_many(&server, &mut rng, 1).await;
     let plan = server.client().get(&format!("/v1/reconstructions/{}", stored[0].file)).await.json();
@@ -96,7 +96,10 @@ async fn old_signed_urls_are_valid_only_if_the_keys_came_along() {
     assert_eq!((&record["keys"], left_out.join("keys").exists()), (&false.into(), false));
     let (with, record) = backups.restore_with("with", &["--include-keys"]);
     assert_eq!(record["keys"], true);
-    assert_eq!(status(&Start::default().data_dir(&with).start()).await, 206);
+    let key = |data_dir: &std::path::Path| std::fs::read(data_dir.join("keys")).unwrap();
+    assert_eq!(key(&with), key(server.data_dir()));
+    // The blobs are other ones, so clients ask for new URLs.
+    assert_eq!(status(&Start::default().data_dir(&with).start()).await, 403);
     // Whoever can read the archive, or the keys, can sign.
     use std::os::unix::fs::PermissionsExt;
     for path in [backups.archive(), with.join("keys")] {

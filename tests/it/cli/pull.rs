@@ -81,8 +81,7 @@ fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
     // A server that does not look after its blobs, and so sends what it has.
     let (directory, server, hash, bytes) = stocked_in(Start::default().with("scrub_rate", 0).start());
     let [blob] = server.blobs().try_into().unwrap();
-    let path = server.data_dir().join("xorbs").join(&blob[..2]).join(&blob);
-    let path = if path.exists() { path } else { find(&server.data_dir().join("xorbs"), &blob) };
+    let path = server.blob(&blob);
     let mut stored = std::fs::read(&path).unwrap();
     // In the payload of a chunk that is not compressed: nothing but its hash shows it.
     let xorb = verify(&stored).unwrap();
@@ -101,11 +100,6 @@ fn a_damaged_blob_gives_no_file_and_leaves_the_old_one() {
     let damaged = ["pull", &hash, "--range", "900000-1100000", "-o", "part", "--server", server.url()];
     directory.zorb(&damaged).failed(1, &["is not provably bytes 900000-1100000 of file"]);
     assert_eq!(directory.names(), ["file", "target"]);
-}
-
-fn find(directory: &std::path::Path, name: &str) -> std::path::PathBuf {
-    let groups = std::fs::read_dir(directory).unwrap().map(|group| group.unwrap().path());
-    groups.map(|group| group.join(name)).find(|path| path.exists()).expect("the blob is there")
 }
 
 #[test]

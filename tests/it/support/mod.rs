@@ -24,7 +24,7 @@ pub use self::raw::Raw;
 pub use self::repository::{TextFile, files, read, root};
 pub use self::routes::routes;
 pub use self::rust::{Import, Names, Text, functions, texts};
-pub use self::server::{Start, TestServer};
+pub use self::server::{Start, TestServer, blob_path, blob_paths};
 pub use self::shards::{UploadShard, many_files, sha256_of, shard_of, upload_shard};
 pub use self::tls::{Certificates, is_alive, served_on};
 pub use self::tokens::{guarded, issue, send, token_command};

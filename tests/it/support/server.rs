@@ -182,9 +182,15 @@ impl TestServer {
     pub fn blobs(&self) -> Vec<String> {
         let groups = std::fs::read_dir(self.data_dir.join("xorbs")).expect("the directory is there");
         let files = groups.flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap());
-        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut hashes: Vec<_> = names.map(|name| name.split('.').next().unwrap().to_owned()).collect();
+        hashes.sort();
+        hashes
+    }
+
+    /// The file of a xorb's blob.
+    pub fn blob(&self, hash: &str) -> PathBuf {
+        blob_path(self.data_dir(), hash)
     }
 
     /// Sends SIGTERM.
@@ -246,4 +252,21 @@ impl Drop for TestServer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The files of a xorb's blobs, sorted by name.
+pub fn blob_paths(data_dir: &Path, hash: &str) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(data_dir.join("xorbs").join(&hash[..2])).expect("the directory is there");
+    let paths = files.map(|file| file.unwrap().path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(hash)).collect();
+    paths.sort();
+    paths
+}
+
+/// The file of a xorb's only blob.
+pub fn blob_path(data_dir: &Path, hash: &str) -> PathBuf {
+    let paths = blob_paths(data_dir, hash);
+    assert_eq!(paths.len(), 1, "{hash}: {paths:?}");
+    paths[0].clone()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::RngExt;
 
 use super::support::{Reported, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
-use crate::blob::{BlobKey, BlobStore};
+use crate::blob::BlobStore;
 use crate::format::xorb::Unpacker;
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::index::FileRecord;
@@ -24,7 +24,8 @@ async fn bad_blob_is_reported_and_left_out_with_its_files() {
         store.add_file("org/a", &[(xorb, 0, 4)], None).await;
     }
     store.add_file("org/a", &[(&xorbs[3], 0, 1), (&xorbs[0], 0, 1)], None).await;
-    let key = |index: usize| BlobKey::xorb(xorbs[index].hash());
+    let keys: Vec<_> = xorbs.iter().map(|xorb| store.blobs.key_of(xorb.hash())).collect();
+    let key = |index: usize| keys[index];
     let mut altered = xorbs[0].bytes().to_vec();
     altered[20] ^= 1;
     store.blobs.damage(key(0), altered);
@@ -42,8 +43,8 @@ async fn bad_blob_is_reported_and_left_out_with_its_files() {
     let copy = Store::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().xorb_count, 2);
     // After the repair the next run takes it.
-    for xorb in &xorbs[..3] {
-        store.blobs.damage(BlobKey::xorb(xorb.hash()), xorb.bytes().to_vec());
+    for (key, xorb) in keys.iter().zip(&xorbs).take(3) {
+        store.blobs.damage(*key, xorb.bytes().to_vec());
     }
     let done = store.back_up(&archive).await.unwrap();
     assert_eq!((done.xorb_count, done.file_count, done.problem_count), (3, 4, 0));
@@ -56,7 +57,7 @@ async fn blob_with_another_valid_chunk_is_reported_with_the_chunk() {
     store.add_xorb(&xorb).await;
     let mut other = xorb.bytes().to_vec();
     other[2 * (65536 + 8) + 100] ^= 1;
-    store.blobs.damage(BlobKey::xorb(xorb.hash()), other);
+    store.blobs.damage(store.blobs.key_of(xorb.hash()), other);
     let watch = Arc::new(Reported::default());
     assert_eq!(store.back_up_with(&archive, None, &watch).await.unwrap().problem_count, 1);
     assert!(watch.0.lock().unwrap()[0].contains("chunk 2 of xorb"), "{watch:?}");

@@ -1,7 +1,7 @@
 //! Later runs: they add what is new, and read what they must.
 
 use super::support::{SharedFile, Store, assert_same, mixed, noise, rng};
-use crate::blob::{BlobKey, BlobStore};
+use crate::blob::BlobStore;
 use crate::index::{ClaimState, Index};
 use crate::rca::{Event, Outline, ReadOptions};
 
@@ -127,7 +127,7 @@ async fn deleted_xorb_stays_in_the_archive_without_harm() {
     let smaller = Store::new().await;
     smaller.add_xorb(&retained).await;
     assert_eq!(smaller.back_up(&archive).await.unwrap().added_len, 0);
-    store.blobs.delete(BlobKey::xorb(gone.hash())).await.unwrap();
+    store.blobs.delete(store.blobs.key_of(gone.hash())).await.unwrap();
     assert_eq!(store.back_up(&archive).await.unwrap().problem_count, 0, "what the archive has is not read again");
     let copy = Store::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().xorb_count, 2);

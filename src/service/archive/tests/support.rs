@@ -16,7 +16,8 @@ use crate::format::xorb::{BuiltXorb, RepackMode, VerifiedXorb, XorbBuilder, veri
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    Allowance, Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, Registered, Registration, Staging, Ticket,
+    Allowance, Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, ObjectIndex, Registered, Registration, Staging,
+    Ticket,
 };
 use crate::rca::Storage;
 use crate::runtime::blocking::Pool;
@@ -53,7 +54,7 @@ impl Store {
         let (hash, layout, chunk_hashes, schemes) = xorb.xorb().clone().into_parts();
         let ticket = Ticket::random();
         assert_eq!(self.index.stage_xorb(hash, ticket, NOW).await.unwrap(), Staging::Staged);
-        draft.publish(BlobKey::xorb(hash)).await.unwrap();
+        draft.publish(BlobKey::new(hash, ticket.incarnation())).await.unwrap();
         let row = NewXorb { hash, crc64: 7, layout, chunk_hashes, schemes, owner: Some("org".to_owned()), grant: None };
         self.index.publish_xorb(row, ticket, NOW).await.unwrap();
     }
@@ -107,7 +108,7 @@ impl Store {
     /// The stored bytes of a xorb.
     pub(super) async fn bytes(&self, hash: XorbHash) -> Option<Vec<u8>> {
         use futures_util::TryStreamExt;
-        let key = BlobKey::xorb(hash);
+        let key = BlobKey::new(hash, self.index.incarnation_of(hash).await.unwrap()?);
         let len = self.blobs.head(key).await.unwrap()?;
         let stream = self.blobs.read(key, ByteRange::new(0, len)?).await.unwrap()?;
         Some(stream.try_collect::<Vec<_>>().await.unwrap().concat())

@@ -16,7 +16,7 @@ use super::verbs::{ADMIN, Outcome, REPOS, Verb};
 use super::world::{Act, Deed, World};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::xorb::verify;
-use crate::format::{ByteRange, Crc64, XorbHash};
+use crate::format::{ByteRange, Crc64};
 use crate::index::{RepairIndex, XorbHealth};
 
 /// Xorbs that are damaged at once, at most: the others are to be busy with other things.
@@ -39,10 +39,12 @@ impl World {
         let rows = self.index.health_after(None, u32::MAX).await.unwrap();
         self.hurt.clear();
         self.marked.clear();
+        self.named.clear();
         let mut visible = Vec::with_capacity(rows.len());
         for row in rows {
             let xorb = self.xorb(&row.hash).expect("no other process makes xorbs");
             visible.push(xorb);
+            self.named.insert(xorb, BlobKey::new(row.hash, row.incarnation));
             if row.damaged_at.is_some() {
                 self.marked.insert(xorb);
             }
@@ -55,14 +57,13 @@ impl World {
 
     /// Whether the blob is the xorb, in the serialization that the row knows of.
     async fn is_described(&self, row: &XorbHealth) -> bool {
-        let Some(bytes) = self.blob(row.hash).await else { return false };
+        let Some(bytes) = self.blob(BlobKey::new(row.hash, row.incarnation)).await else { return false };
         Crc64::of(&bytes) == row.crc64
             && verify(&bytes)
                 .is_ok_and(|xorb| xorb.hash() == row.hash && xorb.layout().serialized_len() == bytes.len() as u64)
     }
 
-    async fn blob(&self, hash: XorbHash) -> Option<Vec<u8>> {
-        let key = BlobKey::xorb(hash);
+    async fn blob(&self, key: BlobKey) -> Option<Vec<u8>> {
         let bytes = ByteRange::new(0, self.blobs.head(key).await.unwrap()?)?;
         let blob = self.blobs.read(key, bytes).await.unwrap()?;
         Some(blob.try_collect::<Vec<Bytes>>().await.unwrap().concat())
@@ -91,12 +92,12 @@ impl World {
     }
 
     async fn damage(&mut self, xorb: usize) -> Result<usize, Failure> {
-        let hash = PALETTE.xorbs[xorb].hash;
-        let Some(mut bytes) = self.blob(hash).await else { return Ok(0) };
+        let Some(key) = self.named.get(&xorb).copied() else { return Ok(0) };
+        let Some(mut bytes) = self.blob(key).await else { return Ok(0) };
         if !self.is_visible(xorb) || self.ailing.len() >= DAMAGED_COUNT {
             return Ok(0);
         }
-        let (key, at) = (BlobKey::xorb(hash), self.rng.random_range(0..bytes.len()));
+        let at = self.rng.random_range(0..bytes.len());
         let kind = self.rng.random_range(0..10);
         match kind {
             0 => {
@@ -114,6 +115,7 @@ impl World {
         self.tell(format!("the blob of xorb {xorb} is damaged: {kind}, at {at}"));
         self.count("blobs damaged", 1);
         self.ailing.insert(xorb);
+        self.rotten.insert(key);
         for url in self.record.urls.iter_mut().filter(|url| url.xorb == xorb) {
             url.may_be_refused = true;
         }
@@ -265,18 +267,25 @@ impl World {
         let what = || format!("{url:?}: {outcome:?}");
         let is_ill = act.is_ill(url.xorb);
         self.count("URLs of what is damaged", u64::from(is_ill));
+        // A clock that was ahead may have ended the retention of a replaced blob.
+        let may_be_refused = url.may_be_refused || url.is_confused;
+        let key = BlobKey::new(PALETTE.xorbs[url.xorb].hash, url.incarnation);
+        let is_replaced = self.named.get(&url.xorb) != Some(&key);
         let is_healed = roles.iter().any(|verb| verb.may_heal(url.xorb));
+        self.count("URLs of replaced blobs", u64::from(is_replaced && matches!(outcome, Outcome::Bytes(Some(_), _))));
         match outcome {
-            Outcome::Bytes(Some(_), _) if act.marked.contains(&url.xorb) && !is_healed => {
+            Outcome::Bytes(Some(_), _) if act.marked.contains(&url.xorb) && !is_healed && !is_replaced => {
                 Err(Failure::new(Fault::Damage, what()))
             }
             Outcome::Bytes(Some(bytes), _) => {
                 // Not known yet, and then no reader can detect it.
-                let is_excused = act.hurt.contains(&url.xorb) || url.is_confused;
+                // Nor could one before it was replaced.
+                let is_rotten = is_replaced && self.rotten.contains(&key);
+                let is_excused = act.hurt.contains(&url.xorb) || url.is_confused || is_rotten;
                 ensure(url.expected == bytes[..] || is_excused, Fault::Promise, what)
             }
-            Outcome::Bytes(None, _) => ensure(url.may_be_refused || is_ill, Fault::Promise, what),
-            Outcome::Failed(_) => ensure(was_hit || url.may_be_refused || is_ill, Fault::Promise, what),
+            Outcome::Bytes(None, _) => ensure(may_be_refused || is_ill, Fault::Promise, what),
+            Outcome::Failed(_) => ensure(was_hit || may_be_refused || is_ill, Fault::Promise, what),
             _ => Err(Failure::new(Fault::Promise, what())),
         }
     }

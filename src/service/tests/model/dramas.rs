@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::palette::PALETTE;
-use super::record::Failure;
+use super::record::{Failure, Url};
 use super::scene::Script;
 use super::verbs::{ADMIN, Verb};
 use super::world::{CONDEMNED, DAY, HOUR, World, millis};
@@ -21,7 +21,7 @@ impl World {
     /// Plays one of them; returns as how many steps it counts.
     pub(super) async fn drama(&mut self) -> Result<usize, Failure> {
         self.count("dramas", 1);
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
             0 => self.interrupted_plan().await,
             1 => self.late_registration().await,
             2 => self.late_upload().await,
@@ -31,6 +31,7 @@ impl World {
             6 => Box::pin(self.compaction()).await,
             7 => Box::pin(self.late_switch()).await,
             8 => Box::pin(self.half_switch()).await,
+            9 => self.replaced_file().await,
             _ => self.unfinished_deletion().await,
         }
     }
@@ -44,6 +45,34 @@ impl World {
         let jump = jump.map(|by| (lead.len(), by));
         let count = self.play(verbs, Script { lead, jump, ..Script::default() }, None).await?;
         self.check().await?;
+        Ok(count)
+    }
+
+    /// A file is read, its xorb is uploaded in a shorter form, and the URLs of the old blob are
+    /// used.
+    async fn replaced_file(&mut self) -> Result<usize, Failure> {
+        let claims = self.record.all_claims();
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        let (file, who) = claims[self.rng.random_range(0..claims.len())];
+        let mut count = self.beat(vec![Verb::Read { who, file, range: None }], Vec::new(), None).await?;
+        let made_of = self.record.made_of.get(&file).cloned().unwrap_or_default();
+        // No client could upload a new xorb of a compaction.
+        for xorb in made_of.into_iter().filter(|xorb| *xorb < PALETTE.xorbs.len()) {
+            let mut verbs = vec![Verb::Upload { who, xorb, form: 1 }];
+            if self.rng.random_bool(0.5) {
+                verbs.push(Verb::Collect);
+            }
+            count += self.beat(verbs, Vec::new(), None).await?;
+            let wait = self.time_between(Duration::ZERO, HOUR / 2);
+            self.advance(wait);
+            count += self.beat(vec![Verb::Collect], Vec::new(), None).await?;
+            let urls: Vec<Url> = self.record.urls.iter().filter(|url| url.xorb == xorb).cloned().collect();
+            for url in urls {
+                count += self.beat(vec![Verb::Fetch(url)], Vec::new(), None).await?;
+            }
+        }
         Ok(count)
     }
 

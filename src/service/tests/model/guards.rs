@@ -14,8 +14,8 @@ use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::sqlite::test_hooks::Checks;
 use crate::index::{
-    Begun, Collect, Cursor, DedupHit, Entered, FileRow, Index, IndexError, NewXorb, Reader, RegisterIndex, Registered,
-    Registration, RemovedClaims, Staging, TermPage, Ticket, XorbLife, XorbState,
+    Begun, Collect, Cursor, DedupHit, Entered, FileRow, Index, IndexError, NewXorb, ObjectIndex, Reader, RegisterIndex,
+    Registered, Registration, RemovedClaims, Staging, TermPage, Ticket, XorbLife, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -103,8 +103,22 @@ guards! {
     HealDescribes,
     /// A healed xorb no longer counts as damaged.
     HealUnmarks,
-    /// URLs with the offsets from before a heal are refused.
+    /// URLs with the offsets from before a blob was described anew are refused.
     HealNotesReplacement,
+    /// A new blob has a name in the index before it is published.
+    ObjectBeforeBlob,
+    /// A replaced blob stays readable for readers with its layout.
+    ReplacedBlobStays,
+    /// A replaced blob is a dead object.
+    ReplacedIsDead,
+    /// Pending objects of processes that died are abandoned.
+    AbandonObjects,
+    /// Blobs of dead objects are deleted.
+    DeleteObjects,
+    /// But not before their retention is over.
+    ObjectRetention,
+    /// A URL is for the blob that it was made with.
+    UrlNamesBlob,
     /// A file is switched only if its terms are those that the new ones replace.
     SwitchComparesTerms,
     /// A xorb that loses its last reference by a switch is touched.
@@ -137,7 +151,7 @@ pub(super) const COVERED: &[(Guard, Guard, Fault)] = &[
 #[derive(Clone, Debug, Default)]
 pub(in crate::service::tests) struct Weakness {
     broken: Arc<[Guard]>,
-    blobs: MemoryBlobStore,
+    pub(super) blobs: MemoryBlobStore,
 }
 
 impl Weakness {
@@ -205,7 +219,7 @@ impl Weakness {
         let staging = index.stage_xorb(hash, ticket, now).await?;
         self.undo(index, before, Guard::UploadRevives, Guard::UploadTouches).await?;
         let is_missed = staging == Staging::Damaged && self.lacks(Guard::UploadHeals);
-        Ok(if is_missed { Staging::Live } else { staging })
+        Ok(if is_missed { Staging::Live { serialized_len: 0 } } else { staging })
     }
 
     pub(in crate::service::tests) async fn publish_xorb(
@@ -389,7 +403,8 @@ impl Weakness {
         };
         if self.lacks(Guard::RowBeforeBlob) {
             for hash in &xorbs {
-                self.blobs.delete(BlobKey::xorb(*hash)).await.expect("memory does not fail");
+                let Some(incarnation) = index.incarnation_of(*hash).await? else { continue };
+                self.blobs.delete(BlobKey::new(*hash, incarnation)).await.expect("memory does not fail");
             }
         }
         let begun = if checks.age && checks.lease && checks.references {

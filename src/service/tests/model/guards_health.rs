@@ -1,10 +1,12 @@
 //! The guards of damaged blobs, broken like the others.
 
 use super::guards::{Guard, Weakness};
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::XorbHash;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{HealthIndex, Index, IndexError, NewXorb, Ticket, XorbHealth, XorbRow};
+use crate::index::{DeadObject, HealthIndex, Index, IndexError, NewXorb, ObjectIndex, Ticket, XorbHealth, XorbRow};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// Damaged xorbs, at most: all.
 const ALL: u32 = 1000;
@@ -67,14 +69,80 @@ impl Weakness {
             return index.corrupt_row(sql, hash.as_bytes(), 0).await.map(drop);
         }
         index.heal_xorb(xorb, ticket, now).await?;
-        if self.lacks(Guard::HealUnmarks) {
-            let sql = "UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1";
-            index.corrupt_row(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
-        }
+        self.mark_again(index, hash, now).await?;
         if self.lacks(Guard::HealNotesReplacement) {
             let sql = "UPDATE xorbs SET replaced_at = nullif(?2, ?2) WHERE hash = ?1";
             index.corrupt_row(sql, hash.as_bytes(), 0).await?;
         }
         Ok(())
+    }
+
+    async fn mark_again(&self, index: &SqliteIndex, hash: XorbHash, now: Timestamp) -> Result<(), IndexError> {
+        if self.lacks(Guard::HealUnmarks) {
+            let sql = "UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1";
+            index.corrupt_row(sql, hash.as_bytes(), now.as_millis().cast_signed()).await?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::service::tests) async fn begin_object(
+        &self,
+        index: &SqliteIndex,
+        (hash, incarnation): (XorbHash, Incarnation),
+        len: u64,
+        now: Timestamp,
+    ) -> Result<(), IndexError> {
+        if self.lacks(Guard::ObjectBeforeBlob) {
+            return Ok(());
+        }
+        index.begin_object(hash, incarnation, len, now).await
+    }
+
+    pub(in crate::service::tests) async fn replace_xorb(
+        &self,
+        index: &SqliteIndex,
+        xorb: NewXorb,
+        ticket: Ticket,
+        incarnation: Incarnation,
+        now: Timestamp,
+    ) -> Result<(), IndexError> {
+        let (hash, len) = (xorb.hash, xorb.layout.serialized_len());
+        if self.lacks(Guard::ObjectBeforeBlob) {
+            index.begin_object(hash, incarnation, len, now).await?;
+        }
+        let before = index.incarnation_of(hash).await?;
+        if self.lacks(Guard::ReplacedBlobStays)
+            && let Some(before) = before
+        {
+            self.blobs.delete(BlobKey::new(hash, before)).await.expect("memory does not fail");
+        }
+        index.replace_xorb(xorb, ticket, incarnation, now).await?;
+        if self.lacks(Guard::ReplacedIsDead) {
+            let sql = "DELETE FROM objects WHERE hash = ?1 AND state = 1 + 0 * ?2";
+            index.corrupt_row(sql, hash.as_bytes(), 0).await?;
+        }
+        self.mark_again(index, hash, now).await
+    }
+
+    pub(in crate::service::tests) async fn abandon_objects(
+        &self,
+        index: &SqliteIndex,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<u64, IndexError> {
+        if self.lacks(Guard::AbandonObjects) { Ok(0) } else { index.abandon_objects(before, now).await }
+    }
+
+    pub(in crate::service::tests) async fn dead_objects(
+        &self,
+        index: &SqliteIndex,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DeadObject>, IndexError> {
+        if self.lacks(Guard::DeleteObjects) {
+            return Ok(Vec::new());
+        }
+        let end = Timestamp::from_millis(u64::MAX >> 1);
+        index.dead_objects(if self.lacks(Guard::ObjectRetention) { end } else { before }, limit).await
     }
 }

@@ -6,6 +6,7 @@ use super::palette::PALETTE;
 use super::record::{Failure, Fault, Url, ensure};
 use super::verbs::{ADMIN, Outcome, Place, REPOS, Verb, claims, form_of};
 use super::world::{Act, Deed, World, millis};
+use crate::blob::BlobKey;
 use crate::runtime::clock::Clock;
 use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE};
 
@@ -15,8 +16,13 @@ const URL_COUNT: usize = 30;
 impl World {
     /// Judges a scene.
     pub(super) async fn judge(&mut self, act: Act) -> Result<(), Failure> {
-        let before = self.record.claims.clone();
+        let (before, named) = (self.record.claims.clone(), self.named.clone());
         self.look_at_health().await;
+        let is_replaced = |(xorb, key): &(&usize, &BlobKey)| {
+            !act.is_ill(**xorb) && self.named.get(xorb).is_some_and(|now| now != *key)
+        };
+        let count = named.iter().filter(is_replaced).count() as u64;
+        self.count("replacements", count);
         if act.is_compacting() && !self.marked.is_subset(&act.marked) {
             // The command may have marked it: a server polls for that every second.
             self.notice_hidden().await?;
@@ -157,6 +163,7 @@ impl World {
                 self.count("condemned", collected.condemned.count);
                 self.count("deleted", collected.deleted.count);
                 self.count("spared", collected.spared);
+                self.count("replaced blobs deleted", collected.replaced.count);
             }
             (_, Outcome::Planned(plan)) => self.plans.push(plan.clone()),
             (_, Outcome::CompactionPlanned(plan)) => self.keep_compaction(plan),
@@ -220,7 +227,10 @@ impl World {
                     }
                     outcome => {
                         self.count("files refused", u64::from(is_ill));
-                        ensure(deed.was_hit || may_go || is_ill, Fault::Lost, || format!("{what}: {outcome:?}"))
+                        // Its blob was replaced, and is retained for some hours.
+                        let is_late = act.has_jumped && format!("{outcome:?}").contains("Replaced");
+                        let may_fail = deed.was_hit || may_go || is_ill || is_late;
+                        ensure(may_fail, Fault::Lost, || format!("{what}: {outcome:?}"))
                     }
                 }
             }
@@ -236,7 +246,7 @@ impl World {
     }
 
     fn note_urls(&mut self, begin: u64, places: Vec<Place>) {
-        for Place { xorb, bytes, checksum, has_moved } in places {
+        for Place { xorb, bytes, checksum, incarnation, has_moved } in places {
             // Not for new xorbs of compactions: their URLs follow the same rule.
             let Some(xorb) = PALETTE.xorb(&xorb) else { continue };
             let Some(form) = form_of(xorb, checksum) else { continue };
@@ -248,7 +258,9 @@ impl World {
             }
             let until = begin + millis(MIN_CONDEMNED);
             let (issued, may_be_refused) = (begin, has_moved || self.ailing.contains(&xorb));
-            self.record.urls.push(Url { xorb, bytes, expected, issued, until, may_be_refused, is_confused: false });
+            let is_confused = false;
+            let url = Url { xorb, incarnation, bytes, expected, issued, until, may_be_refused, is_confused };
+            self.record.urls.push(url);
         }
     }
 }

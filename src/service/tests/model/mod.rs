@@ -9,10 +9,13 @@
 //! * a promised xorb is live: neither deleted nor condemned, and no shard that names it is refused;
 //! * no xorb is deleted before it was condemned for a day;
 //! * a reader without a claim to a file sees none;
-//! * every visible xorb has a blob, every blob has a row, and the totals are their sums;
+//! * every visible xorb has its blob, and the totals are their sums;
 //! * a check finds a damaged blob, and no reader of a file gets a wrong byte of it. From then on
 //!   reads, registrations and queries refuse it. An upload in any serialization heals it
 //!   ([`damage`]);
+//! * an upload in a shorter serialization replaces the blob, and URLs of the old one are served for
+//!   their time;
+//! * every name of a blob is that of a row or of an object;
 //! * a compaction changes the xorbs of files, and none of the above ([`compact`]);
 //!
 //! and at the end, when all claims were removed and the grace period is over, the stores are empty.
@@ -186,11 +189,14 @@ fn hundred_thousand_steps_lose_nothing_and_leave_nothing() {
             "registrations",
             "registrations of what is missing",
             "renewals",
+            "replaced blobs deleted",
+            "replacements",
             "sources that were damaged",
             "spared",
             "uploads",
             "uploads of what is being deleted",
             "uploads of what is there, or by grant",
+            "URLs of replaced blobs",
             "URLs of what is damaged",
             "URLs used",
             "xorbs that compactions found",

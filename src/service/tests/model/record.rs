@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::format::ByteRange;
 use crate::runtime::clock::Timestamp;
+use crate::runtime::incarnation::Incarnation;
 
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,7 @@ struct Promise {
 #[derive(Clone, Debug)]
 pub(super) struct Url {
     pub(super) xorb: usize,
+    pub(super) incarnation: Incarnation,
     pub(super) bytes: ByteRange,
     pub(super) expected: Bytes,
     pub(super) issued: u64,

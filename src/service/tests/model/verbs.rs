@@ -10,10 +10,12 @@ use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::parse_dedup_response;
 use crate::format::{ByteRange, Crc64, FileHash, XorbHash};
 use crate::runtime::clock::Clock;
+use crate::runtime::incarnation::Incarnation;
 use crate::service::access::{Claims, Grant, GrantRequest, KeyRing, check_grant};
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Collected, CollectionPlan, GcAbort, Pace, Policy};
+use crate::service::reconstruct::XorbPlan;
 use crate::service::scrub::Checked;
 use crate::service::tests::claims::writer;
 use crate::service::{
@@ -50,10 +52,12 @@ pub(super) enum Verb {
 pub(super) struct Place {
     pub(super) xorb: XorbHash,
     pub(super) bytes: ByteRange,
-    /// Of the whole xorb.
+    /// Of the whole blob.
     pub(super) checksum: u64,
-    /// Whether a URL from this second is refused, since the xorb was replaced in it, or will have
-    /// been.
+    /// The blob.
+    pub(super) incarnation: Incarnation,
+    /// Whether a URL from this second is refused, since the blob was described anew in it, or will
+    /// have been.
     pub(super) has_moved: bool,
 }
 
@@ -141,8 +145,9 @@ fn failed(error: impl std::fmt::Debug) -> Outcome {
     Outcome::Failed(format!("{error:?}"))
 }
 
-/// `presence` says whether another process may be running, as far as the actor knows.
-pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: Verb) -> Outcome {
+/// `presence` says whether another process may be running, as far as the actor knows. With
+/// `lacks_name` URLs are for whatever blob the xorb has.
+pub(super) async fn perform(cas: Cas, policy: Policy, (presence, lacks_name): (Presence, bool), verb: Verb) -> Outcome {
     match verb {
         Verb::Upload { who, xorb, form } => stored(upload(&cas, who, xorb, form).await),
         Verb::Grant { who, xorb, form } => stored(upload_granted(&cas, who, xorb, form).await),
@@ -158,7 +163,7 @@ pub(super) async fn perform(cas: Cas, policy: Policy, presence: Presence, verb: 
             }
         }
         Verb::Read { who, file, range } => read_file(&cas, &claims(who), PALETTE.files[file].hash, range).await,
-        Verb::Fetch(url) => fetch(&cas, &url).await,
+        Verb::Fetch(url) => fetch(&cas, &url, lacks_name).await,
         Verb::Ask { who, chunk } => match cas.dedup_response(&claims(who), PALETTE.chunks[chunk]).await {
             Ok(None) => Outcome::Untold,
             Ok(Some(response)) => parse_dedup_response(&response).map_or_else(failed, |shard| {
@@ -213,9 +218,10 @@ fn body(xorb: &Xorb, form: usize) -> impl futures_util::Stream<Item = Result<Byt
 
 async fn upload(cas: &Cas, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
     let xorb = &PALETTE.xorbs[xorb];
+    let declared_len = Some(xorb.forms[form].bytes().len() as u64);
     let body = body(xorb, form);
     let (claims, claimed, max_len) = (&claims(who), xorb.hash, MAX_XORB_SERIALIZED_LEN);
-    let uploaded = cas.upload(Upload { claims, claimed, max_len, declared_len: None, body }).await?;
+    let uploaded = cas.upload(Upload { claims, claimed, max_len, declared_len, body }).await?;
     Ok(uploaded.was_inserted)
 }
 
@@ -266,9 +272,11 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
             Ok(pieces) => bytes.extend(pieces.concat()),
             Err(error) => return failed(error),
         }
-        let fetched = plan.plan.xorbs.iter().filter(|plan| plan.xorb == term.xorb);
-        let (checksum, has_moved) = (xorb.crc64(), xorb.has_moved_since(issued));
-        let place = |bytes| Place { xorb: term.xorb, bytes, checksum, has_moved };
+        // Not where it was replaced just then.
+        let (checksum, incarnation, has_moved) = (xorb.crc64(), xorb.incarnation(), xorb.has_moved_since(issued));
+        let is_same = |plan: &&XorbPlan| plan.xorb == term.xorb && plan.incarnation == incarnation;
+        let fetched = plan.plan.xorbs.iter().filter(is_same);
+        let place = |bytes| Place { xorb: term.xorb, bytes, checksum, incarnation, has_moved };
         places.extend(fetched.flat_map(|plan| &plan.descriptors).map(|found| place(found.bytes)));
     }
     let start = usize::try_from(plan.plan.file.offset_into_first_range).unwrap();
@@ -278,13 +286,22 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
 }
 
 /// Downloads by a URL that a client got earlier.
-async fn fetch(cas: &Cas, url: &Url) -> Outcome {
+async fn fetch(cas: &Cas, url: &Url, lacks_name: bool) -> Outcome {
     let xorb = match cas.find(PALETTE.xorbs[url.xorb].hash).await {
         Ok(Some(xorb)) => xorb,
         Ok(None) => return Outcome::Bytes(None, Vec::new()),
         Err(error) => return failed(error),
     };
     // As the route does it.
+    let xorb = if xorb.incarnation() == url.incarnation || lacks_name {
+        xorb
+    } else {
+        match cas.find_replaced(xorb.hash(), url.incarnation).await {
+            Ok(Some(xorb)) => xorb,
+            Ok(None) => return Outcome::Bytes(None, Vec::new()),
+            Err(error) => return failed(error),
+        }
+    };
     if xorb.has_moved_since(url.issued / 1000) || url.bytes.end() > xorb.layout().serialized_len() {
         return Outcome::Bytes(None, Vec::new());
     }

@@ -20,15 +20,15 @@ use super::guards::{Guard, Weakness};
 use super::record::{Failure, Fault, Record, ensure};
 use super::scene::{Actor, Crash, LOCKED, Played, Script, play};
 use super::verbs::{Outcome, Verb, perform};
-use crate::blob::BlobStore;
 use crate::blob::memory::MemoryBlobStore;
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, RecordIndex, XorbLife, XorbState};
+use crate::index::{Collect, Index, ObjectIndex, RecordIndex, XorbLife, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::service::fsck::Presence;
-use crate::service::gc::{CollectionPlan, MIN_GRACE, Policy};
+use crate::service::gc::{CollectionPlan, MIN_GRACE, OBJECT_RETENTION, Policy};
 use crate::service::tests::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
 use crate::service::{Budget, Cas};
 
@@ -82,6 +82,9 @@ pub(super) struct World {
     pub(super) marked: BTreeSet<usize>,
     /// Xorbs that were damaged, and not seen sound and unmarked since.
     pub(super) ailing: BTreeSet<usize>,
+    /// The blobs of visible xorbs, as of the last check, and those that were ever damaged.
+    pub(super) named: BTreeMap<usize, BlobKey>,
+    pub(super) rotten: HashSet<BlobKey>,
     pub(super) blobs: MemoryBlobStore,
     pub(super) made: Made,
     command: Cas,
@@ -148,6 +151,8 @@ impl World {
             hurt: BTreeSet::new(),
             marked: BTreeSet::new(),
             ailing: BTreeSet::new(),
+            named: BTreeMap::new(),
+            rotten: HashSet::new(),
             is_lenient: false,
             made: Made::default(),
             seen: None,
@@ -219,13 +224,14 @@ impl World {
                 Verb::Compact(_) => takes_locks || self.rng.random_bool(0.5),
                 _ => false,
             };
+            let lacks_name = self.weakness.lacks(Guard::UrlNamesBlob);
             let presence = if is_command { Presence::Shared } else { Presence::Alone };
             let cas = self.cast(if is_command { &self.command } else { &self.server }, &faults);
             let (clock, lock, locked, verb) = (Arc::clone(&self.clock), verb.lock(), verb.locked(), verb.clone());
             let acting = async move {
                 gate.pass("begin").await;
                 let begin = clock.now().as_millis();
-                let outcome = perform(cas, policy(), presence, verb).await;
+                let outcome = perform(cas, policy(), (presence, lacks_name), verb).await;
                 // A process that dies here has done everything, without a response.
                 gate.pass("response").await;
                 (begin, outcome)
@@ -273,7 +279,7 @@ impl World {
             let stage = Arc::new(Stage::default());
             let gate = Gate::new(&stage, 0);
             let cas = self.cast(&self.server, &Faults::behind(gate));
-            let acting = perform(cas, policy(), Presence::Alone, Verb::Recover).boxed();
+            let acting = perform(cas, policy(), (Presence::Alone, false), Verb::Recover).boxed();
             let actors = vec![Actor { acting, lock: None, locked: LOCKED, is_command: false }];
             let crash = Some((self.rng.random_range(0..6), Crash::Everybody));
             play(&stage, actors, Script { crash, ..Script::default() }, &self.clock, &mut self.rng).await;
@@ -311,7 +317,7 @@ impl World {
         self.check_health().await?;
         let lives = self.index.xorb_lives(None, u32::MAX).await.unwrap();
         let totals = self.index.totals().await.unwrap();
-        let blobs: HashSet<_> = self.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash()).collect();
+        let blobs: HashSet<BlobKey> = self.blobs.list().await.unwrap().into_iter().collect();
         self.lives.clear();
         let (mut count, mut serialized_len, mut raw_len) = (0, 0, 0);
         for life in lives {
@@ -321,14 +327,17 @@ impl World {
                 count += 1;
                 serialized_len += life.serialized_len;
                 raw_len += self.raw_len(xorb).await;
-                let is_there = blobs.contains(&life.hash) || self.ailing.contains(&xorb);
+                let is_there =
+                    self.named.get(&xorb).is_some_and(|key| blobs.contains(key)) || self.ailing.contains(&xorb);
                 ensure(is_there, Fault::Torn, || format!("xorb {xorb} is visible without a blob"))?;
             }
         }
-        for blob in &blobs {
-            let xorb = self.xorb(blob).expect("no other process makes xorbs");
-            ensure(self.lives.contains_key(&xorb), Fault::Torn, || format!("the blob of xorb {xorb} has no row"))?;
-        }
+        // Most are named by visible rows.
+        let named: HashSet<&BlobKey> = self.named.values().collect();
+        let others = blobs.iter().filter(|blob| !named.contains(blob));
+        let others = others.map(|blob| (blob.xorb_hash(), blob.incarnation())).collect();
+        let strays = self.index.unaccounted(others).await.unwrap();
+        ensure(strays.is_empty(), Fault::Torn, || format!("neither a row nor an object has {strays:?}"))?;
         let sums = (totals.xorb_count, totals.serialized_len, totals.raw_len);
         ensure(sums == (count, serialized_len, raw_len), Fault::Torn, || format!("the totals are {totals:?}"))?;
         for xorb in 0..self.xorb_count() {
@@ -346,7 +355,9 @@ impl World {
             let is_left = life.state == XorbState::Deleting || (life.state == XorbState::Staged && is_old);
             ensure(!is_left, Fault::Garbage, || format!("after a collection there is {life:?}"))?;
         }
-        Ok(())
+        let before = Timestamp::from_millis(collected.saturating_sub(millis(OBJECT_RETENTION)));
+        let dead = self.index.dead_objects(before, u32::MAX).await.unwrap();
+        ensure(dead.is_empty(), Fault::Garbage, || format!("after a collection there are {dead:?}"))
     }
 
     /// The invariants when no file is left.
@@ -354,7 +365,9 @@ impl World {
         self.check().await?;
         let blobs = self.blobs.list().await.unwrap();
         let lives = &self.lives;
-        ensure(lives.is_empty() && blobs.is_empty(), Fault::Garbage, || format!("{lives:?} and {blobs:?} are left"))
+        let objects = self.index.object_sums().await.unwrap();
+        let is_empty = lives.is_empty() && blobs.is_empty() && objects.count == 0;
+        ensure(is_empty, Fault::Garbage, || format!("{lives:?}, {blobs:?} and {objects:?} are left"))
     }
 }
 

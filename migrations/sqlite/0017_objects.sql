@@ -13,17 +13,16 @@ CREATE TABLE objects (
     len         INTEGER NOT NULL,                         -- bytes of the blob, if there is one
     crc64       INTEGER,                                  -- as in xorbs; NULL where no plan was made with it
     layout      BLOB,                                     -- likewise: plans made before the blob was replaced are still served
+    replaced_at INTEGER,                                  -- as in xorbs: plans made before that have another description
     PRIMARY KEY (hash, incarnation)
 ) STRICT, WITHOUT ROWID;
 
 -- What a collection has to delete.
 CREATE INDEX objects_since ON objects (since);
 
--- A trigger keeps it, and not the verbs: a name that a row had is never lost. A damaged blob is not served, nor one that
--- had another description before: plans cannot tell the two descriptions apart.
+-- A trigger keeps it, and not the verbs: a name that a row had is never lost. No client reads a damaged blob.
 CREATE TRIGGER objects_superseded AFTER UPDATE OF incarnation ON xorbs WHEN OLD.incarnation != NEW.incarnation BEGIN
-    INSERT INTO objects (hash, incarnation, state, since, len, crc64, layout)
+    INSERT INTO objects (hash, incarnation, state, since, len, crc64, layout, replaced_at)
     VALUES (OLD.hash, OLD.incarnation, 1, NEW.since, coalesce(OLD.serialized_len, 0),
-        iif(OLD.damaged_at IS NULL AND OLD.replaced_at IS NULL, OLD.crc64, NULL),
-        iif(OLD.damaged_at IS NULL AND OLD.replaced_at IS NULL, OLD.layout, NULL));
+        iif(OLD.damaged_at IS NULL, OLD.crc64, NULL), iif(OLD.damaged_at IS NULL, OLD.layout, NULL), OLD.replaced_at);
 END;

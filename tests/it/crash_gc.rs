@@ -201,7 +201,7 @@ async fn open(data_dir: &Path) -> SqliteConnection {
 /// What a kill has left.
 async fn look(data_dir: &Path, counts: &mut Counts) {
     let mut connection = open(data_dir).await;
-    let rows = sqlx::query("SELECT hash, state FROM xorbs WHERE state IN (2, 3)");
+    let rows = sqlx::query("SELECT hash, state, incarnation FROM xorbs WHERE state IN (2, 3)");
     let rows = rows.fetch_all(&mut connection).await.unwrap();
     connection.close().await.unwrap();
     let (deleting, condemned): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get::<i64, _>(1) == 3);
@@ -209,7 +209,8 @@ async fn look(data_dir: &Path, counts: &mut Counts) {
     counts.rounds_with_condemned += usize::from(!condemned.is_empty());
     for row in deleting {
         let hash = XorbHash::from_bytes(row.get::<Vec<u8>, _>(0).try_into().unwrap()).to_string();
-        let is_there = data_dir.join("xorbs").join(&hash[..2]).join(&hash).exists();
+        let name = format!("{hash}.{:016x}", row.get::<i64, _>(2));
+        let is_there = data_dir.join("xorbs").join(&hash[..2]).join(name).exists();
         counts.blobs_of_deleting += usize::from(is_there);
         counts.rows_without_blob += usize::from(!is_there);
     }

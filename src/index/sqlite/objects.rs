@@ -115,7 +115,7 @@ impl ObjectIndex for SqliteIndex {
         hash: XorbHash,
         incarnation: Incarnation,
     ) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
-        const SQL: &str = "SELECT crc64, layout FROM objects \
+        const SQL: &str = "SELECT crc64, layout, replaced_at FROM objects \
              WHERE hash = ? AND incarnation = ? AND state = 1 AND crc64 IS NOT NULL AND layout IS NOT NULL";
         let op = "find a replaced blob";
         async move {
@@ -123,7 +123,9 @@ impl ObjectIndex for SqliteIndex {
             let row = query.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
             let Some(row) = row else { return Ok(None) };
             let xorb = rows::xorb(hash, incarnation, get(op, &row, 0)?, get(op, &row, 1)?);
-            xorb.map(Some).map_err(|error| IndexError::inconsistent(op, error))
+            let xorb = xorb.map_err(|error| IndexError::inconsistent(op, error))?;
+            let replaced_at = get::<Option<i64>>(op, &row, 2)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
+            Ok(Some(XorbRow { replaced_at, ..xorb }))
         }
         .boxed()
     }

@@ -172,8 +172,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Blobs that were read to their end, verified or not. A blob that is being read has this index;
-    /// if none is, the next one has it.
+    /// Blobs that were read to their end, verified or not. A blob that is being read has this
+    /// index; if none is, the next one has it.
     pub fn blobs(&self) -> u64 {
         self.core.blobs()
     }

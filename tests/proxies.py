@@ -102,7 +102,7 @@ def check_data(name, server, place, rng):
     plan = json.loads(get(server, f"/v2/reconstructions/{pushed[0]}", headers)[2])
     single = multiple = 0
     for xorb, entries in plan["xorbs"].items():
-        (stored,) = (server.directory / "xorbs").glob(f"*/{xorb}")
+        (stored,) = (server.directory / "xorbs").glob(f"*/{xorb}.*")
         stored = stored.read_bytes()
         for entry in entries:
             if not entry["url"].startswith(server.url + "/v1/data/"):

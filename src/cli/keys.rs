@@ -162,7 +162,7 @@ mod tests {
         let file = KeyFile { seen: Mutex::new(Stamp::of(&path)), path };
         assert_eq!(file.changed(), None);
         let rotated = change(directory.path(), |ring| Ok(ring.unwrap().rotated([7; 32]).unwrap())).unwrap();
-        // A directory in its place cannot be read, whoever tries.
+        // A directory in its place cannot be read, not even by root.
         let aside = directory.path().join("aside");
         std::process::Command::new("mv").args([&file.path, &aside]).status().unwrap();
         create_directory(&file.path).unwrap();

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use super::files::{BATCH_COUNT, execute, file_hash, release, repo_of};
+use super::files::{BATCH_COUNT, execute, file_hash, push_files, release, repo_of};
 use super::named::id_list;
 use super::write::{Write, statement};
 use super::{SqliteIndex, get, map};
@@ -159,11 +159,7 @@ impl ClaimIndex for SqliteIndex {
                      WHERE registration NOT IN hidden AND raw_len <= ",
                 );
                 query.push_bind(sql_len(max_len)).push(" AND hash IN (");
-                let mut list = query.separated(", ");
-                for file in batch {
-                    list.push_bind(file.as_bytes().to_vec());
-                }
-                query.push(")");
+                push_files(&mut query, batch);
                 let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
                 for row in &rows {
                     let file = file_hash(op, get(op, row, 0)?)?;

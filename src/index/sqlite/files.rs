@@ -194,10 +194,20 @@ pub(super) async fn execute(
     Ok(result.rows_affected())
 }
 
+/// Appends the rest of a list of xorb hashes, after its opening parenthesis.
 pub(super) fn push_hashes(query: &mut QueryBuilder<Sqlite>, hashes: &[XorbHash]) {
+    push_list(query, hashes.iter().map(|hash| hash.as_bytes().to_vec()));
+}
+
+/// The same for file hashes.
+pub(super) fn push_files<'h>(query: &mut QueryBuilder<Sqlite>, files: impl IntoIterator<Item = &'h FileHash>) {
+    push_list(query, files.into_iter().map(|hash| hash.as_bytes().to_vec()));
+}
+
+fn push_list(query: &mut QueryBuilder<Sqlite>, hashes: impl Iterator<Item = Vec<u8>>) {
     let mut list = query.separated(", ");
     for hash in hashes {
-        list.push_bind(hash.as_bytes().to_vec());
+        list.push_bind(hash);
     }
     query.push(")");
 }

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{QueryBuilder, Sqlite};
 
 use super::claims::parse_sha256;
-use super::files::{BATCH_COUNT, file_hash, push_hashes};
+use super::files::{BATCH_COUNT, file_hash, push_files, push_hashes};
 use super::{SqliteIndex, get, map};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
@@ -50,11 +50,7 @@ impl RecordIndex for SqliteIndex {
                      WHERE file_repos.registration NOT IN hidden AND repo = ",
                 );
                 query.push_bind(repo.clone()).push(" AND hash IN (");
-                let mut list = query.separated(", ");
-                for file in batch {
-                    list.push_bind(file.as_bytes().to_vec());
-                }
-                query.push(")");
+                push_files(&mut query, batch);
                 let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
                 for row in &rows {
                     claimed.push((file_hash(op, get(op, row, 0)?)?, get(op, row, 1)?));
@@ -73,11 +69,7 @@ impl RecordIndex for SqliteIndex {
                 let mut query = QueryBuilder::<Sqlite>::new(
                     "SELECT hash FROM files WHERE registration NOT IN hidden AND hash IN (",
                 );
-                let mut list = query.separated(", ");
-                for file in batch {
-                    list.push_bind(file.as_bytes().to_vec());
-                }
-                query.push(")");
+                push_files(&mut query, batch);
                 let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
                 for row in &rows {
                     visible.push(file_hash(op, get(op, row, 0)?)?);

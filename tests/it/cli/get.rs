@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::network::{Cut, Proxy, Script, response};
-use super::{Directory, NOBODY, Ran};
+use super::{Directory, NO_SERVER, Ran};
 use crate::support::{TestServer, Xorb, rng};
 
 /// A server that has this xorb.
@@ -70,14 +70,16 @@ fn what_is_not_there_leaves_the_old_file() {
     }
     let begin = Instant::now();
     directory
-        .zorb(&["xorb", "get", &hash, "-o", "back", "--retries", "1", "--server", NOBODY])
+        .zorb(&["xorb", "get", &hash, "-o", "back", "--retries", "1", "--server", NO_SERVER])
         .failed(1, &["trying again in", "cannot get xorb", "Connection refused"]);
     assert!(begin.elapsed() < Duration::from_secs(30));
     assert_eq!(
         (directory.read("back"), directory.names()),
         (b"before".to_vec(), vec!["back".to_owned(), "x".to_owned()])
     );
-    directory.zorb(&["xorb", "get", &hash, "-o", "no/such", "--server", NOBODY]).failed(1, &["cannot write no/such"]);
+    directory
+        .zorb(&["xorb", "get", &hash, "-o", "no/such", "--server", NO_SERVER])
+        .failed(1, &["cannot write no/such"]);
 }
 
 #[test]

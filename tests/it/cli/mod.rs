@@ -190,8 +190,8 @@ pub fn floats(rng: &mut StdRng, len: usize) -> Vec<u8> {
     std::iter::repeat_with(number).flatten().take(len).collect()
 }
 
-/// Where nobody listens, nor will.
-pub const NOBODY: &str = "http://127.0.0.1:9";
+/// A URL without a server: the discard port, on which nothing listens.
+pub const NO_SERVER: &str = "http://127.0.0.1:9";
 
 /// Files whose sizes have reasons, and what is in them.
 pub fn sample_files(rng: &mut StdRng) -> Vec<(&'static str, Vec<u8>)> {

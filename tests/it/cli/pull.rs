@@ -7,7 +7,7 @@ use zorb::format::xorb::verify;
 
 use super::network::{Cut, Proxy, Script, response};
 use super::push::{pull, push};
-use super::{Directory, NOBODY, prose};
+use super::{Directory, NO_SERVER, prose};
 use crate::support::{Start, TestServer, Xorb, random_bytes, rng};
 
 /// A server with a file of 12 MiB; the file's hash.
@@ -27,7 +27,7 @@ fn stocked_in(server: TestServer) -> (Directory, TestServer, String, Vec<u8>) {
 #[test]
 fn the_empty_file_is_what_it_is_without_any_server() {
     let directory = Directory::new();
-    let (empty, url) = ("0".repeat(64), NOBODY);
+    let (empty, url) = ("0".repeat(64), NO_SERVER);
     directory.zorb(&["pull", &empty, "-o", "empty", "--server", url]).ok();
     assert_eq!(directory.read("empty"), b"");
     directory.zorb(&["pull", &empty, "--range", "0-1", "-o", "x", "--server", url]).failed(1, &["has 0 bytes"]);
@@ -113,7 +113,9 @@ fn broken_connections_are_retried_for_a_limited_time() {
     drop(proxy);
     drop(server);
     // Not where the server was: others could be there by now.
-    directory.zorb(&["pull", &hash, "-o", "gone", "--retries", "1", "--server", NOBODY]).failed(1, &["cannot reach"]);
+    directory
+        .zorb(&["pull", &hash, "-o", "gone", "--retries", "1", "--server", NO_SERVER])
+        .failed(1, &["cannot reach"]);
     assert_eq!(directory.names(), ["back", "file"]);
 }
 

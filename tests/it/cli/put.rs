@@ -10,7 +10,7 @@ use zorb::format::xorb::write_v1;
 
 use super::files::unpack_file;
 use super::network::{Cut, Proxy, Script, response};
-use super::{Directory, NOBODY, floats, of_type, prose};
+use super::{Directory, NO_SERVER, floats, of_type, prose};
 use crate::support::{TestServer, Xorb, random_bytes, rng};
 
 const CREATED: &[u8] = br#"{"hash":"","was_inserted":true,"chunks":1,"serialized_len":1,"raw_len":1}"#;
@@ -178,6 +178,9 @@ fn retry_after_is_honoured_and_a_refusal_is_final() {
 fn nobody_there_is_a_sentence() {
     let directory = Directory::new();
     directory.write("x", b"\0\x01\0\0\0\x01\0\0a");
-    let ran = directory.zorb(&["xorb", "put", "x", "--retries", "0", "--server", NOBODY]).failed(1, &[]);
-    assert_eq!(ran.stderr, format!("zorb: cannot put x: cannot reach {NOBODY}: Connection refused (os error 111)\n"));
+    let ran = directory.zorb(&["xorb", "put", "x", "--retries", "0", "--server", NO_SERVER]).failed(1, &[]);
+    assert_eq!(
+        ran.stderr,
+        format!("zorb: cannot put x: cannot reach {NO_SERVER}: Connection refused (os error 111)\n")
+    );
 }

@@ -23,7 +23,7 @@ fn default_server_is_shown_with_the_variable_to_change_it() {
         ran.failed(1, &[expected]);
     }
     directory
-        .zorb(&["ls", "--retries", "0", "--server", super::NOBODY])
+        .zorb(&["ls", "--retries", "0", "--server", super::NO_SERVER])
         .failed(1, &["cannot reach http://127.0.0.1:9: "]);
 }
 

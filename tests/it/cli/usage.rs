@@ -1,6 +1,6 @@
 //! What can be typed, and what cannot.
 
-use super::{Directory, NOBODY, Ran};
+use super::{Directory, NO_SERVER, Ran};
 use crate::support::{TestServer, Xorb, rng};
 
 #[test]
@@ -8,7 +8,7 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
     let directory = Directory::new();
     directory.write("x", b"");
     let hash = "0".repeat(64);
-    let url = ["--server", NOBODY];
+    let url = ["--server", NO_SERVER];
     for args in [
         &[][..],
         &["frobnicate"],
@@ -139,8 +139,8 @@ fn healthcheck_tells_a_ready_server_from_one_that_is_not() {
     check().failed(1, &["503 not_ready"]);
     std::fs::create_dir(&tmp).unwrap();
     check().ok();
-    let nobody = directory.zorb(&["healthcheck", "--server", NOBODY]);
-    nobody.failed(1, &[&format!("cannot reach {NOBODY}: Connection refused")]);
+    let unreachable = directory.zorb(&["healthcheck", "--server", NO_SERVER]);
+    unreachable.failed(1, &[&format!("cannot reach {NO_SERVER}: Connection refused")]);
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn the_server_may_be_named_by_the_environment() {
         Ran::of(child.expect("the binary was built for this test"))
     };
     // A proxy of the environment is none for this machine.
-    let proxy = ("HTTP_PROXY", NOBODY);
+    let proxy = ("HTTP_PROXY", NO_SERVER);
     assert_eq!(put(&[("ZORB_SERVER", server.url()), proxy]).ok().text().split(' ').next(), Some("new"));
-    put(&[("ZORB_SERVER", NOBODY)]).failed(1, &[&format!("cannot put x: cannot reach {NOBODY}")]);
+    put(&[("ZORB_SERVER", NO_SERVER)]).failed(1, &[&format!("cannot put x: cannot reach {NO_SERVER}")]);
     // For others it is one, and nobody is there.
     put(&[("ZORB_SERVER", "http://store.invalid"), proxy, ("http_proxy", proxy.1)]).failed(1, &["Connection refused"]);
 }

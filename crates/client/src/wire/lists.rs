@@ -87,12 +87,12 @@ pub struct RepoUsage {
 pub struct OwnerUsage {
     /// The owner's name.
     pub owner: String,
-    /// What there is, and may be.
+    /// Usage and limits of the owner.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
-/// What there is, and may be.
+/// Usage and limits of a repository or an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
@@ -102,11 +102,11 @@ pub struct Usage {
     pub logical_bytes: u64,
     /// Bytes stored for them; those of a xorb once for each repository.
     pub physical_bytes: u64,
-    /// How much there may be.
+    /// The limits.
     pub limits: UsageLimits,
 }
 
-/// How much there may be; null for any number.
+/// Limits of a repository or an owner; null where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageLimits {

@@ -10,7 +10,7 @@ use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::sqlite::claims::{Made, make_claim, parse_sha256};
-use crate::index::sqlite::files::{SqliteQuery, execute, file_hash};
+use crate::index::sqlite::files::{SqliteQuery, execute, file_hash, push_files};
 use crate::index::sqlite::named::{Named, Unusable};
 use crate::index::sqlite::write::statement;
 use crate::index::sqlite::{discard, get, map};
@@ -139,12 +139,9 @@ impl<'r> Entry<'r> {
         for some in hashes.chunks(BATCH_FILE_COUNT) {
             let mut query = QueryBuilder::<Sqlite>::new(SELECT);
             query.push_bind(self.registration.repo.clone()).push(" WHERE hash IN (");
-            let mut list = query.separated(", ");
             // A power of two of parameters, so that few statements are prepared.
-            for index in 0..some.len().next_power_of_two() {
-                list.push_bind(some[index.min(some.len() - 1)].as_bytes().to_vec());
-            }
-            query.push(")");
+            let padded = (0..some.len().next_power_of_two()).map(|index| &some[index.min(some.len() - 1)]);
+            push_files(&mut query, padded);
             let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
             let mut abandoned = Vec::new();
             for row in &rows {

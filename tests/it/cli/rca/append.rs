@@ -23,7 +23,7 @@ fn blob_is_named_by_typed_path_by_name_or_below_a_directory() {
     assert_eq!(ran.stderr, "zorb: skipped dir/link: a link or not a regular file\n");
     let expected = ["one", "dir/b", "other name", "from stdin", "dir/a", "dir/b", "dir/sub/c", "one"];
     assert_eq!(names(&directory, "x.rca"), expected);
-    // The archive in its own directory; and a name that nobody will extract.
+    // The archive in its own directory; and a name that cannot be extracted.
     std::fs::rename(directory.path("x.rca"), directory.path("dir/x.rca")).unwrap();
     let ran = directory.zorb(&["rca", "append", "dir/x.rca", "-r", "dir"]).ok_with_remarks();
     assert!(ran.stderr.contains("skipped dir/x.rca: it is the archive itself"), "{}", ran.stderr);

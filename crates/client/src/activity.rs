@@ -1,4 +1,4 @@
-//! When a transfer moved last, to tell a slow one from a dead one.
+//! The time of the last progress of a transfer, to distinguish a slow transfer from a broken one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,18 +13,18 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    /// Something that moved just now.
+    /// Begins with a progress now.
     pub(super) fn new() -> Self {
         Self { begin: Instant::now(), last_millis: AtomicU64::new(0) }
     }
 
-    /// It moves.
+    /// Records a progress now.
     pub(super) fn touch(&self) {
         let millis = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_millis.store(millis, Ordering::Relaxed);
     }
 
-    /// Returns once nothing has moved for so long.
+    /// Waits until there was no progress for `limit`.
     pub(super) async fn silence(&self, limit: Duration) {
         loop {
             let last = Duration::from_millis(self.last_millis.load(Ordering::Relaxed));

@@ -13,8 +13,8 @@ use super::activity::Activity;
 /// Bytes that are sent at once.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Gives a request these bytes. Each piece that the network takes touches `activity` and is told to
-/// `sent`.
+/// Sets these bytes as the body of a request. When the network takes a piece, `activity` is touched
+/// and the length of the piece is passed to `sent`.
 pub(super) fn with_body(
     request: RequestBuilder,
     bytes: Bytes,

@@ -10,20 +10,20 @@ use thiserror::Error;
 use super::text::is_shown;
 use super::tls;
 
-/// Characters of a server's sentence that are passed on, at most.
+/// Characters of a text from a server that an error contains, at most.
 const MAX_DETAIL_COUNT: usize = 500;
 
 /// Why one request failed.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// No connection, or it broke before a response came.
+    /// There is no connection, or it broke before the response.
     #[error("cannot reach {url}{hint}")]
     Unreachable {
         /// The server.
         url: String,
-        /// What to do about a server that was not chosen; empty otherwise.
+        /// How to name another server, if the user has not chosen this one; else empty.
         hint: &'static str,
-        /// What the network said.
+        /// The error of the network.
         source: Cause,
     },
     /// The connection broke within the response.
@@ -31,33 +31,33 @@ pub enum RequestError {
     BrokenOff {
         /// The server.
         url: String,
-        /// What the network said.
+        /// The error of the network.
         source: Cause,
     },
-    /// Nothing moved for too long.
+    /// The server neither sent nor accepted bytes for too long.
     #[error("{url} sent nothing for {} seconds", limit.as_secs())]
     Silent {
         /// The server.
         url: String,
-        /// For how long.
+        /// How long nothing happened.
         limit: Duration,
     },
-    /// A response of text took too long as a whole, although something moved all the time.
+    /// A response in text took too long as a whole, although bytes arrived again and again.
     #[error("{url} sends its response too slowly: {len} bytes in {} seconds", limit.as_secs())]
     Slow {
         /// The server.
         url: String,
-        /// Bytes that came.
+        /// Bytes that arrived.
         len: u64,
-        /// The time that they took.
+        /// The time limit for these bytes.
         limit: Duration,
     },
-    /// The server says no.
+    /// The server responded with an error status.
     #[error("{url} responded with {refusal}")]
     Refused {
         /// The server.
         url: String,
-        /// What it says.
+        /// The status and what the body says.
         refusal: Refusal,
     },
     /// The server reports a failure within a response.
@@ -65,12 +65,12 @@ pub enum RequestError {
     Failed {
         /// The server.
         url: String,
-        /// What it says.
+        /// What the server reports.
         failure: Failure,
     },
-    /// Not a response of a zorb server.
+    /// The response is not one that a zorb server sends.
     #[error("{url} does not respond like a zorb server: {what}")]
-    Strange {
+    InvalidResponse {
         /// The server.
         url: String,
         /// What is wrong with the response.
@@ -78,50 +78,52 @@ pub enum RequestError {
     },
 }
 
-/// A response other than success, as far as it is problem JSON (RFC 9457).
+/// A response with an error status. The texts are from its body, if this is problem JSON (RFC
+/// 9457).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status.
     pub status: u16,
-    /// The stable code of the failure, when a zorb server says it; a proxy in between has none.
+    /// The stable code of the failure. Responses of zorb have one, those of a proxy in between have
+    /// none.
     pub code: Option<String>,
     /// One sentence for people.
     pub detail: Option<String>,
     /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
-    /// By which the server's log names the request.
+    /// The id of the request in the server's log.
     pub request_id: Option<String>,
 }
 
 /// The failure that a server reports in the middle of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The stable code of the failure, when a zorb server says it.
+    /// The stable code of the failure, if the server states one.
     pub code: Option<String>,
     /// One sentence for people.
     pub detail: String,
-    /// Whether it says that trying again may help.
+    /// Whether the server says that a retry may succeed.
     pub is_retryable: bool,
-    /// By which the server's log names the request.
+    /// The id of the request in the server's log.
     pub request_id: Option<String>,
 }
 
 impl RequestError {
     /// Whether the same request may succeed soon.
     ///
-    /// A full store (507) does not count although its status begins with 5: the operator must free
-    /// disk space first.
+    /// A full store (507) is not transient, because the operator must free disk space first. The
+    /// statuses 501, 505, 506 and 508 to 519 are not either: a retry would get the same response.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::BrokenOff { .. } | Self::Silent { .. } => true,
             Self::Refused { refusal, .. } => matches!(refusal.status, 408 | 429 | 500 | 502..=504 | 520..=599),
             Self::Failed { failure, .. } => failure.is_retryable,
-            Self::Strange { .. } | Self::Slow { .. } => false,
+            Self::InvalidResponse { .. } | Self::Slow { .. } => false,
         }
     }
 
-    /// How long the server asks to wait, if it does.
+    /// How long the server asks the client to wait; `None` if it does not.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -130,7 +132,7 @@ impl RequestError {
         }
     }
 
-    /// The stable code of the failure, when a server gave one.
+    /// The stable code of the failure, if the server stated one.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -142,7 +144,8 @@ impl RequestError {
 }
 
 impl Refusal {
-    /// Parses this response. A body that is not problem JSON gives only the status.
+    /// Parses a response. If the body is not problem JSON, the result has only the status and
+    /// `retry_after`.
     pub(super) fn parse(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |name: &str| problem.get(name).and_then(serde_json::Value::as_str).map(printable);
@@ -167,14 +170,14 @@ impl fmt::Display for Refusal {
                 write!(f, " {}", status.and_then(|status| status.canonical_reason()).unwrap_or_default())?;
             }
         }
-        // A failure of the server is for its operator, whose log has the id.
+        // Only for failures of the server: the operator finds them in the log by the id.
         let id = self.request_id.as_deref().filter(|_| self.status >= 500);
         write_id(f, id)
     }
 }
 
 impl Failure {
-    /// What the server says, as it may go to a terminal.
+    /// The failure with its texts made safe for a terminal.
     pub(super) fn new(code: Option<&str>, detail: &str, is_retryable: bool) -> Self {
         Self { code: code.map(printable), detail: printable(detail), is_retryable, request_id: None }
     }
@@ -203,18 +206,18 @@ fn write_id(f: &mut fmt::Formatter<'_>, id: Option<&str>) -> fmt::Result {
     }
 }
 
-/// Text of a server as it may go to a terminal: without what a terminal obeys, and not endless.
+/// Text of a server made safe for a terminal: without control characters, and of limited length.
 fn printable(text: &str) -> String {
     text.chars().filter(|character| is_shown(*character)).take(MAX_DETAIL_COUNT).collect()
 }
 
-/// An error of the network. It prints what happened at the bottom, without the layers above that
-/// say it again.
+/// An error of the network. `Display` prints its root cause only, because the errors above it
+/// repeat the text.
 #[derive(Debug)]
 pub struct Cause(reqwest::Error);
 
 impl Cause {
-    /// The address is left out: it is said where the cause is named.
+    /// Removes the address from the text, because the error that contains this one has it.
     pub(super) fn new(error: reqwest::Error) -> Self {
         Self(error.without_url())
     }

@@ -1,17 +1,18 @@
-//! From a server to bytes that are proven to be the ones asked for.
+//! Downloads a xorb or a part of it, and proves the bytes by the hash of the xorb.
 //!
-//! What comes over the wire are always serialized chunks, raw bytes are made of them here: every
-//! chunk is decompressed and hashed as it arrives. That the hashes are the right ones follows
+//! The server always sends serialized chunks. The client decompresses and hashes every chunk as it
+//! arrives. The hashes are proven as follows:
 //!
-//! * for a whole xorb: from its hash, to which they aggregate;
-//! * for a part: from the list of `GET /xorbs/{hash}/chunks`, every entry of which is trusted
-//!   because the list as a whole aggregates to the xorb's hash. A list with another hash, length,
-//!   order or number of chunks does not.
+//! * For a whole xorb, they aggregate to its hash.
+//! * For a part, they are compared with the list of `GET /xorbs/{hash}/chunks`. The list itself is
+//!   proven, because it aggregates to the hash of the xorb. A list with another hash, length, order
+//!   or number of chunks would not aggregate to it.
 //!
-//! So neither the server nor anybody in between has to be trusted for more than availability.
+//! So the server and the network are trusted only for availability.
 //!
-//! A transfer that breaks off goes on where it was, provided that the server says, by `If-Range`,
-//! that it would send the same bytes; otherwise it starts over.
+//! A transfer that breaks continues from the first missing byte, if the server confirms that it
+//! would send the same bytes. The client asks for this with `If-Range`. Otherwise the transfer
+//! restarts.
 
 mod intake;
 mod transfer;
@@ -44,28 +45,28 @@ pub trait Sink: Send + 'static {
     ///
     /// # Errors
     ///
-    /// They cannot be kept.
+    /// They cannot be written.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Discards all bytes: they will be sent again.
+    /// Discards all bytes, because the transfer restarts at the first byte.
     ///
     /// # Errors
     ///
     /// They cannot be discarded.
     fn restart(&mut self) -> io::Result<()>;
 
-    /// Hears that the bytes which were written last were these chunks of a whole file, with their
-    /// hashes and lengths.
+    /// Called after each write when a whole file is pulled, with the hashes and lengths of the
+    /// written chunks. The sink can record them for [`resume`](Self::resume) in a later run.
     ///
     /// # Errors
     ///
-    /// That cannot be kept.
+    /// They cannot be recorded.
     fn written(&mut self, _chunks: &[(ChunkHash, u64)]) -> io::Result<()> {
         Ok(())
     }
 
-    /// The chunks of the file, from its first one on, whose bytes an earlier run has left here,
-    /// hashed again. What is written goes on behind them.
+    /// The first chunks of the file, if an earlier run has left their bytes in the sink. The sink
+    /// hashes the bytes again, and later writes append to them.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ pub trait Sink: Send + 'static {
     }
 }
 
-/// Keeps the bytes in memory.
+/// Collects the bytes in memory.
 impl Sink for Vec<u8> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.extend_from_slice(bytes);
@@ -88,50 +89,50 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// What is wanted of a xorb.
+/// A request for a xorb or for a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Which xorb.
     pub hash: XorbHash,
     /// Which chunks; `None` for all.
     pub range: Option<ChunkRangeSpec>,
-    /// Whether decompressed.
+    /// Whether the sink gets the decompressed bytes instead of the serialized chunks.
     pub raw: bool,
 }
 
-/// What was got.
+/// What was downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Got {
     /// The chunks.
     pub chunks: ChunkRange,
-    /// Bytes of their records.
+    /// Bytes of the serialized chunks, with their headers.
     pub serialized_len: u64,
-    /// Bytes of their contents.
+    /// Bytes of the chunks when they are decompressed.
     pub raw_len: u64,
 }
 
-/// Why nothing was got. Whatever the sink has taken is to be thrown away.
+/// Why the download failed. The bytes written to the sink must be discarded.
 #[derive(Debug, Error)]
 pub enum GetError {
-    /// The server did not give it.
+    /// A request for the xorb or for its list of chunks failed.
     #[error("cannot get xorb {hash}")]
     Request {
         /// Which xorb.
         hash: XorbHash,
-        /// What happened.
+        /// The error of the last attempt.
         source: Box<RequestError>,
     },
-    /// There are no such chunks.
+    /// The xorb does not have all requested chunks.
     #[error("xorb {hash} has {count} chunks, numbered from 0; the range {range} exceeds them")]
     PastEnd {
         /// Which xorb.
         hash: XorbHash,
         /// Chunks that it has.
         count: u32,
-        /// What was asked for.
+        /// The requested range.
         range: ChunkRangeSpec,
     },
-    /// The bytes are no chunks.
+    /// The bytes are not valid chunks.
     #[error("the server sent damaged data for xorb {hash}")]
     Damaged {
         /// Which xorb.
@@ -142,9 +143,9 @@ pub enum GetError {
     /// The bytes are another xorb.
     #[error("the server sent xorb {actual} for xorb {hash}")]
     WrongXorb {
-        /// Which xorb was asked for.
+        /// Which xorb was requested.
         hash: XorbHash,
-        /// Which one came.
+        /// Which xorb the server sent.
         actual: XorbHash,
     },
     /// A chunk is another one than the list says.
@@ -152,21 +153,21 @@ pub enum GetError {
     WrongChunk {
         /// Which xorb.
         hash: XorbHash,
-        /// Which chunk was asked for.
+        /// Which chunk was requested.
         index: u32,
         /// Its hash.
         expected: ChunkHash,
         /// The hash of what came.
         actual: ChunkHash,
     },
-    /// There are more or fewer chunks than were asked for.
+    /// There are more or fewer chunks than were requested.
     #[error("the server sent {actual} chunks of xorb {hash}; requested {expected}")]
     WrongCount {
         /// Which xorb.
         hash: XorbHash,
-        /// Chunks that were asked for.
+        /// Chunks that were requested.
         expected: u32,
-        /// Chunks that came, at least.
+        /// Chunks that the server sent, at least.
         actual: u32,
     },
     /// The list of chunks does not aggregate to the xorb's hash.
@@ -175,7 +176,7 @@ pub enum GetError {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The bytes cannot be kept.
+    /// The sink cannot store the bytes.
     #[error("cannot write the received data")]
     Write(#[source] io::Error),
 }
@@ -187,10 +188,8 @@ impl GetError {
 }
 
 impl Server {
-    /// Gets chunks of a xorb, verifies them, and writes them to the sink, which is given back when
-    /// everything is proven.
-    ///
-    /// Until then nothing in the sink is.
+    /// Gets chunks of a xorb, verifies them, and writes them to the sink. Returns the sink when all
+    /// bytes are proven. Until then the bytes in the sink are not proven.
     ///
     /// # Errors
     ///
@@ -232,7 +231,7 @@ impl Server {
         workers.run(move || intake.take(pieces)?.finish()).await
     }
 
-    /// The chunks that a range means and their hashes, proven by the xorb's hash.
+    /// The chunks that a range names and their hashes, proven by the xorb's hash.
     async fn expected_part(
         &self,
         hash: XorbHash,
@@ -256,16 +255,18 @@ impl Server {
         watch: &Arc<dyn Watch>,
     ) -> Result<Vec<(ChunkHash, u64)>, RequestError> {
         let list = self.chunks_json(hash, watch).await?;
-        let hashes = verify_list(hash, &list).ok_or_else(|| self.strange("its chunk list is that of another xorb"))?;
+        let hashes =
+            verify_list(hash, &list).ok_or_else(|| self.invalid_response("its chunk list is that of another xorb"))?;
         Ok(hashes.into_iter().zip(list.chunks.iter().map(|chunk| chunk.raw_len)).collect())
     }
 
+    /// The list of the chunks of a xorb, not proven yet.
     async fn chunks_json(&self, hash: XorbHash, watch: &Arc<dyn Watch>) -> Result<ChunksJson, RequestError> {
         self.get_json(&format!("xorbs/{hash}/chunks"), watch).await
     }
 }
 
-/// The hashes of a list that aggregates to the hash of the xorb.
+/// The hashes of a list; `None` if the list does not aggregate to the hash of the xorb.
 fn verify_list(hash: XorbHash, list: &ChunksJson) -> Option<Vec<ChunkHash>> {
     if list.chunks.len() > MAX_XORB_CHUNK_COUNT as usize {
         return None;
@@ -276,7 +277,7 @@ fn verify_list(hash: XorbHash, list: &ChunksJson) -> Option<Vec<ChunkHash>> {
     (xorb_hash(hashes.iter().zip(lens)) == hash).then_some(hashes)
 }
 
-/// Pieces that wait to be verified.
+/// Received pieces that wait for verification.
 #[derive(Default)]
 struct Batch {
     pieces: Vec<Bytes>,
@@ -284,13 +285,14 @@ struct Batch {
 }
 
 impl Batch {
-    /// Adds a piece; whether that is enough.
+    /// Adds a piece; returns whether there are enough bytes for a batch.
     fn add(&mut self, piece: Bytes) -> bool {
         self.len += piece.len();
         self.pieces.push(piece);
         self.len >= BATCH_LEN
     }
 
+    /// Takes all pieces out.
     fn empty(&mut self) -> Vec<Bytes> {
         self.len = 0;
         mem::take(&mut self.pieces)

@@ -1,4 +1,4 @@
-//! The identity of a file that is here.
+//! The hash of a local file.
 
 use std::io::{self, Read};
 
@@ -9,11 +9,12 @@ use xet_format::{ChunkHash, FileHash};
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 1 << 20;
 
-/// The hash that a file has which is cut by the chunker of the protocol, as clients do it. Blocks.
+/// The hash of a file. It cuts the file into chunks like a stock client, so the hash is the one
+/// under which such a client registers the file. It blocks.
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// `source` cannot be read.
 pub fn hash_reader(mut source: impl Read) -> io::Result<FileHash> {
     let (mut chunker, mut aggregator) = (Chunker::new(), Aggregator::new());
     let (mut buffer, mut chunk) = (vec![0; PIECE_LEN], Vec::new());

@@ -1,12 +1,12 @@
-//! How to talk to a server, and how to make what it takes.
+//! A client of a server of the Xet protocol, and the tools to build xorbs and shards.
 //!
 //! * [`Packer`] cuts files into chunks and forms xorbs of them, without doing any input or output
 //!   itself.
-//! * [`Server`] puts and gets xorbs: tries again where that can help, goes on where a transfer
-//!   broke off, and hands out nothing that it has not verified.
+//! * [`Server`] pushes and pulls files, and puts and gets xorbs. It retries temporary failures,
+//!   continues broken transfers, and verifies everything that it returns.
 //!
-//! Memory is bounded whatever the sizes: a xorb that is being packed, a few hundred KiB per
-//! transfer. Nothing here knows how a server works inside, or what a terminal is.
+//! Memory is bounded whatever the sizes of files are; each call states its bound. The crate does
+//! not depend on the code of the server, and it prints nothing.
 
 mod activity;
 mod body;
@@ -30,7 +30,7 @@ mod verify;
 mod watch;
 pub mod wire;
 
-/// Its examples are tests.
+/// Makes the examples of the README doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

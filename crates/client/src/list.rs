@@ -1,4 +1,4 @@
-//! What a server has, a page at a time.
+//! Lists the files and xorbs of a server, a page at a time.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use super::server::Server;
 use super::watch::Watch;
 use super::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
-/// Something of which servers have lists.
+/// An entry of a list of a server: a file or a xorb.
 pub trait Listed: Sized + sealed::Sealed {
     /// A page of the list, as the server sends it.
     type Page: DeserializeOwned + Into<Listing<Self>>;
-    /// Where the list is.
+    /// The path of the list on the server.
     const PATH: &'static str;
-    /// Its hash as the server writes it.
+    /// The hash of the entry as the server writes it.
     fn hash(&self) -> &str;
-    /// Whether its other texts are what they should be: all of it goes to a terminal.
+    /// Whether the other texts of the entry are well-formed. Callers print them to a terminal, so
+    /// other characters must not be in them.
     fn is_sound(&self) -> bool;
 }
 
@@ -56,12 +57,12 @@ mod sealed {
     impl Sealed for super::ListedXorb {}
 }
 
-/// Some entries of a list.
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing<E> {
     /// The entries.
     pub entries: Vec<E>,
-    /// Behind what the next page begins; `None` for the last one.
+    /// The `after` of the next page; `None` for the last one.
     pub next: Option<String>,
 }
 
@@ -78,11 +79,11 @@ impl From<XorbsPage> for Listing<ListedXorb> {
 }
 
 impl Server {
-    /// The page of a list that begins behind `after`, or at its start.
+    /// The page of a list that begins after the entry `after`, or at the start of the list.
     ///
     /// # Errors
     ///
-    /// The server gives none.
+    /// The request fails, or the page is invalid.
     pub async fn list<E: Listed>(
         &self,
         after: Option<String>,
@@ -93,19 +94,19 @@ impl Server {
             Some(after) => format!("{}?after={after}", E::PATH),
         };
         let Listing { entries, next }: Listing<E> = self.get_json::<E::Page>(&path, watch).await?.into();
-        // A list that goes back would never end.
+        // Hashes must ascend, because a list whose pages go back would never end.
         let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
         let mut last = after.as_deref().and_then(parse);
         for entry in &entries {
             let hash = parse(entry.hash());
             if hash.is_none() || hash <= last || !entry.is_sound() {
-                return Err(self.strange("its list is damaged or unordered"));
+                return Err(self.invalid_response("its list is damaged or unordered"));
             }
             last = hash;
         }
         let is_sound = next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
         if !is_sound {
-            return Err(self.strange("its list continues elsewhere than it ends"));
+            return Err(self.invalid_response("its list continues elsewhere than it ends"));
         }
         Ok(Listing { entries, next })
     }

@@ -1,5 +1,6 @@
-//! The one door of the client to the machine: blocking work, the time of day, and the files of its
-//! cache. What it uses of tokio and the standard library is banned elsewhere (`.clippy.toml`).
+//! The only module of the client that starts blocking work, reads the clock and writes the files of
+//! its cache. In all other modules the functions of tokio and std for this are banned
+//! (`.clippy.toml`).
 
 use std::fs;
 use std::future::Future;
@@ -14,11 +15,11 @@ use std::time::SystemTime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// A number of blocking closures that may run at once. Others are queued, first come, first served.
-/// Cloning shares the number.
+/// Runs blocking closures, at most a fixed number at once. Further ones are queued, first come,
+/// first served. A clone shares the number with the original.
 ///
-/// Each closure holds its buffers, so this bounds memory. A closure that has begun runs to its end,
-/// also when its result is no longer awaited, and counts until then.
+/// The number bounds memory, because each closure holds its buffers. A closure that has begun runs
+/// to its end, even if its result is no longer awaited, and counts until then.
 #[derive(Clone, Debug)]
 pub struct Workers {
     permits: Arc<Semaphore>,
@@ -38,9 +39,9 @@ impl Workers {
         Self { permits: Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS))) }
     }
 
-    /// Waits until fewer than that number run, then runs the closure on a blocking thread. Returns
-    /// once the closure was started.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Waits until fewer closures than the number run, then starts the closure on a blocking
+    /// thread. Returns once it was started.
+    #[expect(clippy::disallowed_methods, reason = "only this module may call it")]
     pub async fn start<T, F>(&self, work: F) -> Running<T>
     where
         T: Send + 'static,
@@ -55,7 +56,7 @@ impl Workers {
         Running { handle }
     }
 
-    /// The same, and waits for the result.
+    /// As [`start`](Self::start), but waits for the result and returns it.
     pub async fn run<T, F>(&self, work: F) -> T
     where
         T: Send + 'static,
@@ -70,8 +71,8 @@ impl<T> Future for Running<T> {
 
     /// Waits for the end of the work. A panic of the closure continues here.
     ///
-    /// The work is never cancelled: tokio drops closures only when the whole runtime is dropped,
-    /// and then this is not polled.
+    /// Work that was started is never cancelled. Only if the whole runtime is dropped, tokio drops
+    /// closures, and then nothing polls this future.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match ready!(Pin::new(&mut self.handle).poll(context)) {
             Ok(result) => Poll::Ready(result),
@@ -84,14 +85,14 @@ impl<T> Future for Running<T> {
 }
 
 /// The time of day. It can jump, also backwards.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "only this module may call it")]
 pub(super) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// Replaces a file, and creates its directory if that is missing. Another process reads all of
-/// these bytes or those before. After a power cut there may be neither.
-#[expect(clippy::disallowed_methods, reason = "this is the door, and a cache may lose files")]
+/// Replaces a file, and creates its directory if missing. Another process reads either the old or
+/// the new contents. Nothing is synced, so after a power cut the file may be missing or damaged.
+#[expect(clippy::disallowed_methods, reason = "only this module may call it, and a cache may lose files")]
 pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let draft = path.with_added_extension(format!("{:016x}", rand::random::<u64>()));

@@ -1,5 +1,5 @@
-//! From files to xorbs: chunks are cut where the protocol cuts them, and each distinct one is
-//! stored once.
+//! Packs files into xorbs: cuts files into chunks as the protocol does, and stores each distinct
+//! chunk once.
 
 use std::collections::HashMap;
 use std::mem;
@@ -10,11 +10,11 @@ use xet_format::merkle::Aggregator;
 use xet_format::xorb::{BuildError, BuiltXorb, XorbBuilder};
 use xet_format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 
-/// Forms xorbs of the chunks of files, in order, several files to a xorb where they fit.
+/// Forms xorbs of the chunks of files, in order. A xorb is filled with chunks of several files.
 ///
-/// A chunk that was seen before in this run is not stored again; the file's terms point to where it
-/// is. Holds one xorb, one chunk, and some 50 bytes per distinct chunk, that is, about 1 MiB per
-/// GiB packed.
+/// A chunk that occurred before is not stored again: the terms of the file name the xorb that has
+/// it. Memory holds one xorb, one chunk, and some 50 bytes per distinct chunk, that is, about 1 MiB
+/// per GiB packed.
 ///
 /// ```
 /// use xet_format::compression::Policy;
@@ -36,26 +36,31 @@ use xet_format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 pub struct Packer {
     policy: Policy,
     builder: XorbBuilder,
-    /// The xorbs that are full, in order.
+    /// The hashes of the full xorbs, in order.
     full: Vec<XorbHash>,
+    /// The place of each distinct chunk.
     places: HashMap<ChunkHash, Place>,
+    /// The files that have ended, in order.
     files: Vec<OpenFile>,
     chunker: Chunker,
-    /// Bytes of the chunk that is still open.
+    /// Bytes of the chunk that has not ended yet.
     chunk: Vec<u8>,
+    /// The current file.
     file: OpenFile,
     duplicate_count: u64,
     duplicate_len: u64,
 }
 
-/// Where a chunk is: in the xorb of this ordinal, at this index.
+/// Where a chunk is.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    /// The number of the xorb, in the order in which they are filled, from 0.
     xorb: usize,
+    /// The index of the chunk in the xorb.
     index: u32,
 }
 
-/// A file whose xorbs are not all hashed yet.
+/// A file whose terms name xorbs by number, because the last of them has no hash yet.
 #[derive(Debug, Default)]
 struct OpenFile {
     len: u64,
@@ -71,14 +76,14 @@ struct OpenTerm {
     raw_len: u64,
 }
 
-/// What became of the files.
+/// The packed files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     /// The files, in order.
     pub files: Vec<PackedFile>,
-    /// Chunks that were not stored again.
+    /// How many chunks were not stored, because an equal chunk had been stored before.
     pub duplicate_count: u64,
-    /// Raw bytes of those.
+    /// Raw bytes of these chunks.
     pub duplicate_len: u64,
 }
 
@@ -87,9 +92,9 @@ pub struct Packed {
 pub struct PackedFile {
     /// Bytes of the file.
     pub len: u64,
-    /// Its identity.
+    /// Its hash.
     pub hash: FileHash,
-    /// Its contents in order; none for the empty file.
+    /// Its contents in order; the empty file has no terms.
     pub terms: Vec<Term>,
 }
 
@@ -122,10 +127,10 @@ impl Packer {
         }
     }
 
-    /// Takes bytes of the current file; `piece` is moved past what was taken.
+    /// Takes bytes of the current file; `piece` is moved past the bytes taken.
     ///
-    /// Returns a xorb when one got full; there may be more in the rest of the piece. `None` when
-    /// the piece is used up.
+    /// Returns a xorb when it is full. Then call this again with the rest of the piece, which may
+    /// fill another one. Returns `None` when the piece is used up.
     pub fn push(&mut self, piece: &mut &[u8]) -> Option<BuiltXorb> {
         while !piece.is_empty() {
             let Some(end) = self.chunker.next_boundary(piece) else {
@@ -152,8 +157,8 @@ impl Packer {
         None
     }
 
-    /// Ends the current file; the next bytes are those of the next one. Returns a xorb when one got
-    /// full.
+    /// Ends the current file; the next bytes belong to the next file. The last chunk of the file
+    /// may not fit into the current xorb: then returns this xorb, which is full.
     pub fn end_file(&mut self) -> Option<BuiltXorb> {
         let chunk = mem::take(&mut self.chunk);
         let full = if chunk.is_empty() { None } else { self.add(&chunk) };
@@ -162,7 +167,7 @@ impl Packer {
         full
     }
 
-    /// The last xorb, if there is one, and where the files are.
+    /// The last xorb, if it has a chunk, and where the contents of the files are.
     #[must_use]
     pub fn finish(mut self) -> (Option<BuiltXorb>, Packed) {
         let last = self.builder.finish();
@@ -172,7 +177,8 @@ impl Packer {
         (last, packed)
     }
 
-    /// Adds a chunk to the current file, and to the current xorb unless it is known.
+    /// Adds a chunk to the current file, and to the current xorb unless an equal chunk is stored
+    /// already. Returns the xorb before, if the chunk did not fit into it.
     fn add(&mut self, raw: &[u8]) -> Option<BuiltXorb> {
         let (hash, raw_len) = (ChunkHash::of(raw), raw.len() as u64);
         if let Some(place) = self.places.get(&hash) {
@@ -197,6 +203,7 @@ impl Packer {
 }
 
 impl OpenFile {
+    /// Adds a chunk to the file: extends the last term if the chunk follows it in the same xorb.
     fn push(&mut self, place: Place, hash: &ChunkHash, raw_len: u64) {
         self.len += raw_len;
         self.aggregator.push(hash, raw_len);
@@ -211,6 +218,7 @@ impl OpenFile {
         }
     }
 
+    /// Replaces the numbers of xorbs by their hashes.
     fn finish(self, xorbs: &[XorbHash]) -> PackedFile {
         let terms = self.terms.into_iter().map(|term| Term {
             xorb: xorbs[term.xorb],

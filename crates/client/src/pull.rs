@@ -1,10 +1,13 @@
-//! From a server to the bytes of a file, proven by the file's hash.
+//! Downloads a file, or a part of it, and proves the bytes by the hash of the file.
 //!
-//! The server says which chunks of which xorbs make the file; that is only a plan. Every chunk that
-//! comes is decompressed and hashed here, and all of them together have to give the hash that was
-//! asked for. Parts are fetched several at once and ahead of what is written, in windows of the
-//! file, so that memory is bounded whatever its length. A part of a file is proven in the same way,
-//! with summaries from the server for the rest of it.
+//! The reconstruction from the server, called *plan* here, says which chunks of which xorbs form
+//! the file. It is not trusted: every received chunk is decompressed and hashed, and all of them
+//! together must give the requested hash. A part of a file is proven in the same way, with
+//! summaries from the server for the rest of the file.
+//!
+//! The file is planned and fetched in sequential windows, so that memory is bounded
+//! whatever its length. Within a window, several parts of xorbs are fetched at once and before they
+//! are needed.
 
 mod batch;
 mod batch_plan;
@@ -31,7 +34,7 @@ pub use self::error::PullError;
 use self::fetch::Fetcher;
 use self::length::file_len;
 use self::plan::{Plan, plan};
-use self::proof::surroundings;
+use self::proof::range_proof;
 use self::target::PlanTarget;
 use super::error::RequestError;
 use super::get::Sink;
@@ -42,13 +45,13 @@ use crate::machine::{Running, Workers};
 /// Bytes of a file that are planned at once.
 const WINDOW_LEN: u64 = 256 << 20;
 
-/// Slices that are decompressed before they are written: 16 MiB each at most.
+/// Slices of terms that are decompressed at once or wait to be written: 16 MiB each at most.
 const DECODING_COUNT: usize = 3;
 
-/// What is wrong with a plan that cannot be joined to what is there.
+/// The error for a plan that does not continue at a chunk boundary.
 const UNALIGNED: &str = "its plan starts in the middle of a chunk";
 
-/// What is wanted of a file.
+/// A request for a file or for a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pull {
     /// Which file.
@@ -59,24 +62,24 @@ pub struct Pull {
     pub job_count: usize,
 }
 
-/// What was got.
+/// What was downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// Which bytes of the file; `None` for those of the empty file.
+    /// Which bytes of the file; `None` if the file is empty.
     pub bytes: Option<ByteRange>,
-    /// Bytes of them that an earlier run had left.
+    /// How many of these bytes an earlier run has left in the sink.
     pub resumed_len: u64,
-    /// Whether the file's hash proves them. If not, the server gave no means for that.
+    /// Whether the file's hash proves the bytes. `false` for a part of a file if the server has no
+    /// summaries for a proof.
     pub is_proven: bool,
 }
 
 impl Server {
-    /// Gets a file, or a part of it, and writes it to the sink in order; the sink is given back
-    /// when everything is proven, as far as [`Pulled::is_proven`] says.
+    /// Gets a file, or a part of it, and writes it to the sink in order. Returns the sink when
+    /// everything is proven, as far as [`Pulled::is_proven`] says.
     ///
-    /// The sink never has to start over. Until it is given back nothing in it is proven. Memory
-    /// holds 256 MiB of what was fetched ahead, or one part of up to 64 MiB for each job if that is
-    /// more, and some 64 MiB that are decompressed.
+    /// Before it returns, nothing in the sink is proven. Memory holds 256 MiB of fetched data, or
+    /// one part of up to 64 MiB for each job if that is more, and some 64 MiB of decompressed data.
     ///
     /// # Errors
     ///
@@ -97,7 +100,7 @@ impl Server {
     }
 }
 
-/// A pull that is under way.
+/// A pull in progress.
 struct Transfer<'a> {
     server: &'a Server,
     pull: Pull,
@@ -106,6 +109,7 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
+    /// Gets a whole file. If the sink has its beginning from an earlier run, fetches only the rest.
     async fn whole<S: Sink>(&self, sink: S) -> Result<(Pulled, S), PullError> {
         let file = self.pull.file;
         let len = file_len(self.server, file, &self.watch).await?;
@@ -116,13 +120,14 @@ impl Transfer<'_> {
         let mut resumed_len = writer.written_len();
         let mut got = self.windows(resumed_len, len, writer).await?;
         if resumed_len > 0 && !got.as_ref().is_ok_and(|writer| is_file(writer, file)) {
-            // The partial file is wrong, although its recorded hashes match.
+            // The bytes of the earlier run are not the beginning of this file, although they have
+            // their recorded hashes.
             let writer = got.unwrap_or_else(|writer| writer);
             let writer = self.workers.run(move || writer.restart(empty())).await?;
             resumed_len = 0;
             got = self.windows(0, len, writer).await?;
         }
-        let writer = got.map_err(|_| self.strange(UNALIGNED))?;
+        let writer = got.map_err(|_| self.invalid_response(UNALIGNED))?;
         match writer.finish() {
             (sink, Hasher::File(aggregator), written_len) => {
                 let actual = aggregator.file_hash();
@@ -135,8 +140,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Takes a file from this byte on to its end. The writer comes back as an error, untouched,
-    /// where no chunk begins there, or the file has no such byte.
+    /// Fetches a file from the byte `begin` to its end. If no chunk begins at `begin`, or the file
+    /// is shorter, returns the unchanged writer as the inner error.
     async fn windows<S: Sink>(
         &self,
         begin: u64,
@@ -148,11 +153,11 @@ impl Transfer<'_> {
         }
         self.watch.position(begin);
         let mut offset = begin;
-        // Whatever the server says about the length, the hash tells whether it was all.
+        // The length from the server is not trusted: the hash proves that nothing is missing.
         while let Some(window) = ByteRange::new(offset, len.min(offset.saturating_add(WINDOW_LEN))) {
             let plan = self.plan(window).await?;
             if plan.skipped_len != 0 {
-                return if offset == begin { Ok(Err(writer)) } else { Err(self.strange(UNALIGNED)) };
+                return if offset == begin { Ok(Err(writer)) } else { Err(self.invalid_response(UNALIGNED)) };
             }
             offset += plan.raw_len();
             writer = self.take(window, &plan, writer).await?;
@@ -160,20 +165,21 @@ impl Transfer<'_> {
         Ok(Ok(writer))
     }
 
+    /// Gets a part of a file, with a proof if the server has summaries.
     async fn part<S: Sink>(&self, range: ByteRangeSpec, sink: S) -> Result<(Pulled, S), PullError> {
         let file = self.pull.file;
         let len = if file == FileHash::EMPTY { 0 } else { file_len(self.server, file, &self.watch).await? };
         let bytes = range.resolve(len).ok_or(PullError::PastEnd { file, len, range })?;
         self.watch.total(bytes.byte_len());
-        let Some(around) = surroundings(self.server, file, len, bytes, &self.watch).await? else {
+        let Some(around) = range_proof(self.server, file, len, bytes, &self.watch).await? else {
             let writer = Writer::new(sink, Hasher::Nothing, 0, bytes.byte_len());
             let (sink, _, _) = self.range(bytes, writer).await?.finish();
             return Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: false }, sink));
         };
         let hasher = Hasher::Part(SubtreeBuilder::new(around.window.start() == 0));
         let writer = self.range(bytes, Writer::new(sink, hasher, 0, bytes.byte_len())).await?;
-        // The window begins with the first of these chunks, and goes on behind the last one to the
-        // end of a term.
+        // The chunks of the part are hashed. The proof needs all chunks of its window, which begins
+        // with the first of them, but ends at the end of a term. So the rest is hashed, too.
         let end = around.window.start().saturating_add(writer.hashed_len());
         let writer = match ByteRange::new(end, around.window.end()) {
             Some(rest) => self.hash_only(rest, writer).await?,
@@ -190,9 +196,9 @@ impl Transfer<'_> {
         Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: true }, sink))
     }
 
-    /// Takes the hashes of the chunks in these bytes: from the lists of their xorbs, where the
-    /// server shows them, since that is a thousandth of the chunks themselves. What is in a list
-    /// need not be believed; the file's hash decides.
+    /// Hashes the chunks in these bytes, without writing them. If the token may read the chunk
+    /// lists of the xorbs, the hashes are from these lists, because a list has a thousandth of the
+    /// bytes of the chunks. The lists are not trusted: the file's hash proves them.
     async fn hash_only<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let mut writer = writer;
         let mut offset = bytes.start();
@@ -207,7 +213,8 @@ impl Transfer<'_> {
         Ok(writer)
     }
 
-    /// Hashes and lengths of the chunks of a plan; `None` where the server does not show them.
+    /// Hashes and lengths of the chunks of a plan, from the chunk lists of their xorbs; `None` if
+    /// the server refuses a list or sends an invalid one.
     async fn listed(&self, plan: &Plan) -> Result<Option<Vec<(ChunkHash, u64)>>, PullError> {
         let mut lists: HashMap<XorbHash, Vec<(ChunkHash, u64)>> = HashMap::new();
         let mut chunks = Vec::new();
@@ -217,7 +224,7 @@ impl Transfer<'_> {
                 Entry::Occupied(entry) => entry.into_mut(),
                 Entry::Vacant(entry) => match self.server.chunk_list(part.xorb, &self.watch).await {
                     Ok(list) => entry.insert(list),
-                    Err(RequestError::Refused { .. } | RequestError::Strange { .. }) => return Ok(None),
+                    Err(RequestError::Refused { .. } | RequestError::InvalidResponse { .. }) => return Ok(None),
                     Err(error) => return Err(PullError::request(self.pull.file, error)),
                 },
             };
@@ -227,7 +234,8 @@ impl Transfer<'_> {
         Ok(Some(chunks))
     }
 
-    /// All chunks that these bytes are in. What is before the first byte is skipped.
+    /// Fetches all chunks that contain these bytes, hashes them and writes the bytes. Bytes of the
+    /// first chunk before the range are skipped.
     async fn range<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let (mut writer, mut offset) = (writer, bytes.start());
         while let Some(window) = ByteRange::new(offset, bytes.end().min(offset.saturating_add(WINDOW_LEN))) {
@@ -235,7 +243,7 @@ impl Transfer<'_> {
             if offset == bytes.start() {
                 writer.skip(plan.skipped_len);
             } else if plan.skipped_len != 0 {
-                return Err(self.strange(UNALIGNED));
+                return Err(self.invalid_response(UNALIGNED));
             }
             offset += plan.raw_len() - plan.skipped_len;
             writer = self.take(window, &plan, writer).await?;
@@ -243,17 +251,17 @@ impl Transfer<'_> {
         Ok(writer)
     }
 
-    /// The plan of a window that begins within the file.
+    /// Requests the plan of a window that begins within the file.
     async fn plan(&self, window: ByteRange) -> Result<Plan, PullError> {
         let plan = plan(self.server, self.pull.file, window, &self.watch).await?;
-        let plan = plan.ok_or_else(|| self.strange("the file became shorter"))?;
+        let plan = plan.ok_or_else(|| self.invalid_response("the file became shorter"))?;
         if plan.raw_len() - plan.skipped_len < window.byte_len() {
-            return Err(self.strange("its plan covers less than requested"));
+            return Err(self.invalid_response("its plan covers less than requested"));
         }
         Ok(plan)
     }
 
-    /// Fetches what a plan says and writes it.
+    /// Fetches the terms of a plan, decompresses them in slices and writes them in order.
     async fn take<S: Sink>(&self, window: ByteRange, plan: &Plan, writer: Writer<S>) -> Result<Writer<S>, PullError> {
         let (file, job_count) = (self.pull.file, self.pull.job_count);
         let mut fetcher = Fetcher::new(self.server, PlanTarget::Range(file, window), plan, job_count, &self.watch);
@@ -262,8 +270,8 @@ impl Transfer<'_> {
         for term in &plan.terms {
             let part = plan.parts.get(term.part).expect("terms name parts of their plan");
             let mut check = TermCheck { xorb: part.xorb, expected: term.raw_len, is_last: false };
-            // What is decompressed need not wait for what has to be fetched, and stays if that
-            // never comes.
+            // Decompressed slices are written before this waits for a fetch, so that they are in
+            // the sink if the fetch fails.
             while !decoding.is_empty() && !fetcher.has(term.part) {
                 writer = self.write_next(&mut decoding, writer, &mut fetcher).await?;
             }
@@ -285,7 +293,7 @@ impl Transfer<'_> {
         Ok(writer)
     }
 
-    /// Writes the slice that is first in the file.
+    /// Waits for the first slice that is being decompressed, checks its length and writes it.
     async fn write_next<S: Sink>(
         &self,
         decoding: &mut VecDeque<(Decoding, TermCheck)>,
@@ -302,12 +310,12 @@ impl Transfer<'_> {
         Ok(writer)
     }
 
-    fn strange(&self, what: &'static str) -> PullError {
-        PullError::request(self.pull.file, self.server.strange(what))
+    fn invalid_response(&self, what: &'static str) -> PullError {
+        PullError::request(self.pull.file, self.server.invalid_response(what))
     }
 }
 
-/// Whether this is the file that was asked for.
+/// Whether the chunks that the writer has hashed form this file.
 fn is_file<S: Sink>(writer: &Writer<S>, file: FileHash) -> bool {
     matches!(writer.hasher(), Hasher::File(aggregator) if aggregator.clone().file_hash() == file)
 }
@@ -315,18 +323,19 @@ fn is_file<S: Sink>(writer: &Writer<S>, file: FileHash) -> bool {
 /// A slice that is being decompressed.
 type Decoding = Running<Result<Decoded, XorbError>>;
 
-/// What a term has to be like.
+/// Checks that a term has the length that its plan says.
 #[derive(Clone, Copy, Debug)]
 struct TermCheck {
     xorb: XorbHash,
-    /// Bytes in the plan.
+    /// Bytes of the term, according to the plan.
     expected: u64,
     /// Whether this is the last slice of the term.
     is_last: bool,
 }
 
 impl TermCheck {
-    /// Compares the length of a term when its last slice is there.
+    /// Counts a slice of the term. The term must not be longer than expected, and after its last
+    /// slice not shorter.
     fn run<S: Sink>(self, mut writer: Writer<S>, decoded: &Decoded) -> Result<Writer<S>, PullError> {
         let actual = writer.count_term(decoded.raw.len() as u64, self.is_last);
         if actual > self.expected || (self.is_last && actual < self.expected) {

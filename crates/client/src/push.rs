@@ -1,12 +1,14 @@
-//! From files to a server.
+//! Pushes files to a server.
 //!
-//! Files are read once, cut into chunks and hashed. A chunk that was seen before in this push, that
-//! an interrupted push has left on the server, or that the server says it has, is not sent; the
-//! others fill xorbs across files, which are compressed and sent several at a time. When the server
+//! Files are read once, cut into chunks and hashed. A chunk is not sent if it occurred before in
+//! this push, if an interrupted push has sent it, or if the server says that it has it. The other
+//! chunks fill xorbs across files. Several xorbs at a time are compressed and sent. When the server
 //! has acknowledged all of them, the files are registered.
 //!
-//! Nothing of this needs trust: what the server wrongly claims to have makes a registration that it
-//! refuses, and what it registers is proven to it by hashes of what was read here.
+//! The client does not trust the server. If the server claims to have a chunk that it does not
+//! have, it refuses the registration, and the push starts over without relying on its claims. The
+//! server does not trust the client either: the client proves by range hashes that it has the
+//! chunks.
 
 mod ask;
 mod assemble;
@@ -36,75 +38,76 @@ use super::server::Server;
 use super::watch::{Unwatched, Watch};
 use crate::machine::Workers;
 
-/// What is to be pushed, and how.
+/// The files to push, and the options of the push.
 #[derive(Clone, Debug)]
 pub struct Push {
     /// The files.
     pub paths: Vec<PathBuf>,
     /// How chunks are compressed.
     pub policy: Policy,
-    /// Xorbs that are compressed or sent at once, at least one. Each takes 64 MiB.
+    /// Xorbs that are compressed or sent at once, at least one. Each takes up to 64 MiB of memory.
     pub job_count: usize,
-    /// Where the resume state is written, and that of an earlier push is read.
+    /// Where the resume state of this push is written and that of earlier pushes is read.
     pub resume: Option<ResumeCache>,
 }
 
-/// Observer of a push. Lengths are relative to the last call.
+/// Observer of a push. Each length is the increase since the last call of the same method.
 pub trait PushWatch: fmt::Debug + Send + Sync + 'static {
-    /// So many bytes of files were read.
+    /// This many more bytes of files were read.
     fn read(&self, len: u64);
-    /// One more file was read to its end, or cannot be read.
+    /// One more file was read to its end, or could not be read.
     fn file_read(&self);
-    /// So many bytes more are to be sent.
+    /// This many more bytes are to be sent.
     fn to_send(&self, len: u64);
-    /// So many bytes were sent.
+    /// This many more bytes were sent.
     fn sent(&self, len: u64);
-    /// So many bytes were sent in vain, and will be sent again.
+    /// This many sent bytes are lost with a failed request, and will be sent again.
     fn unsent(&self, len: u64);
-    /// A request failed, and will be tried again after the delay.
+    /// A request failed, and will be retried after the delay.
     fn retrying(&self, error: &RequestError, delay: Duration);
-    /// The server has not what was relied on: the files are read again.
+    /// The server lacks chunks that the push relied on, so the push reads all files again.
     fn starting_over(&self, error: &PushError);
-    /// The resume state cannot be written, so the next push would send everything again.
+    /// The resume state cannot be written. If this push is interrupted, the next one sends the xorb
+    /// again.
     fn not_resumable(&self, error: &io::Error);
 }
 
 /// What a push did.
 #[derive(Debug)]
 pub struct Pushed {
-    /// The files in the order given: registered, or not read.
+    /// The files in the given order: each is registered, or could not be read.
     pub files: Vec<Result<PushedFile, Unread>>,
-    /// Xorbs that were sent.
+    /// Xorbs that were sent, by all attempts of this push.
     pub xorb_count: u64,
-    /// Bytes of these.
+    /// Serialized bytes of these xorbs.
     pub sent_len: u64,
 }
 
-/// A file that the server has.
+/// A file that was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushedFile {
-    /// Its identity.
+    /// Its hash.
     pub hash: FileHash,
     /// Its sha256.
     pub sha256: Sha256,
     /// Its bytes.
     pub len: u64,
-    /// Bytes of its chunks that had to be sent.
+    /// Raw bytes of its chunks that had to be sent.
     pub new_len: u64,
 }
 
 /// Why a file was left out.
 #[derive(Debug, Error)]
 pub enum Unread {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Another process wrote to it.
+    /// The file changed while it was read.
     #[error("{} changed while it was read; push it again when no process writes to it", path.display())]
     Changed {
         /// Which file.
@@ -112,39 +115,40 @@ pub enum Unread {
     },
 }
 
-/// Why nothing was registered. What was sent stays on the server for a while.
+/// Why a push failed. Usually nothing was registered. If the files need several shards, those of
+/// earlier shards may be registered. Xorbs that were sent stay on the server for a while.
 #[derive(Debug, Error)]
 pub enum PushError {
-    /// The server could not be asked what it has.
+    /// A chunk query failed.
     #[error("cannot query chunks")]
     Ask(#[source] RequestError),
-    /// The server could not be asked for the quotas.
+    /// The query of the quotas failed.
     #[error("cannot query the quota")]
     Quota(#[source] RequestError),
     /// The files do not fit into a quota; nothing was sent.
     #[error("the quota of {name} leaves {left} {what}, and this push needs {needed}; nothing was sent")]
     OverQuota {
-        /// The repository, or all of its owner's.
+        /// The repository, or `OWNER/*` for all repositories of its owner.
         name: String,
-        /// What there is not enough of.
+        /// The quantity that is limited: files, or bytes of files.
         what: &'static str,
-        /// How much is left of it.
+        /// How much of the quota is left.
         left: u64,
-        /// How much is needed.
+        /// How much this push needs.
         needed: u64,
     },
-    /// A xorb was not taken.
+    /// The upload of a xorb failed.
     #[error("cannot send xorb {xorb}")]
     Send {
         /// Which xorb.
         xorb: XorbHash,
-        /// What happened.
+        /// The error of the last attempt.
         source: RequestError,
     },
-    /// The files were not taken.
+    /// The registration failed.
     #[error("cannot register the files")]
     Register(#[source] RequestError),
-    /// The files do not make a shard.
+    /// The files cannot be written as a shard.
     #[error("cannot build the shard")]
     Shard(#[source] WriteError),
     /// One file has so many terms that no shard can hold them.
@@ -156,7 +160,7 @@ pub enum PushError {
 }
 
 impl PushError {
-    /// The stable code of the failure, when the server gave one.
+    /// The stable code of the failure, if the server stated one.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -167,21 +171,25 @@ impl PushError {
         }
     }
 
-    /// Whether the server refused because it has not what it, or an earlier push, had said.
+    /// Whether the server refused the registration because it lacks chunks that this push relied
+    /// on: chunks that it had named in a response, or that an earlier push had sent.
     fn is_about_known(&self) -> bool {
         matches!(self, Self::Register(_)) && matches!(self.code(), Some("missing_xorb" | "shard_mismatch" | "no_proof"))
     }
 }
 
 impl Server {
-    /// Pushes files. Those that cannot be read are left out, and told.
+    /// Pushes files. Unreadable files are left out and returned as errors.
     ///
-    /// Memory holds one xorb that is being filled and one per job, 64 MiB each, some 24 MiB of what
-    /// is being read, and about 1.5 MiB per GiB pushed for what is known of chunks.
+    /// Memory holds one xorb that is being filled and one per job, 64 MiB each, and some 24 MiB of
+    /// read data. The places of chunks take about 1.5 MiB per GiB pushed.
+    ///
+    /// If the server lacks chunks that the push relied on, the push starts over: first without the
+    /// resume state of earlier pushes, then without any resume state or chunk queries.
     ///
     /// # Errors
     ///
-    /// See [`PushError`]: nothing was registered, or not all of it.
+    /// See [`PushError`]: not all files were registered.
     pub async fn push(&self, push: &Push, workers: &Workers, watch: Arc<dyn PushWatch>) -> Result<Pushed, PushError> {
         let mut before = session::Totals::default();
         for sources in [Sources::ALL, Sources::OWN] {

@@ -1,4 +1,4 @@
-//! From a xorb file to a server.
+//! Uploads xorb files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,18 +26,19 @@ use crate::machine::Workers;
 /// Bytes that are read and sent at once.
 const PIECE_LEN: u64 = 256 << 10;
 
-/// A xorb that the server has.
+/// The result of uploading a xorb: the server has it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// Which one.
+    /// The hash of the xorb.
     pub hash: XorbHash,
-    /// Whether the server did not have it before.
+    /// Whether the server stored the bytes: the xorb is new there, or replaced a longer
+    /// serialization.
     pub was_inserted: bool,
-    /// Its chunks.
+    /// The number of its chunks.
     pub chunk_count: u32,
-    /// Bytes that were sent.
+    /// Bytes that were sent: the xorb without a footer.
     pub serialized_len: u64,
-    /// Bytes of its chunks.
+    /// Bytes of its chunks when they are decompressed.
     pub raw_len: u64,
 }
 
@@ -49,10 +50,10 @@ pub enum PutError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is no xorb; nothing was sent.
+    /// The file is not a xorb; nothing was sent.
     #[error("{} is not a valid xorb", path.display())]
     Invalid {
         /// Which file.
@@ -60,12 +61,12 @@ pub enum PutError {
         /// What is wrong with it.
         source: XorbError,
     },
-    /// The server did not take it.
+    /// The upload failed.
     #[error("cannot put {}", path.display())]
     Request {
         /// Which file.
         path: PathBuf,
-        /// What happened.
+        /// The error of the last attempt.
         source: RequestError,
     },
 }
@@ -74,8 +75,8 @@ impl Server {
     /// Uploads a xorb file: verifies it locally, sends its chunks without a footer, and retries
     /// temporary failures.
     ///
-    /// Uploading a xorb twice is harmless, so an attempt whose response was lost is repeated. The
-    /// xorb may then be reported as already stored although it was new.
+    /// Uploading a xorb twice is harmless, so an attempt whose response was lost is repeated. Then
+    /// [`Put::was_inserted`] may be `false` although the lost attempt has stored the xorb.
     ///
     /// # Errors
     ///
@@ -99,10 +100,10 @@ impl Server {
         }
     }
 
-    /// One attempt; whether the xorb is new there.
+    /// One attempt; returns whether the server stored the bytes.
     async fn put_once(&self, hash: XorbHash, len: u64, source: &Source) -> Result<bool, Attempt> {
-        // Stock clients bound the raw bytes only, and their longest xorbs go beyond what `/xorbs`
-        // takes.
+        // Stock clients bound only the raw bytes of a xorb. Their longest xorbs exceed the limit of
+        // `/xorbs/{hash}`, but not that of the other route.
         let route = if len > MAX_XORB_SERIALIZED_LEN { "v1/xorbs/default" } else { "xorbs" };
         let (activity, failure) = (Arc::new(Activity::new()), Arc::new(Mutex::new(None)));
         let body = source.stream(len, Arc::clone(&activity), Arc::clone(&failure));
@@ -112,7 +113,7 @@ impl Server {
             .header(CONTENT_LENGTH, len)
             .body(Body::wrap_stream(body));
         let sent = self.send(request, &activity).await;
-        // A file that cannot be read ends the request too, but it is not the server's fault.
+        // If the file cannot be read, the request fails, too, but the read error is the cause.
         if let Some(error) = failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(Attempt::Read(error));
         }
@@ -133,16 +134,15 @@ impl From<RequestError> for Attempt {
     }
 }
 
-/// The file, and who reads it.
+/// The file to upload, and the workers that read it.
 struct Source {
     path: PathBuf,
     workers: Workers,
     watch: Arc<dyn Watch>,
 }
 
-/// Where a failure to read is kept while the request that it ends is still to be told apart from
-/// others.
-type Failure = Arc<Mutex<Option<io::Error>>>;
+/// A read error of the file, stored here because the failed request does not return it.
+type ReadFailure = Arc<Mutex<Option<io::Error>>>;
 
 impl Source {
     async fn verify(&self) -> Result<VerifiedXorb, PutError> {
@@ -161,7 +161,7 @@ impl Source {
         &self,
         len: u64,
         activity: Arc<Activity>,
-        failure: Failure,
+        failure: ReadFailure,
     ) -> impl Stream<Item = io::Result<Bytes>> + use<> {
         let (path, workers, watch) = (self.path.clone(), self.workers.clone(), Arc::clone(&self.watch));
         try_unfold((None, 0), move |(file, at)| {
@@ -177,9 +177,9 @@ impl Source {
                 match workers.run(move || read_piece(&path, file, wanted)).await {
                     Ok((file, piece)) => Ok(Some((piece, (Some(file), at + wanted)))),
                     Err(error) => {
-                        let told = io::Error::from(error.kind());
+                        let reported = io::Error::from(error.kind());
                         *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        Err(told)
+                        Err(reported)
                     }
                 }
             }
@@ -187,7 +187,7 @@ impl Source {
     }
 }
 
-/// The next bytes of a file, all of them; opens it for the first ones.
+/// Reads the next `len` bytes of a file; fewer are an error. Opens the file if it is not open yet.
 fn read_piece(path: &Path, file: Option<File>, len: u64) -> io::Result<(File, Bytes)> {
     let mut file = file.map_or_else(|| File::open(path), Ok)?;
     let mut piece = Vec::with_capacity(usize::try_from(len).expect("a piece fits in memory"));

@@ -13,13 +13,13 @@ use super::watch::Watch;
 use super::wire::RemovedFile;
 
 impl Server {
-    /// Removes a claim to a file: that of this repository, or without one, the claims that the
-    /// token may remove.
+    /// Removes the claim of the repository `repo` to a file. Without `repo`, removes all claims to
+    /// the file that the token may remove.
     ///
     /// # Errors
     ///
-    /// The server refuses, or does not have the file. The latter is also the error after a removal
-    /// whose response was lost.
+    /// The server refuses, or does not have the file. If the response to a successful removal was
+    /// lost, the retry finds no file, so this is also the error then.
     pub async fn remove_file(
         &self,
         file: FileHash,
@@ -38,12 +38,12 @@ impl Server {
                 Err(error) => Err(error),
             };
             match removed {
-                // All of it goes to a terminal.
+                // Callers print the response to a terminal, so it must be printable.
                 Ok(removed) if removed.file.parse() != Ok(file) => {
-                    return Err(self.strange("it removed another file than requested"));
+                    return Err(self.invalid_response("it removed another file than requested"));
                 }
                 Ok(removed) if !removed.claims_removed.iter().flat_map(|repo| repo.chars()).all(is_shown) => {
-                    return Err(self.strange("a repository has an invalid name"));
+                    return Err(self.invalid_response("a repository has an invalid name"));
                 }
                 Ok(removed) => return Ok(removed),
                 Err(error) => retries.after(error).await?,

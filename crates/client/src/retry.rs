@@ -11,10 +11,10 @@ use super::watch::Watch;
 /// Delay after the first failure. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 
-/// Maximum delay if the server does not ask for one.
+/// Maximum delay if the server does not ask for a delay.
 const MAX_DELAY: Duration = Duration::from_secs(15);
 
-/// Maximum delay that a server can ask for (`Retry-After`).
+/// Maximum delay that a server can ask for (`Retry-After`), without the random part.
 const MAX_ASKED_DELAY: Duration = Duration::from_secs(60);
 
 /// How often a request is retried.
@@ -32,11 +32,11 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The delay after this many consecutive failures (at least 1); `None` gives up. `asked` is the
-    /// server's `Retry-After`, `random` is in `[0, 1)`.
+    /// The delay after this many consecutive failures (at least 1); `None` if no retry is left.
+    /// `asked` is the server's `Retry-After`, `random` is in `[0, 1)`.
     ///
-    /// Up to half of the delay is random, so that clients that failed together do not retry
-    /// together. With `asked` the random part is added to it.
+    /// Up to half of the delay is random, so that clients that failed at the same time do not retry
+    /// at the same time. If the server asks for a delay, the random part is added to that delay.
     #[must_use]
     pub fn delay(self, failure_count: u32, asked: Option<Duration>, random: f64) -> Option<Duration> {
         if failure_count > self.count {
@@ -52,7 +52,7 @@ impl RetryPolicy {
     }
 }
 
-/// Consecutive failures of one transfer.
+/// Counts consecutive failures of one transfer, and waits before each retry.
 pub(super) struct Retries {
     policy: RetryPolicy,
     watch: Arc<dyn Watch>,
@@ -69,7 +69,8 @@ impl Retries {
         self.failure_count = 0;
     }
 
-    /// Waits before a retry. Returns the error if it is permanent or no retries are left.
+    /// Counts a failure and waits before a retry. Returns the error instead if it is permanent or
+    /// no retries are left.
     pub(super) async fn after(&mut self, error: RequestError) -> Result<(), RequestError> {
         self.failure_count += 1;
         if !error.is_transient() {

@@ -25,39 +25,41 @@ use super::watch::Watch;
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum silence of a server, before or within a response.
+/// Longest time in which a server may send nothing, before or within a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for a response of text as a whole, beside what its length takes at [`MIN_TEXT_RATE`]: a
-/// server that sends a byte now and then would otherwise hold a command for days.
+/// Time for a whole response in text: this, and in addition the time for its bytes at
+/// [`MIN_TEXT_RATE`]. Without this limit a server that sends one byte a minute could hold a command
+/// for days, because it is never silent for [`READ_TIMEOUT`].
 const TEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes per second of a response of text, at least: a modem of 1998 has nearly as many.
+/// Bytes per second of a response in text, at least: 33 kbit/s.
 const MIN_TEXT_RATE: u64 = 4 << 10;
 
 /// Maximum bytes of a response that is not a xorb: a list of 8192 chunks has about 2 MiB.
 const MAX_TEXT_LEN: usize = 8 << 20;
 
-/// Where a server is: `http` or `https`, a host, and perhaps a path that a proxy in front has given
-/// it.
+/// The URL of a server: `http` or `https`, a host, and optionally a path, for a server behind a
+/// proxy that serves it under this path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl(Url);
 
-/// Who is believed when a server says who it is: whomever this machine believes, or these alone.
+/// The certificate authorities that a client trusts: those of the machine (the default), or only
+/// the given ones.
 #[derive(Clone, Debug, Default)]
 pub struct Authorities(Option<Arc<[CertificateDer<'static>]>>);
 
-/// A text has no certificates of authorities.
+/// A text is not a list of certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no valid PEM certificate found")]
 pub struct ParseAuthoritiesError;
 
 impl Authorities {
-    /// These alone, from their certificates in PEM.
+    /// Trusts only the authorities with these certificates in PEM.
     ///
     /// # Errors
     ///
-    /// There is none, or one of them is damaged.
+    /// The text has no certificate, or one of them is damaged.
     pub fn parse(pem: &[u8]) -> Result<Self, ParseAuthoritiesError> {
         tls::parse(pem).map(|certificates| Self(Some(certificates.into()))).ok_or(ParseAuthoritiesError)
     }
@@ -66,13 +68,13 @@ impl Authorities {
 /// Why a text is not the address of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ParseUrlError {
-    /// It is no URL.
+    /// It is not a URL.
     #[error("not a URL such as http://127.0.0.1:8080")]
     Url,
-    /// It is a URL of something else.
+    /// It is a URL with another scheme.
     #[error("a server's URL begins with http:// or https://")]
     Scheme,
-    /// It has more than a server's address has.
+    /// It has a user, password, query or fragment.
     #[error("a server's URL has no user, password, query or fragment")]
     Excess,
 }
@@ -84,10 +86,11 @@ pub struct Server {
     url: ServerUrl,
     /// For requests to the server itself, not to data URLs.
     token: Option<Token>,
-    /// For data behind `https` where the server itself is plain.
+    /// The client for data URLs with `https` if the server itself uses plain HTTP: `http` then
+    /// trusts no certificates.
     tls: Arc<OnceLock<Client>>,
     authorities: Authorities,
-    /// What to say of a server that cannot be reached.
+    /// Text that is added to the error if the server cannot be reached.
     hint: &'static str,
     pub(super) retry: RetryPolicy,
 }
@@ -95,7 +98,7 @@ pub struct Server {
 impl Server {
     /// A server at this address; nothing is sent yet.
     ///
-    /// Proxies of the environment are used, except to reach this very machine.
+    /// Proxies of the environment are used, except for addresses of this machine.
     ///
     /// # Errors
     ///
@@ -104,8 +107,8 @@ impl Server {
         Self::trusting(url, retry, Authorities::default())
     }
 
-    /// The same with these CA certificates instead of the system's, for the server and for its data
-    /// URLs.
+    /// As [`Server::new`], with these CA certificates instead of the system's, for the server and
+    /// for its data URLs.
     ///
     /// # Errors
     ///
@@ -116,56 +119,56 @@ impl Server {
         Ok(Self { http, url, token: None, tls: Arc::default(), authorities, hint: "", retry })
     }
 
-    /// The same server, to whom this token is shown.
+    /// The same server, with this token in its requests.
     #[must_use]
     pub fn with_token(mut self, token: Token) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// The same server, of which this is said, behind its address, when it cannot be reached.
+    /// The same server, with this text after the address in the error for an unreachable server.
     #[must_use]
     pub fn with_hint(mut self, hint: &'static str) -> Self {
         self.hint = hint;
         self
     }
 
-    /// Asks once whether the server can store and serve.
+    /// Asks the server once whether it can store and serve.
     ///
     /// # Errors
     ///
-    /// It cannot, or does not say so in time.
+    /// It cannot, or does not respond within `limit`.
     pub async fn ready(&self, limit: Duration) -> Result<(), RequestError> {
         let asked = timeout(limit, async { self.send(self.get_request("readyz"), &Activity::new()).await }).await;
         asked.unwrap_or_else(|_| Err(RequestError::Silent { url: self.url.to_string(), limit })).map(drop)
     }
 
-    /// Where it is.
+    /// The URL of the server.
     #[must_use]
     pub const fn url(&self) -> &ServerUrl {
         &self.url
     }
 
     pub(super) fn get_request(&self, path: &str) -> RequestBuilder {
-        self.signed(self.http.get(self.url.join(path)))
+        self.authorized(self.http.get(self.url.join(path)))
     }
 
     pub(super) fn head_request(&self, path: &str) -> RequestBuilder {
-        self.signed(self.http.head(self.url.join(path)))
+        self.authorized(self.http.head(self.url.join(path)))
     }
 
     pub(super) fn post_request(&self, path: &str) -> RequestBuilder {
-        self.signed(self.http.post(self.url.join(path)))
+        self.authorized(self.http.post(self.url.join(path)))
     }
 
     pub(super) fn delete_request(&self, path: &str) -> RequestBuilder {
-        self.signed(self.http.delete(self.url.join(path)))
+        self.authorized(self.http.delete(self.url.join(path)))
     }
 
-    /// A request for data by a URL that carries its own authority, to whomever it leads: the token
-    /// stays here.
+    /// A request to a signed data URL, which may be on another host: the token is not sent.
     pub(super) fn data_request(&self, url: &str) -> Result<RequestBuilder, RequestError> {
-        let url: ServerUrl = Url::parse(url).map(ServerUrl).map_err(|_| self.strange("a data URL is malformed"))?;
+        let url: ServerUrl =
+            Url::parse(url).map(ServerUrl).map_err(|_| self.invalid_response("a data URL is malformed"))?;
         let http = match url.0.scheme() {
             "http" => &self.http,
             "https" if !self.url.is_plain() => &self.http,
@@ -176,20 +179,22 @@ impl Server {
                     self.tls.get_or_init(|| http)
                 }
             },
-            _ => return Err(self.strange("a data URL is neither http nor https")),
+            _ => return Err(self.invalid_response("a data URL is neither http nor https")),
         };
         Ok(http.get(url.0))
     }
 
-    fn signed(&self, request: RequestBuilder) -> RequestBuilder {
+    /// Adds the token, if there is one.
+    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.token {
             Some(token) => request.header(AUTHORIZATION, token.header()),
             None => request,
         }
     }
 
-    /// Sends a request; a response other than success is an error. A body stream must keep touching
-    /// `activity`.
+    /// Sends a request. A response with a status other than success is an error. If nothing touches
+    /// `activity` for [`READ_TIMEOUT`] before the response, that is an error, too, so a body stream
+    /// must touch it with each piece.
     pub(super) async fn send(&self, request: RequestBuilder, activity: &Activity) -> Result<Response, RequestError> {
         let response = tokio::select! {
             sent = request.send() => sent.map_err(|error| self.unreachable(error))?,
@@ -200,7 +205,7 @@ impl Server {
         }
         let (status, wait) = (response.status(), retry_after(response.headers()));
         let id = request_id(&response);
-        // A refusal is one even when its reasons do not arrive.
+        // If the body does not arrive, the error status is still reported.
         let body = self.body(response, MAX_TEXT_LEN).await.unwrap_or_default();
         let refusal = Refusal::parse(status, &body, wait).with_request_id(id.as_deref());
         Err(RequestError::Refused { url: self.url.to_string(), refusal })
@@ -227,10 +232,10 @@ impl Server {
         max_len: usize,
     ) -> Result<T, RequestError> {
         let text = self.body(response, max_len).await?;
-        serde_json::from_slice(&text).map_err(|_| self.strange("unexpected JSON"))
+        serde_json::from_slice(&text).map_err(|_| self.invalid_response("unexpected JSON"))
     }
 
-    /// GETs JSON, as often as it takes.
+    /// GETs JSON, with retries.
     pub(super) async fn get_json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -249,8 +254,8 @@ impl Server {
         }
     }
 
-    pub(super) fn strange(&self, what: &'static str) -> RequestError {
-        RequestError::Strange { url: self.url.to_string(), what }
+    pub(super) fn invalid_response(&self, what: &'static str) -> RequestError {
+        RequestError::InvalidResponse { url: self.url.to_string(), what }
     }
 
     pub(super) fn failed(&self, failure: Failure) -> RequestError {
@@ -275,18 +280,20 @@ impl Server {
             let piece = timeout_at(begin + limit, self.next_piece(&mut response)).await.map_err(slow)??;
             let Some(piece) = piece else { return Ok(body) };
             if body.len() + piece.len() > max_len {
-                return Err(self.strange("the response is too long"));
+                return Err(self.invalid_response("the response is too long"));
             }
             body.extend_from_slice(&piece);
         }
     }
 }
 
-/// By which the server's log names the request of this response.
+/// The id that the server's log has for the request of this response.
 pub(super) fn request_id(response: &Response) -> Option<String> {
     Some(response.headers().get("x-request-id")?.to_str().ok()?.to_owned())
 }
 
+/// An HTTP client. `is_plain`: only for plain HTTP, so without certificates. `is_loopback`: without
+/// a proxy.
 fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwest::Result<Client> {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
@@ -297,8 +304,8 @@ fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwes
         let builder = Client::builder()
             .user_agent(concat!("zorb/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            // A redirected upload would lose its body, and the server has none: it is a wrong
-            // address.
+            // The server sends no redirects, so a redirect means that the address is wrong. A
+            // redirected upload would also lose its body.
             .redirect(RedirectPolicy::none());
         if is_loopback { builder.no_proxy() } else { builder }
     };
@@ -307,7 +314,7 @@ fn build(is_plain: bool, is_loopback: bool, authorities: &Authorities) -> reqwes
         _ if is_plain => builder().tls_certs_only([]).build(),
         Some(certificates) => match tls::config(certificates) {
             Some(config) => builder().tls_backend_preconfigured(config).build(),
-            // None of them is an authority, so there is none to be believed.
+            // None of the certificates can be used, so no server is trusted.
             None => builder().tls_certs_only([]).build(),
         },
         None => builder().build(),

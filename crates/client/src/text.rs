@@ -1,16 +1,16 @@
 //! Which characters may go to a terminal.
 
-/// Whether a terminal shows this character and does not obey it.
+/// Whether a terminal displays this character, rather than interprets it.
 ///
-/// Not shown are control characters, what breaks lines, and what changes the direction of the text
-/// around it or hides in it: a name with U+202E reads backwards from there on.
+/// False for control characters, line breaks, invisible characters, and characters that change the
+/// direction of text: a name with U+202E reads backwards from there on.
 #[must_use]
 pub fn is_shown(character: char) -> bool {
     let is_format = matches!(character,
-        // The marks, embeddings, overrides and isolates of bidirectional text (UAX #9), and the
-        // separators of lines and paragraphs.
+        // Marks, embeddings, overrides and isolates of bidirectional text (UAX #9), and separators
+        // of lines and paragraphs.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
-        // Byte order mark, annotations, and tags, none of which has a width.
+        // Byte order mark, annotations and tags, which are invisible.
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
     !character.is_control() && !is_format
 }

@@ -1,4 +1,4 @@
-//! Trust in certificates that were given, and what to do about those that are not believed.
+//! TLS with given certificates, and the advice for certificates that are not trusted.
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,7 +15,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore, SignatureScheme,
 };
 
-/// The certificates in a PEM text; `None` where there is none or a damaged one.
+/// The certificates in a PEM text; `None` if it has none, or if one of them is damaged.
 pub(super) fn parse(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     let mut roots = RootCertStore::empty();
@@ -23,7 +23,7 @@ pub(super) fn parse(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (are_sound && !certificates.is_empty()).then_some(certificates)
 }
 
-/// TLS that believes these certificates and no others; `None` where none of them can be believed.
+/// TLS that trusts only these certificates; `None` if none of them can be used.
 pub(super) fn config(certificates: &[CertificateDer<'static>]) -> Option<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -37,11 +37,12 @@ pub(super) fn config(certificates: &[CertificateDer<'static>]) -> Option<ClientC
     Some(config)
 }
 
-/// Verifies chains as usual, and takes a server's certificate that was given itself, byte for byte.
+/// Verifies chains as usual. It also accepts a server certificate that is itself, byte for byte,
+/// one of the given certificates.
 ///
-/// `openssl req -x509` makes certificates that are authorities by default, and an authority may not
-/// be a server's own certificate (RFC 5280, 4.2.1.9). Here it was given by hand, so no chain has to
-/// speak for it.
+/// `openssl req -x509` makes CA certificates by default, and a server may not use a CA certificate
+/// as its own (RFC 5280, 4.2.1.9). The exception is safe, because the user has given exactly this
+/// certificate, so it needs no chain.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -59,7 +60,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // Its dates are checked before this, and its name is not checked yet.
+            // Before this error the dates of the certificate were checked, but not its name.
             Err(error) if is_authority(&error) && self.given.iter().any(|given| given == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -91,20 +92,20 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Whether a certificate was refused because it is that of an authority.
+/// Whether a certificate was refused because it is a CA certificate.
 fn is_authority(error: &Error) -> bool {
-    // The verifier's own error, which has no type of ours here.
+    // The type of this error is in a crate that is not a dependency here, so its text is compared.
     matches!(error, Error::InvalidCertificate(CertificateError::Other(other)) if other.0.to_string() == "CaUsedAsEndEntity")
 }
 
-/// What to do about this error of a connection, where it is one of TLS that has a remedy.
+/// The advice for this connection error, if it is a TLS error with a known fix.
 pub(super) fn remedy(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     let mut error = Some(error);
     while let Some(current) = error {
         if let Some(tls) = current.downcast_ref::<Error>() {
             return advice(tls);
         }
-        // An io::Error shows what is in it, and does not name it as its source.
+        // `source` of an `io::Error` skips the error inside it, so this uses `get_ref`.
         let inner = current.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         error = match inner {
             Some(inner) => Some(inner),
@@ -114,6 +115,7 @@ pub(super) fn remedy(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     None
 }
 
+/// The advice for this TLS error; `None` if there is none.
 fn advice(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {

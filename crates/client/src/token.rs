@@ -1,4 +1,4 @@
-//! The token that is shown to a server.
+//! The token that is sent to a server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Clone)]
 pub struct Token(HeaderValue);
 
-/// A text that is no token.
+/// A text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a token is one word of printable ASCII characters")]
 pub struct ParseTokenError;
@@ -29,7 +29,7 @@ impl FromStr for Token {
             return Err(ParseTokenError);
         }
         let mut header = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| ParseTokenError)?;
-        // Keeps it out of what the HTTP library may log.
+        // The HTTP library does not log sensitive headers.
         header.set_sensitive(true);
         Ok(Self(header))
     }

@@ -1,4 +1,4 @@
-//! What repositories of a server have, and may have.
+//! Usage and quotas of the repositories of a server.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use super::watch::Watch;
 use super::wire::{RepoUsage, UsagePage};
 
 impl Server {
-    /// What this repository has, or what the token stands for by itself: for one that administers
-    /// all repositories those are all, a page at a time, from behind `after` on.
+    /// Usage and quotas of the repository `repo`, or without it, of the repository of the token. A
+    /// token that administers all repositories gets a page of all repositories, which begins after
+    /// the name `after`.
     ///
     /// # Errors
     ///
-    /// The server does not say.
+    /// The request fails, or the page is invalid.
     pub async fn usage(
         &self,
         repo: Option<&str>,
@@ -37,18 +38,19 @@ impl Server {
                 Err(error) => retries.after(error).await?,
             }
         };
-        // A list that goes back would never end, and all of it goes to a terminal.
+        // Names must ascend, because a list whose pages go back would never end. They must be
+        // printable, because callers print them to a terminal.
         let mut last = after;
         for RepoUsage { repo, owner, .. } in &page.repos {
             let names = [Some(repo), owner.as_ref().map(|owner| &owner.owner)];
             let is_garbled = names.into_iter().flatten().any(|name| !name.chars().all(is_shown));
             if is_garbled || last.is_some_and(|last| repo.as_str() <= last) {
-                return Err(self.strange("its list is damaged or unordered"));
+                return Err(self.invalid_response("its list is damaged or unordered"));
             }
             last = Some(repo);
         }
         if page.next.is_some() && (page.repos.is_empty() || page.next.as_deref() != last) {
-            return Err(self.strange("its list continues elsewhere than it ends"));
+            return Err(self.invalid_response("its list continues elsewhere than it ends"));
         }
         Ok(page)
     }

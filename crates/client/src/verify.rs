@@ -1,4 +1,4 @@
-//! Xorbs that are read from somewhere.
+//! Verifies a xorb from any reader.
 
 use std::io::{self, Read};
 
@@ -8,12 +8,12 @@ use xet_format::xorb::{VerifiedXorb, Verifier, XorbError};
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Reads a xorb to its end and verifies it, footer included. Holds two chunks of it at most.
-/// Blocks.
+/// Reads a xorb to its end and verifies it, footer included. It blocks. Memory: 256 KiB, and that
+/// of a [`Verifier`].
 ///
 /// # Errors
 ///
-/// It cannot be read. That it can be read and is no xorb is the inner error.
+/// The outer error: `reader` fails. The inner error: the bytes are not a valid xorb.
 pub fn verify_reader(mut reader: impl Read) -> io::Result<Result<VerifiedXorb, XorbError>> {
     let mut verifier = Verifier::new(MAX_XORB_BODY_LEN);
     let mut buffer = vec![0; PIECE_LEN];

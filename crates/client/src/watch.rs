@@ -7,15 +7,15 @@ use super::error::RequestError;
 
 /// Observer of a transfer.
 pub trait Watch: fmt::Debug + Send + Sync + 'static {
-    /// So many bytes are through. Goes back when a transfer has to start over.
+    /// Bytes transferred so far. Decreases when a transfer restarts.
     fn position(&self, len: u64);
-    /// So many bytes there are.
+    /// Bytes of the whole transfer.
     fn total(&self, len: u64);
-    /// It failed, and will be tried again after the delay.
+    /// The transfer failed, and will be retried after the delay.
     fn retrying(&self, error: &RequestError, delay: Duration);
 }
 
-/// Observes nothing, for transfers and pushes that are not observed.
+/// An observer that does nothing, for transfers and pushes that need none.
 #[derive(Clone, Copy, Debug)]
 pub struct Unwatched;
 

@@ -1,4 +1,4 @@
-//! Two passes over a seekable archive: verify all of it, then stream blobs known to be right.
+//! Reads a seekable archive in two passes: verifies all of it, then streams verified blobs.
 
 use std::io::{self, Read, Seek};
 
@@ -7,9 +7,9 @@ use super::hash::Digest;
 use super::limits::STEP_LEN;
 use super::reader::{Dialect, End, Event, ReadOptions, Reader, SessionStart, UnverifiedBlob};
 
-/// An archive that was read through once, with a list of what is in it.
+/// An archive that was read and verified once, with the list of its blobs.
 ///
-/// Memory: that of a [`Reader`] plus the names and some 100 bytes per blob and per session.
+/// Memory: that of a [`Reader`], the names, and some 100 bytes per blob and per session.
 #[derive(Debug)]
 pub struct Archive<R> {
     reader: Reader<R>,
@@ -27,13 +27,12 @@ pub struct Entry {
     offset: u64,
     length: u64,
     session: u64,
-    /// Digest of the session up to the blob's end, to notice that the file is not the same any
-    /// more.
+    /// Digest of the session up to the blob's end, to detect later that the file has changed.
     seal: Digest,
 }
 
 impl Entry {
-    /// Its name; anything but NUL, and not checked to be a harmless path.
+    /// Its name: any UTF-8 without NUL. It may be an unsafe path, because nothing checks it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -51,7 +50,8 @@ impl Entry {
         self.length
     }
 
-    /// The session it belongs to, from 0. Reading it takes decompressing the session up to it.
+    /// The session that contains the blob, counted from 0. To read the blob, the session is
+    /// decompressed up to it.
     #[must_use]
     pub fn session(&self) -> u64 {
         self.session
@@ -59,12 +59,12 @@ impl Entry {
 }
 
 impl<R: Read + Seek> Archive<R> {
-    /// Reads the archive from the source's position 0 to its end or to the first damage, which is
-    /// not an error here but what [`damage`](Archive::damage) returns.
+    /// Reads the archive from the source's position 0 to its end or to the first damage. Damage is
+    /// not an error here: [`damage`](Archive::damage) returns it.
     ///
     /// # Errors
-    /// Any that is not [`is_damage`](Error::is_damage): [`Error::Io`], [`Error::NameTooLong`],
-    /// [`Error::ListingTooLong`], [`Error::BadOptions`].
+    /// Only errors for which [`is_damage`](Error::is_damage) is `false`: [`Error::Io`],
+    /// [`Error::NameTooLong`], [`Error::ListingTooLong`], [`Error::BadOptions`].
     pub fn open(mut source: R, options: ReadOptions) -> Result<Self, Error> {
         source.rewind().map_err(|source| Error::Io { op: "seek in", offset: 0, source })?;
         let reader = Reader::with_options(source, options)?;
@@ -79,45 +79,46 @@ impl<R: Read + Seek> Archive<R> {
         Ok(archive)
     }
 
-    /// The blobs whose session's hash was right, in order. Names may repeat.
+    /// The blobs of all sessions whose hash matched, in order. Names may repeat.
     pub fn verified(&self) -> &[Entry] {
         &self.verified
     }
 
-    /// The blobs behind them that could be read before the damage, but not verified. They can
-    /// only be had from a [`Reader`].
+    /// The blobs after the verified ones that could be read completely before the damage, but not
+    /// be verified. Only a [`Reader`] can read their content.
     pub fn unverified(&self) -> &[Entry] {
         &self.unverified
     }
 
-    /// What is known of the end; `None` if there is damage.
+    /// What was found at the end of the archive; `None` if there is damage.
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// Why the reading ended before the end.
+    /// The damage at which the first pass stopped; `None` if it reached the end.
     pub fn damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
 
-    /// The same to keep; the archive is closed.
+    /// As [`damage`](Archive::damage), but by value: closes the archive.
     #[must_use]
     pub fn into_damage(self) -> Option<Error> {
         self.damage
     }
 
-    /// The dialect met.
+    /// The dialect that was found.
     pub fn dialect(&self) -> Dialect {
         self.reader.dialect()
     }
 
     /// Streams the verified blob at `index`; `None` beyond the last.
     ///
-    /// In ascending order nothing is decompressed twice. Out of order, a blob costs its session up
-    /// to it.
+    /// If blobs are read in ascending order, nothing is decompressed twice. Otherwise the session
+    /// of the blob is decompressed from its start.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Changed`] or any damage if the file was changed meanwhile.
+    /// [`Error::Io`]. If the file was changed since [`open`](Archive::open): [`Error::Changed`] or
+    /// any damage.
     pub fn blob(&mut self, index: usize) -> Result<Option<VerifiedBlob<'_, R>>, Error> {
         let Some(entry) = self.verified.get(index) else { return Ok(None) };
         let changed = || Error::Changed { offset: entry.offset };
@@ -138,6 +139,7 @@ impl<R: Read + Seek> Archive<R> {
         }
     }
 
+    /// The first pass: lists the blobs and verifies the sessions, up to the end or an error.
     fn list(&mut self, limit: usize) -> Result<End, Error> {
         let (mut sink, mut names_len) = (vec![0; STEP_LEN], 0_usize);
         loop {
@@ -154,12 +156,13 @@ impl<R: Read + Seek> Archive<R> {
             if names_len > limit {
                 return Err(Error::ListingTooLong { offset: blob.offset(), limit });
             }
-            self.unverified.push(survey(blob, &mut sink)?);
+            self.unverified.push(read_entry(blob, &mut sink)?);
         }
     }
 }
 
-fn survey<R: Read>(mut blob: UnverifiedBlob<'_, R>, sink: &mut [u8]) -> Result<Entry, Error> {
+/// Reads a blob to its end and makes its entry.
+fn read_entry<R: Read>(mut blob: UnverifiedBlob<'_, R>, sink: &mut [u8]) -> Result<Entry, Error> {
     let mut length = 0_u64;
     loop {
         match blob.read_content(sink)? {
@@ -173,8 +176,8 @@ fn survey<R: Read>(mut blob: UnverifiedBlob<'_, R>, sink: &mut [u8]) -> Result<E
 
 /// A blob that was verified when the [`Archive`] was opened.
 ///
-/// If the file was changed since, the end of the content is not reached: the last read fails with
-/// [`Error::Changed`] or with the damage found.
+/// If the file was changed since, the content never seems complete: a read fails with
+/// [`Error::Changed`] or with the damage found, at the latest when the content ends.
 #[derive(Debug)]
 pub struct VerifiedBlob<'a, R> {
     blob: UnverifiedBlob<'a, R>,
@@ -183,7 +186,7 @@ pub struct VerifiedBlob<'a, R> {
 }
 
 impl<R: Read> VerifiedBlob<'_, R> {
-    /// What the listing says about it.
+    /// The blob's entry in the list of the archive.
     pub fn entry(&self) -> &Entry {
         self.entry
     }

@@ -1,30 +1,32 @@
-//! The blocks of the inner layer, as reader and survey both meet them.
+//! Reads the blocks of the inner layer, for the reader, for the survey before an append, and for
+//! the repair; writes reset blocks.
 
 use super::chunk_layer::Payload;
 use super::error::Error;
 use super::hash::{DIGEST_LEN, Digest};
 use super::varint::{self, Varint};
 
-/// The varint of a reset block with nothing but a hash, as the reference writes it: `81 04`.
+/// The value of the varint of a reset block with a hash only, as the reference writes it: `81 04`.
 const RESET: u64 = 1 | (8 << 6);
 
-/// The varint of a reset block in the README's example, `81 02`. Read as the README's prose and
-/// the reference say it would be a reset with four bytes of payload, which no reset can have: so
-/// nothing sound has two meanings.
+/// The value of the varint of a reset block in the README's example: `81 02`. In the README's prose
+/// and in the reference it means a reset with four bytes of payload, which is always damage. So no
+/// valid archive has two meanings.
 const README_RESET: u128 = 1 | (8 << 5);
 
-/// What a block's varint says.
+/// The start of a block: the kind and the length, which its varint states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Of the varint's first byte in the file.
+    /// Offset in the file of the varint's first byte.
     pub(crate) offset: u64,
     pub(crate) kind: Kind,
-    /// Payload bytes; `u64::MAX` stands for everything that does not fit.
+    /// Payload bytes; `u64::MAX` stands for every length beyond 64 bits. A [`Kind::ReadmeReset`]
+    /// has the 4 that its varint states, although the payload that follows has 8.
     pub(crate) len: u64,
 }
 
 impl Head {
-    /// Payload bytes of a reset block behind its hash.
+    /// Payload bytes of a reset block after its hash. For other blocks the result has no meaning.
     pub(crate) fn extra_len(self) -> u64 {
         if self.kind == Kind::ReadmeReset { 0 } else { self.len.saturating_sub(8) }
     }
@@ -34,13 +36,13 @@ impl Head {
 pub(crate) enum Kind {
     Blob,
     Reset,
-    /// `81 02`: a reset of 8 bytes for the README, a damaged one for the reference.
+    /// `81 02`: for the README a reset with a hash, for the reference a damaged reset.
     ReadmeReset,
     /// A control block to be skipped.
     Unknown,
 }
 
-/// Reads the varint of the next block, passing its bytes to `see`; `None` at the end.
+/// Reads the varint of the next block and passes its bytes to `see`; `None` at the end.
 pub(crate) fn read_head<P: Payload>(source: &mut P, mut see: impl FnMut(&[u8])) -> Result<Option<Head>, Error> {
     let (mut value, mut first) = (Varint::default(), true);
     let mut offset = source.offset();
@@ -51,7 +53,7 @@ pub(crate) fn read_head<P: Payload>(source: &mut P, mut see: impl FnMut(&[u8])) 
         };
         see(&[byte]);
         if first {
-            // Only now: before `fill` a header may have been in between.
+            // The offset is right only after `fill`, which may have skipped a chunk header.
             offset = source.offset();
             first = false;
         }
@@ -61,6 +63,7 @@ pub(crate) fn read_head<P: Payload>(source: &mut P, mut see: impl FnMut(&[u8])) 
         }
     }
     let value = value.value();
+    // Bit 0 marks a control block, bits 1 to 5 are its type, and the bits above are the length.
     let (kind, len) = match (value & 1, value >> 1 & 31) {
         (0, _) => (Kind::Blob, value >> 1),
         (_, 0) if value == README_RESET => (Kind::ReadmeReset, 4),
@@ -92,8 +95,8 @@ pub(crate) fn read_payload<P: Payload>(
 
 /// Reads the hash of a reset block, the first 8 bytes of its payload.
 ///
-/// The errors are those that the reference's order of looking gives: all of the payload is asked
-/// for before its length is judged, and `81 02` asks for four bytes.
+/// The errors are those of the reference. It reads the whole payload before it checks the length.
+/// For `81 02`, which announces four bytes, it finds a short reset if at least four bytes follow.
 pub(crate) fn read_stored_hash<P: Payload>(source: &mut P, head: Head) -> Result<Digest, Error> {
     let offset = head.offset;
     let mut stored = Vec::with_capacity(DIGEST_LEN);

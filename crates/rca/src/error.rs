@@ -1,4 +1,4 @@
-//! What can go wrong, where, and the stable code of it.
+//! Errors, each with its place in the file and a stable code.
 
 use std::io;
 
@@ -6,9 +6,9 @@ use super::hash::Digest;
 
 /// Why an archive could not be read or written.
 ///
-/// [`code`](Error::code) is stable and meant for machines; [`offset`](Error::offset) is a byte
-/// offset in the archive file, never in the payload of its chunks. `Display` does not include the
-/// source: walk [`source`](std::error::Error::source).
+/// [`code`](Error::code) is stable and meant for programs. [`offset`](Error::offset) counts the
+/// bytes of the archive file, chunk headers included. `Display` does not include the source:
+/// [`source`](std::error::Error::source) returns it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
     TruncatedChunk {
         /// First byte of the chunk's header.
         offset: u64,
-        /// The size field; `u64::MAX` stands for everything that does not fit.
+        /// The size field; `u64::MAX` stands for every size beyond 64 bits.
         size: u64,
     },
     /// The chunks end inside a varint.
@@ -48,14 +48,14 @@ pub enum Error {
         /// First byte of the block.
         offset: u64,
     },
-    /// The hash in a reset block is not that of the session before it.
+    /// The hash in a reset block is not the hash of the session before the block.
     #[error("the reset block at byte {offset} stores hash {stored}, the session before it has {computed}")]
     ResetHashMismatch {
         /// First byte of the block.
         offset: u64,
-        /// What the block says.
+        /// The hash that the block stores.
         stored: Digest,
-        /// What the bytes say, as the reference hashes them.
+        /// The hash of the bytes, by the rule of the reference.
         computed: Digest,
     },
     /// The metadata of the last chunk is not the hash of the last session.
@@ -63,20 +63,20 @@ pub enum Error {
     FinalHashMismatch {
         /// First byte of the chunk's header.
         offset: u64,
-        /// What the metadata says.
+        /// The hash in the metadata.
         stored: Digest,
-        /// What the bytes say, as the reference hashes them.
+        /// The hash of the bytes, by the rule of the reference.
         computed: Digest,
     },
-    /// A blob's payload is not what zstd can continue the session with.
+    /// A blob's payload does not continue the zstd frame of its session.
     #[error("the blob at byte {offset} does not decompress")]
     Zstd {
         /// First byte of the block.
         offset: u64,
-        /// What zstd says.
+        /// The error of zstd.
         source: io::Error,
     },
-    /// A decompressed blob has no NUL, hence no end of its name.
+    /// A decompressed blob has no NUL, which would end its name.
     #[error("the blob at byte {offset} has no end of name")]
     NoNameTerminator {
         /// First byte of the block.
@@ -87,7 +87,7 @@ pub enum Error {
     BadUtf8Name {
         /// First byte of the block.
         offset: u64,
-        /// Bytes of the name that are fine.
+        /// Leading bytes of the name that are valid.
         valid_up_to: usize,
     },
     /// A blob's name is longer than the options allow; the format has no limit.
@@ -106,31 +106,31 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
-    /// Between its verification and now the archive has changed.
+    /// The archive has changed since it was verified.
     #[error("the blob at byte {offset} is not the one that was verified: the archive has changed")]
     Changed {
         /// First byte of the block as it was verified.
         offset: u64,
     },
-    /// The reader has reported an error before and cannot go on behind it.
+    /// The reader has reported an error before and cannot continue after it.
     #[error("reading stopped at an earlier error")]
     Stopped,
-    /// A name to append holds a NUL; it would come back as a shorter name.
+    /// A name to append contains a NUL. A reader would take the NUL for the end of the name.
     #[error("a name to append has a NUL at its byte {at}")]
     NameHasNul {
         /// Offset of the NUL in the name.
         at: usize,
     },
-    /// A blob to append is larger than any block can be: 2 TiB compressed.
+    /// A blob to append is too long for one block: its compressed form reaches 2 TiB.
     #[error("the blob that begins at byte {offset} is too large for one block")]
     BlobTooLong {
         /// Where the block begins.
         offset: u64,
     },
-    /// An earlier append of this writer failed; reopen the archive.
+    /// An earlier append of this writer failed. The caller must reopen the archive.
     #[error("an earlier append failed, the archive must be reopened")]
     Poisoned,
-    /// Another writer has the archive.
+    /// Another writer has the lock of the archive.
     #[error("another writer has the archive open")]
     Locked,
     /// An archive to create is not empty.
@@ -139,7 +139,8 @@ pub enum Error {
         /// Its length in bytes.
         len: u64,
     },
-    /// The archive follows the README's text; appending in the reference's dialect would mix both.
+    /// The archive is in the README's dialect. An append would be in the dialect of the reference
+    /// and mix both, so it is refused.
     #[error("the session that begins at byte {offset} is in the README's dialect, which is only read")]
     ReadmeDialect {
         /// First byte of the session's reset block.
@@ -151,17 +152,17 @@ pub enum Error {
     /// The content of a blob to append could not be read.
     #[error("the content of a blob to append cannot be read")]
     Content {
-        /// What the caller's reader said.
+        /// The error of the caller's reader.
         source: io::Error,
     },
     /// The archive itself could not be read or written.
     #[error("cannot {op} the archive at byte {offset}")]
     Io {
-        /// What was being done.
+        /// The operation that failed, as the message continues after "cannot".
         op: &'static str,
-        /// Where.
+        /// Where in the file the operation began; 0 if it concerns the whole file.
         offset: u64,
-        /// What the store said.
+        /// The error of the store.
         source: io::Error,
     },
 }
@@ -197,7 +198,7 @@ impl Error {
         }
     }
 
-    /// Where in the archive file, in bytes from its start; `None` if it is not about a place.
+    /// Offset in the archive file, in bytes from its start; `None` if the error has no place.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         match *self {
@@ -227,7 +228,8 @@ impl Error {
         }
     }
 
-    /// Whether the archive's bytes are at fault, rather than the machine, the caller or a limit.
+    /// Whether the error means that the bytes of the archive are damaged. `false` for errors of I/O
+    /// or of the caller, and for a limit that was exceeded.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(
@@ -248,14 +250,14 @@ impl Error {
     /// The error inside an [`io::Error`] that an [`io::Read`] of this crate has returned.
     ///
     /// # Errors
-    /// Gives `error` back if it is from elsewhere.
+    /// Returns `error` itself if it does not contain an error of this crate.
     pub fn from_io(error: io::Error) -> Result<Error, io::Error> {
         error.downcast::<Error>()
     }
 }
 
 impl From<Error> for io::Error {
-    /// Keeps the whole error, so that [`Error::from_io`] finds it again.
+    /// The result contains the whole error, so that [`Error::from_io`] can return it.
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Io { source, .. } | Error::Content { source } => source.kind(),

@@ -1,19 +1,22 @@
-//! Telling what a crash in the very first append left from a file that never was an archive.
+//! Distinguishes a file that a crash in the first append left from a file that never was an
+//! archive.
 //!
 //! Nothing is committed in either, and to a reader both are empty archives with garbage. But an
-//! append truncates the garbage, which is a user's data if the path was mistyped: many formats and
-//! disk images begin with two zero bytes, and any file of less than ten bytes is "garbage" too.
+//! append truncates the garbage, which may be a user's data if the path was mistyped: many formats
+//! and disk images begin with two zero bytes, and any file of less than ten bytes is "garbage",
+//! too.
 //!
-//! A first append writes a header of size 0, then a blob's block, front to back. So the file is, as
-//! far as it goes:
+//! A first append writes a header of size 0, then a blob's block, front to back. So the file has
+//! these bytes, up to its end:
 //!
 //! ```text
-//! 00 00  metadata(8)  varint of a blob, or 6 zeros for one that is filled in later   28 b5 2f fd (zstd)  …
+//! 00 00  metadata(8)  varint of a blob, or 6 zeros until it is filled in  28 b5 2f fd (zstd)  …
 //! ```
 //!
-//! or, where the disk got the length before the bytes, zeros up to its end. Of less than a header
-//! one zero byte has to do: so begins the header of any archive of up to 255 bytes, committed or
-//! not, and no text.
+//! Or all bytes after the header are zeros, if the file system stored the length before the bytes.
+//!
+//! A file shorter than a header must begin with a zero byte, as the header of every archive of up
+//! to 255 bytes does, committed or not. Text does not begin with a zero byte.
 
 use std::io::{Read, Seek};
 
@@ -24,11 +27,12 @@ use super::varint::PADDED_LEN;
 /// Bytes of the first chunk's header.
 const HEADER_LEN: usize = 10;
 
-/// What every zstd frame begins with.
+/// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes of the file that are checked, unless all are zero: no writer makes a longer varint.
-const LOOK_LEN: usize = HEADER_LEN + 16;
+/// Bytes of the file that are checked, unless those of the block are all zero. No writer makes a
+/// varint so long that the magic number of zstd would not be among them.
+const CHECKED_LEN: usize = HEADER_LEN + 16;
 
 /// Whether a file without a committed chunk can be what a first append left when it was
 /// interrupted.
@@ -36,7 +40,7 @@ pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Err
     let io = |source| Error::Io { op: "read", offset: 0, source };
     source.rewind().map_err(io)?;
     let mut begin = Vec::new();
-    Read::by_ref(source).take(LOOK_LEN as u64).read_to_end(&mut begin).map_err(io)?;
+    Read::by_ref(source).take(CHECKED_LEN as u64).read_to_end(&mut begin).map_err(io)?;
     if begin.len() < HEADER_LEN {
         return Ok(begin.starts_with(&[0]));
     }
@@ -50,7 +54,7 @@ pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Err
     Ok(block.iter().all(|byte| *byte == 0) && only_zeros(source).map_err(io)?)
 }
 
-/// Whether `bytes` are how a blob's block begins, or less than that.
+/// Whether `bytes` are the beginning of a blob's block, or a prefix of one.
 fn begins_blob(bytes: &[u8]) -> bool {
     let is_padded = bytes.iter().take(PADDED_LEN).all(|byte| *byte == 0);
     if is_padded && agree(bytes.get(PADDED_LEN..).unwrap_or_default(), &ZSTD_MAGIC) {
@@ -58,10 +62,10 @@ fn begins_blob(bytes: &[u8]) -> bool {
     }
     let is_blob = bytes.first().is_none_or(|byte| byte & 1 == 0);
     let varint_len = bytes.iter().position(|byte| byte & 0x80 == 0).map_or(bytes.len(), |last| last + 1);
-    is_blob && varint_len < LOOK_LEN - HEADER_LEN && agree(&bytes[varint_len..], &ZSTD_MAGIC)
+    is_blob && varint_len < CHECKED_LEN - HEADER_LEN && agree(&bytes[varint_len..], &ZSTD_MAGIC)
 }
 
-/// Whether neither says something else than the other, as far as both go.
+/// Whether both are equal up to the length of the shorter one.
 fn agree(bytes: &[u8], expected: &[u8]) -> bool {
     bytes.iter().zip(expected).all(|(byte, expected)| byte == expected)
 }

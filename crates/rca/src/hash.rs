@@ -1,8 +1,8 @@
 //! The archive's hash: BLAKE2s with a digest length of 8 bytes.
 //!
-//! The length is a *parameter* of BLAKE2s and goes into its first block: the first 8 bytes of a
-//! 32-byte digest are something else. Test vectors: `""` gives `ef2a8b78dd80da9c`, `"abc"` gives
-//! `972e9d2cd6de6402`.
+//! The digest length is a *parameter* of BLAKE2s and changes the whole result. So this hash is not
+//! the first 8 bytes of a 32-byte digest. Test vectors: `""` gives `ef2a8b78dd80da9c`, `"abc"`
+//! gives `972e9d2cd6de6402`.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A running hash that can be looked at without ending it.
+/// A running hash whose digest can be read without ending it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hasher(Blake2s<U8>);
 
@@ -47,22 +47,24 @@ impl Hasher {
 /// How the hash of a session treats the hash bytes of the reset block it begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashRule {
-    /// They are hashed, as the reference does.
+    /// They are hashed, as in the reference.
     Included,
-    /// They are left out, as the README says.
+    /// They are not hashed, as the README says.
     Excluded,
 }
 
-/// The hash of one session under both rules, for as long as the rule is not known.
+/// The hash of one session by both rules, as long as the rule is not known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionHash {
     included: Hasher,
-    /// `None` where the rules agree (no reset yet) or the archive has told its rule.
+    /// `None` if both rules give the same hash, because the session does not begin with a reset
+    /// block, or if the rule is known to be [`HashRule::Included`].
     excluded: Option<Hasher>,
 }
 
 impl SessionHash {
-    /// The hash of a session that begins with a reset block.
+    /// The hash of a session that begins with a reset block, before any byte. `known` is the rule
+    /// of the archive, if it is known.
     pub(crate) fn after_reset(known: Option<HashRule>) -> Self {
         SessionHash { included: Hasher::default(), excluded: (known != Some(HashRule::Included)).then(Hasher::default) }
     }
@@ -74,7 +76,7 @@ impl SessionHash {
         }
     }
 
-    /// Takes the 8 hash bytes of a reset block.
+    /// Takes the 8 hash bytes of a reset block: only one rule hashes them.
     pub(crate) fn update_stored(&mut self, stored: Digest) {
         self.included.update(&stored.0);
     }
@@ -84,10 +86,11 @@ impl SessionHash {
         self.included.digest()
     }
 
-    /// Compares with a stored digest; `Ok` has the rule that holds, if it can be determined.
+    /// Compares the hash with a stored digest. `Ok` contains the rule by which it matches, or
+    /// `known` if it matches by both. `Err` contains the hash by the rule of the reference.
     ///
-    /// An archive has one rule: once `known`, a hash by the other one is a mismatch. (Reading on
-    /// with both would cost a second hash of every byte, for archives that do not exist.)
+    /// An archive has one rule: once the rule is `known`, a hash by the other rule is a mismatch.
+    /// (To accept both would need a second hash of every byte, and no known writer mixes them.)
     pub(crate) fn verify(&self, stored: Digest, known: Option<HashRule>) -> Result<Option<HashRule>, Digest> {
         let included = self.included.digest();
         let excluded = self.excluded.as_ref().map_or(included, Hasher::digest);

@@ -1,62 +1,72 @@
-//! RCA, the Resumable Compressed Archive: named blobs in one file, with crash-safe appends and one
-//! zstd state from blob to blob.
+//! RCA, the Resumable Compressed Archive: named blobs in one file, with crash-safe appends. Blobs
+//! of one session share a zstd state, so similar blobs are compressed against each other.
+//!
+//! *The reference* is the reference implementation of the format, a Python module; *the README* is
+//! its documentation.
 //!
 //! ```text
 //! file    := chunk*  garbage             see `chunk_layer`; sizes of 16, 32, 64 bits, big-endian
 //! chunk   := size  hash(8)  payload      chunks begin at 0, 0x8000, 0x8000_8000
 //! payloads, joined := session*
 //! session := [reset] (blob | control)*   the first has no reset
-//! reset   := 81 04  hash(8)              hash of the session before, then a new hash and zstd state
+//! reset   := 81 04  hash(8)              hash of the session before; then a new hash, zstd state
 //! blob    := varint(len << 1)  len bytes of zstd: name  NUL  content
 //! control := varint(1 | type << 1 | len << 6)  len bytes; reset is type 0, others are skipped
 //! ```
 //!
 //! - *varint*: little-endian base 128; overlong forms are allowed.
-//! - *hash*: BLAKE2s with an 8-byte digest over all bytes of a session, varints, unknown control
-//!   blocks and the reset block it begins with included, chunk headers excluded. The one of the
+//! - *hash*: BLAKE2s with an 8-byte digest over all bytes of a session, including varints, unknown
+//!   control blocks and the reset block at its start. Chunk headers are not hashed. The hash of the
 //!   last session is in the header of the last chunk.
-//! - *zstd*: one frame per session that is never ended, flushed after each blob.
-//! - *name*: UTF-8 without NUL, else anything. Blobs with equal names are all there, in order.
+//! - *zstd*: one frame per session, which is never ended, and is flushed after each blob.
+//! - *name*: any UTF-8 without NUL. Several blobs may have the same name; readers return all of
+//!   them, in order.
+//! - *garbage*: bytes of an append that was interrupted before it was committed.
 //!
 //! # Two dialects
 //!
-//! The format's README and its reference implementation differ. The README's example has `81 02`
-//! for a reset, and its text leaves the hash bytes of reset blocks out of the hash. The reference
-//! neither writes nor reads either. We write what the reference writes. We read both, and say
-//! which ([`Dialect`]): a session is first judged by the reference's rule, then by the README's,
-//! and once a hash has told the rule the whole archive must follow it. `81 02` cannot be valid in
-//! the reference's reading (a reset of four bytes), so it is read as the README's, and reported
-//! as the short reset it otherwise is if the hash does not fit.
+//! The README and the reference differ. The README's example has `81 02` for a reset, and its text
+//! leaves the hash bytes of reset blocks out of the hash. The reference neither writes nor reads
+//! such archives. This crate writes the dialect of the reference, reads both, and reports which one
+//! it found ([`Dialect`]).
 //!
-//! # What is true
+//! The hash of a session is checked by the rule of the reference first, then by that of the README.
+//! After the first match that only one rule gives, the whole archive must follow this rule. For the
+//! reference, `81 02` is a reset of four bytes, which is never valid, so it is read as the README's
+//! reset. If the hash does not match then, the error is that of the reference: a short reset.
+//!
+//! # Guarantees
 //!
 //! - After [`Writer::append`] has returned `Ok`, the blob is durable and every reader finds it.
-//! - After [`Event::Verified`] the blobs it names are what was appended (as far as 64 bits of an
-//!   unkeyed hash can tell: accidents, not attackers). Before it nothing is known of them.
-//! - No input makes the readers panic, nor take more memory than [`ReadOptions`] says.
+//! - After [`Event::Verified`] the blobs that this event names are those that were appended. Before
+//!   it they are unverified. The hash has 64 bits and no key, so it detects accidents, not attacks.
+//! - No input makes the readers panic or exceed the memory limits of [`ReadOptions`].
 //!
 //! # What a crash can leave behind
 //!
-//! - Anywhere in an append: the archive as before, plus garbage behind its end that is no error
-//!   ([`End::trailing_garbage`]) and that the next append cuts off. This holds whatever subset of
-//!   the writes before a sync got lost. A new archive may be of any length, with size 0.
-//! - In the one header write that commits: if the disk tears 16 bytes at a multiple of 0x8000
-//!   apart, a mixed header. Readers then find the blobs, followed by an error; the next [`Writer`]
-//!   repairs it (`repair`).
-//! - In the very first append: a file in which nothing is committed. So is any file that begins
-//!   with two zero bytes, or has less than ten: [`Opened::is_foreign`] tells them apart, before
-//!   something is cut off that was never ours.
+//! - Before the header write that commits an append: the archive as before, plus garbage after its
+//!   end. This holds whatever subset of the writes since the last sync was lost. Garbage is not an
+//!   error ([`End::trailing_garbage`]), and the next append truncates it.
+//! - In this header write: the archive with the blob or without, because it is one write within a
+//!   disk sector. If a disk nevertheless writes only a part, a mixture of the old and the new
+//!   header remains. Readers then return the blobs and after them an error. The next append repairs
+//!   the header (`repair`).
+//! - In the first append: a file in which nothing is committed. Any file that begins with two zero
+//!   bytes or has less than ten bytes looks the same to readers. [`Opened::is_foreign`] tells a
+//!   caller that the file was probably never an archive, so that an append does not destroy it.
 //!
 //! # What it does not do
 //!
-//! - Delete, replace or find a blob by name: it is a log. Reading one blob takes decompressing its
-//!   session up to it.
-//! - Sync the directory of a new file; that is the creator's.
-//! - Append to the README's dialect, or to an archive whose last session is damaged: refused. The
-//!   sessions before it are not looked at, except that their blocks must fit together.
-//! - Tell garbage from a chunk behind a chunk that is exactly full: the format cannot.
-//! - Keep readers out while a writer appends; they see the committed state before or after.
-//! - Check that a name is a harmless path.
+//! - Delete a blob, replace it, or find it by name: an archive is a log. To read one blob, a reader
+//!   decompresses its session up to this blob.
+//! - Sync the directory of a new file; the creator of the file does that.
+//! - Append to an archive in the README's dialect, or to one whose last session is damaged: a
+//!   writer refuses both. Of earlier sessions a writer checks only the block lengths, not the
+//!   hashes.
+//! - Distinguish garbage after an exactly full chunk from a further chunk: in the format both look
+//!   the same. A writer truncates garbage before it fills a chunk, so it leaves no such garbage.
+//! - Lock readers out while a writer appends; they see the committed state before or after it.
+//! - Check that a name is a safe path.
 //!
 //! *Architecture invariant:* this crate knows nothing of xorbs, HTTP, async or logging.
 
@@ -80,7 +90,7 @@ mod zstd_stream;
 #[cfg(test)]
 mod tests;
 
-/// Its examples are tests.
+/// Makes the examples of the README doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

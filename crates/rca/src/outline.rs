@@ -6,10 +6,10 @@ use super::error::Error;
 use super::limits::{SKIP_BUFFER_LEN, STEP_LEN};
 use super::reader::{ReadOptions, Reader, SessionStart};
 
-/// The sessions of an archive, each of which can be read by itself.
+/// The sessions of an archive. Each can be read without those before it.
 ///
-/// Finding them takes reading the varints of all blocks and skipping the rest: one small read per
-/// blob. Nothing is hashed on the way, so a session is to be believed only after it was read to its
+/// [`open`](Outline::open) reads the varints of all blocks and skips their payload, with one small
+/// read per blob. It hashes nothing, so trust a session only after reading it up to its
 /// [`Event::Verified`].
 ///
 /// Memory: that of a [`Reader`] and some 300 bytes per session.
@@ -51,11 +51,12 @@ impl<R: Read + Seek> Outline<R> {
         self.blob_count
     }
 
-    /// A reader that is at the beginning of a session, counted from 0; `None` where there is no
-    /// such session.
+    /// A reader at the beginning of the session `index`, counted from 0; `None` if there is no such
+    /// session.
     ///
     /// Its next events are the session's blobs and then
-    /// [`Event::Verified`](super::Event::Verified); it would go on into the session behind.
+    /// [`Event::Verified`](super::Event::Verified). After this event the reader continues with the
+    /// next session.
     ///
     /// # Errors
     /// [`Error::Io`].

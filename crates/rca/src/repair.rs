@@ -1,20 +1,23 @@
-//! Telling a torn header write from damage, and repairing it.
+//! Distinguishes a torn header write from damage, and repairs it.
 //!
 //! The one write that commits an append replaces a header `old` of 10 to 16 bytes by `new`, at a
-//! multiple of 0x8000, so within one sector: real disks write it whole or not at all. Should it be
-//! torn nevertheless, the header is `new[..k]` followed by `old[k..]`. That can be proved, since
-//! the payload of both is on the disk and so both hashes can be computed: eight bytes agree with
-//! what they must be by accident once in 2⁶⁴.
+//! multiple of 0x8000, so within one sector. Real disks write a sector whole or not at all. If the
+//! write is torn nevertheless, the header is `new[..k]` followed by `old[k..]`. The payloads of the
+//! old and the new state are both on the disk, so both hashes can be computed and compared with the
+//! torn header. Eight random bytes match a hash with probability 2⁻⁶⁴.
 //!
-//! - *Metadata all old*: it is the hash at some block boundary inside the chunk, which is where
-//!   the chunk ended. Go back to it.
-//! - *Metadata mixed*: the size is the new one, the leading bytes are of the hash at the end, the
-//!   trailing ones of the hash before the last append. Go on to the new header if at least half
-//!   of the metadata is new, else back to the old one. (The append was not acknowledged,
-//!   so either is right; each is proved by 32 bits of hash or more.)
+//! A header is a size followed by the metadata, which is the hash. So there are two cases:
 //!
-//! Every intermediate state of the repair is a torn header itself: it can be interrupted and
-//! repeated.
+//! - *Metadata all old*: it is the hash at some block boundary inside the chunk, and this boundary
+//!   was the end of the chunk before the append. The repair restores the old header.
+//! - *Metadata mixed*: the size is the new one. The first bytes of the metadata are those of the
+//!   hash at the end, the others those of the hash before the last append. The repair completes the
+//!   new header if at least half of the metadata is new, else it restores the old header. The
+//!   append was not acknowledged, so both results are correct. Each is proved by 32 bits of hash or
+//!   more.
+//!
+//! Every intermediate state of the repair is itself a torn header, so a repair that was interrupted
+//! can be repeated.
 
 use std::io::{Read, Seek};
 use std::ops::Range;
@@ -28,13 +31,14 @@ use super::settled::Settled;
 /// How many blocks one append writes at most: a reset and a blob.
 const APPEND_BLOCKS: usize = 2;
 
-/// Finds the committed state behind a torn header; `None` if it is something else.
+/// Finds the committed state of an archive with a torn header, and the writes that repair it.
+/// Writes nothing itself. `None` if the damage is not a torn header.
 pub(crate) fn mend<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Option<Settled>, Error> {
     for (index, torn) in found.chunks.iter().enumerate().rev() {
         let (last, before) = (index + 1 == found.chunks.len(), &found.chunks[..index]);
-        // A full chunk in front of others is not the one that an append commits, and its metadata
-        // is stale by right. Unless its size is reserved: only a tear writes that, and then the
-        // chunks behind it are phantoms.
+        // A full chunk with others after it is not the one whose header commits the last append, so
+        // its metadata is old without damage. The exception is a reserved size: only a torn write
+        // produces it, and then the chunks after it do not exist.
         if !last && torn.field.limit().is_none_or(|limit| torn.size <= limit) {
             continue;
         }
@@ -48,7 +52,7 @@ pub(crate) fn mend<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Optio
     Ok(None)
 }
 
-/// The case of old metadata: looks for the boundary that has it, whatever the size says.
+/// The case of old metadata: finds the block boundary with this hash, whatever the size field says.
 fn all_old<S: Read + Seek>(
     source: &mut S,
     file_len: u64,
@@ -61,15 +65,15 @@ fn all_old<S: Read + Seek>(
     let mut settled = None;
     walk(source, &spans, |boundary| {
         let Some(old) = Old::at(before, torn, boundary) else { return true };
-        if old.metadata.0 == *torn.metadata && old.could_be_torn_to(torn, file_len) {
-            settled = Some(old.go_back(before, torn));
+        if old.metadata.0 == *torn.metadata && old.can_become(torn, file_len) {
+            settled = Some(old.restore_old(before, torn));
         }
         settled.is_none()
     })?;
     Ok(settled)
 }
 
-/// The case of mixed metadata: the payload ends where the size says, on a boundary.
+/// The case of mixed metadata: the size is the new one, so the payload ends at a block boundary.
 fn mixed<S: Read + Seek>(
     source: &mut S,
     file_len: u64,
@@ -78,6 +82,7 @@ fn mixed<S: Read + Seek>(
 ) -> Result<Option<Settled>, Error> {
     let mut spans = Scan::spans(before, file_len);
     spans.push(torn.payload_start()..torn.end().min(file_len));
+    // The last boundaries: the end, and those at which the last append can have begun.
     let mut boundaries: Vec<Boundary> = Vec::new();
     let ended = walk(source, &spans, |boundary| {
         if boundaries.len() > APPEND_BLOCKS {
@@ -88,20 +93,22 @@ fn mixed<S: Read + Seek>(
     })?;
     let (true, Some((new, earlier))) = (ended, boundaries.split_last()) else { return Ok(None) };
     for old in earlier.iter().rev().filter_map(|boundary| Old::at(before, torn, boundary)) {
-        let fresh = (1..DIGEST_LEN)
+        // How many bytes of the metadata are new.
+        let new_len = (1..DIGEST_LEN)
             .rev()
             .find(|k| torn.metadata[..*k] == new.digest.0[..*k] && torn.metadata[*k..] == old.metadata.0[*k..]);
-        match fresh {
-            Some(len) if len >= DIGEST_LEN / 2 => return Ok(Some(take_new(before, torn, new.digest))),
-            Some(_) => return Ok(Some(old.go_back(before, torn))),
+        match new_len {
+            Some(len) if len >= DIGEST_LEN / 2 => return Ok(Some(complete_new(before, torn, new.digest))),
+            Some(_) => return Ok(Some(old.restore_old(before, torn))),
             None => {}
         }
     }
     Ok(None)
 }
 
-/// Takes the new header: one write, each prefix of which leaves another mixture.
-fn take_new(before: &[Chunk], torn: &Chunk, digest: Digest) -> Settled {
+/// Completes the new header in one write. If this write is torn, too, the header is again a mixture
+/// of the old and the new one.
+fn complete_new(before: &[Chunk], torn: &Chunk, digest: Digest) -> Settled {
     let repaired = Chunk { metadata: digest.0.to_vec(), ..torn.clone() };
     let patches = vec![Patch { offset: repaired.offset, bytes: repaired.header() }];
     let mut chunks = before.to_vec();
@@ -109,7 +116,7 @@ fn take_new(before: &[Chunk], torn: &Chunk, digest: Digest) -> Settled {
     Settled { chunks, digest: Some(digest), patches, torn: true }
 }
 
-/// The header of the torn chunk as it may have been before the append.
+/// A header that the torn chunk may have had before the append.
 #[derive(Debug)]
 struct Old {
     /// 0 if the chunk had not been committed.
@@ -118,35 +125,38 @@ struct Old {
 }
 
 impl Old {
-    /// What it was if the archive ended at `boundary`; `None` if that is not in the torn chunk.
+    /// The old header if the archive ended at `boundary` before the append; `None` if the boundary
+    /// is not in the torn chunk.
     fn at(before: &[Chunk], torn: &Chunk, boundary: &Boundary) -> Option<Old> {
         let (metadata, start) = (boundary.digest, torn.payload_start());
         if boundary.offset > start {
             return Some(Old { size: boundary.offset - torn.offset, metadata });
         }
-        // Nothing was in the chunk, so the one before was the last: is that its hash?
+        // The chunk did not exist yet, so the chunk before it was the last and must have this hash.
         let last = before.last().is_none_or(|last| metadata.0 == *last.metadata);
         (boundary.offset >= torn.offset && last).then_some(Old { size: 0, metadata })
     }
 
-    /// Whether a prefix of some newer header over this one can be `torn`, whose metadata is old.
+    /// Whether `torn`, whose metadata is old, can be this header after an interrupted write of a
+    /// newer one.
     ///
-    /// Appends make sizes grow, and before the header is written all of the payload is in the
-    /// file: so a size beyond its end has at least its last byte from the old size. (Otherwise it
-    /// is a size that was damaged or a file that was cut, and is refused.)
-    fn could_be_torn_to(&self, torn: &Chunk, file_len: u64) -> bool {
+    /// Appends only make sizes grow, and all payload is in the file before the header is written.
+    /// So a torn size beyond the end of the file is not the complete new size: at least its last
+    /// byte is that of the old size. Otherwise the size was damaged or the file was truncated, and
+    /// the archive is refused.
+    fn can_become(&self, torn: &Chunk, file_len: u64) -> bool {
         let old = Chunk { size: self.size, ..torn.clone() };
         let last_byte = torn.size_bytes().last() == old.size_bytes().last();
-        // An equal size would make it no tear at all: then the header is fine and something else
-        // not.
+        // If the sizes are equal, the header is not torn and the damage is elsewhere.
         torn.size > self.size && (torn.end() <= file_len || last_byte)
     }
 
-    /// Takes the old header: byte by byte from behind, each of which leaves a lesser mixture.
-    fn go_back(&self, before: &[Chunk], torn: &Chunk) -> Settled {
+    /// Restores the old header byte by byte, the last byte first, so that after each write the
+    /// header is again a torn one, with fewer new bytes.
+    fn restore_old(&self, before: &[Chunk], torn: &Chunk) -> Settled {
         let (mut chunks, digest) = (before.to_vec(), self.metadata);
         if self.size == 0 {
-            // The truncation removes the whole chunk.
+            // The chunk did not exist. The truncation that follows removes it.
             let digest = (!before.is_empty()).then_some(digest);
             return Settled { chunks, digest, patches: Vec::new(), torn: true };
         }
@@ -163,15 +173,15 @@ impl Old {
 /// A place between blocks.
 #[derive(Clone, Copy, Debug)]
 struct Boundary {
-    /// In the file, of the next block.
+    /// Offset in the file of the next block.
     offset: u64,
-    /// Of the session so far.
+    /// Digest of the session up to here.
     digest: Digest,
 }
 
-/// Visits the boundaries from the first byte on, the end included, until `visit` says `false`;
-/// `true` if it has come to the end. What cannot be parsed ends it too: behind the boundary that
-/// is looked for there may be anything.
+/// Visits the block boundaries from the first byte to the end, until `visit` returns `false`.
+/// Returns whether it has reached the end. If a block does not parse, it stops there and returns
+/// `false`, not an error: any bytes may follow the boundary that the caller searches for.
 fn walk<S: Read + Seek>(
     source: &mut S,
     spans: &[Range<u64>],
@@ -193,7 +203,7 @@ fn walk<S: Read + Seek>(
     }
 }
 
-/// Hashes one block; `false` at the end.
+/// Reads one block and hashes it; a reset block begins a new hash. `false` at the end.
 fn walk_block<P: Payload>(reader: &mut P, hash: &mut Hasher) -> Result<bool, Error> {
     let mut after = Hasher::default();
     let head = read_head(reader, |bytes| {

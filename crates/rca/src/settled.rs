@@ -3,16 +3,17 @@
 use super::chunk_layer::{Chunk, Patch};
 use super::hash::Digest;
 
-/// Where a writer may go on.
+/// Where a writer may continue.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    /// The committed chunks; the file is to be cut behind them.
+    /// The committed chunks; the first append truncates the file after them.
     pub(crate) chunks: Vec<Chunk>,
-    /// Hash of the last session; `None` without chunks, when there is no session either.
+    /// Hash of the last session; `None` without chunks, because then there is no session.
     pub(crate) digest: Option<Digest>,
-    /// Writes that repair a torn header; after each of them the state can be repaired again.
+    /// Writes that repair a torn header, in order. A crash between two of them leaves a state that
+    /// can be repaired again.
     pub(crate) patches: Vec<Patch>,
-    /// Whether the last header was torn.
+    /// Whether a header was torn.
     pub(crate) torn: bool,
 }
 

@@ -1,8 +1,10 @@
-//! What a writer must know of an archive before it appends: where it ends, and its last hash.
+//! Finds what a writer must know of an archive before it appends: where it ends, and the hash of
+//! its last session.
 //!
-//! The reference takes the stored metadata on trust and puts it into a reset block, so a bad
-//! archive stays bad behind every later append. We look first. Only the varints of earlier
-//! sessions are read, and the payload of the last one is hashed; nothing is decompressed.
+//! The reference copies the stored metadata into a reset block without a check. So a damaged
+//! archive stays damaged after every later append. This crate checks the last session first. It
+//! reads only the varints of earlier sessions and hashes the payload of the last one. It
+//! decompresses nothing.
 
 use std::io::{Read, Seek};
 use std::ops::Range;
@@ -15,15 +17,15 @@ use super::limits::SKIP_BUFFER_LEN;
 use super::repair;
 use super::settled::Settled;
 
-/// Decides what is committed, by the safe rule:
+/// Finds the committed state, by the safe rule of `docs/spec/rca-notes.md`:
 ///
-/// - garbage is all that follows a chunk that is not full, or that begins with a size of 0 or a
-///   partial header;
-/// - a chunk that runs past the end of the file is garbage if the chunk before it is full and has
-///   the hash of everything so far (a crash of the reference, bug B2);
-/// - a header that is provably a mixture of the one before an append and the one after it is
-///   repaired (see [`repair`]);
-/// - everything else that is invalid is refused.
+/// - Bytes after a chunk that is not full are garbage. After a full chunk, so are a header with
+///   size 0 and what follows it, and less than a header.
+/// - A chunk that runs past the end of the file is garbage if the chunks before it are a sound
+///   archive by themselves. A crash of the reference leaves such a chunk (bug B2).
+/// - A header that is provably a mixture of the header before an append and the header after it can
+///   be repaired (see [`repair`]).
+/// - Everything else that is invalid is refused.
 pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Settled, Error> {
     let error = match (&found.tail, found.chunks.split_last()) {
         (Tail::Garbage, _) => match last_digest(source, &found.chunks, found.file_len) {
@@ -45,7 +47,8 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
     repair::mend(source, found)?.ok_or(error)
 }
 
-/// The digest of non-empty `chunks` if they are a sound archive by themselves.
+/// The digest of the last session of `chunks`; `None` if they are not a sound archive by
+/// themselves, or if there are none.
 fn digest_if_sound<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) -> Result<Option<Digest>, Error> {
     match last_digest(source, chunks, file_len) {
         Ok(digest) => Ok(digest),
@@ -54,15 +57,16 @@ fn digest_if_sound<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u
     }
 }
 
-/// Checks the end of the archive and gives the hash of its last session.
+/// Checks the last session against the metadata of the last chunk, and returns its hash; `None`
+/// without chunks.
 fn last_digest<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) -> Result<Option<Digest>, Error> {
     let Some(last) = chunks.last() else { return Ok(None) };
-    let (begin, readme) = last_session(source, Scan::spans(chunks, file_len))?;
-    let at = begin.first().map_or(0, |span| span.start);
-    if readme {
+    let (session_spans, has_readme_reset) = last_session(source, Scan::spans(chunks, file_len))?;
+    let at = session_spans.first().map_or(0, |span| span.start);
+    if has_readme_reset {
         return Err(Error::ReadmeDialect { offset: at });
     }
-    let hash = hash_session(source, &begin)?;
+    let hash = hash_session(source, &session_spans)?;
     let stored = last.metadata.as_slice().try_into().map(Digest);
     let stored = stored.map_err(|_| Error::BadOptions("an archive's metadata has 8 bytes"))?;
     match hash.verify(stored, None) {
@@ -72,17 +76,17 @@ fn last_digest<S: Read + Seek>(source: &mut S, chunks: &[Chunk], file_len: u64) 
     }
 }
 
-/// The spans of the last session, from its reset block's varint on, and whether any reset block is
-/// the README's. Skips every payload.
+/// The file ranges of the last session's payload, from the varint of its reset block on, and
+/// whether any reset block of the archive is the README's. Skips the payload of every block.
 fn last_session<S: Read + Seek>(source: &mut S, spans: Vec<Range<u64>>) -> Result<(Vec<Range<u64>>, bool), Error> {
     let mut reader = SpanReader::with_buffer(source, &spans, SKIP_BUFFER_LEN);
-    let (mut begin, mut readme) = (spans, false);
+    let (mut session_spans, mut has_readme_reset) = (spans, false);
     loop {
         let here = reader.rest();
-        let Some(head) = read_head(&mut reader, |_| {})? else { return Ok((begin, readme)) };
+        let Some(head) = read_head(&mut reader, |_| {})? else { return Ok((session_spans, has_readme_reset)) };
         match head.kind {
-            Kind::Reset => begin = here,
-            Kind::ReadmeReset => (begin, readme) = (here, true),
+            Kind::Reset => session_spans = here,
+            Kind::ReadmeReset => (session_spans, has_readme_reset) = (here, true),
             Kind::Blob | Kind::Unknown => {}
         }
         let len = if head.kind == Kind::ReadmeReset { DIGEST_LEN as u64 } else { head.len };
@@ -92,7 +96,7 @@ fn last_session<S: Read + Seek>(source: &mut S, spans: Vec<Range<u64>>) -> Resul
     }
 }
 
-/// Hashes a session that may begin with a reset block.
+/// Hashes a session, which may begin with a reset block.
 fn hash_session<S: Read + Seek>(source: &mut S, spans: &[Range<u64>]) -> Result<SessionHash, Error> {
     let mut reader = SpanReader::new(source, spans);
     let mut hash = SessionHash::after_reset(None);

@@ -1,4 +1,4 @@
-//! Little-endian base-128 numbers, as blocks begin with.
+//! Varints: little-endian base-128 numbers. Every block begins with one.
 
 /// Bytes of a padded varint, see [`encode_padded`].
 pub(crate) const PADDED_LEN: usize = 6;
@@ -6,7 +6,7 @@ pub(crate) const PADDED_LEN: usize = 6;
 /// Largest value that [`encode_padded`] can hold: 42 bits.
 pub(crate) const PADDED_MAX: u64 = (1 << (7 * PADDED_LEN)) - 1;
 
-/// Appends the shortest form of `value`.
+/// Appends the shortest form of `value` to `out`.
 pub(crate) fn encode(mut value: u64, out: &mut Vec<u8>) {
     while value > 0x7f {
         out.push(low_bits(value) | 0x80);
@@ -15,10 +15,10 @@ pub(crate) fn encode(mut value: u64, out: &mut Vec<u8>) {
     out.push(low_bits(value));
 }
 
-/// The six-byte form of `value`, overlong if need be; `None` beyond [`PADDED_MAX`].
+/// The six-byte form of `value`, even if a shorter form exists; `None` beyond [`PADDED_MAX`].
 ///
-/// Overlong forms are part of the format as the reference reads it, and they are what lets a
-/// blob's size be filled in after its payload was written.
+/// Because this form always has six bytes, a writer can reserve them and fill in a blob's length
+/// after its payload was written. The reference accepts such overlong forms.
 pub(crate) fn encode_padded(value: u64) -> Option<[u8; PADDED_LEN]> {
     if value > PADDED_MAX {
         return None;
@@ -35,7 +35,8 @@ fn low_bits(value: u64) -> u8 {
     value.to_le_bytes()[0] & 0x7f
 }
 
-/// A varint being read byte by byte. It may be of any length, so no bytes are kept.
+/// A varint that is read byte by byte. It may have any number of bytes, so only its value is
+/// stored.
 #[derive(Debug, Default)]
 pub(crate) struct Varint {
     value: u128,
@@ -50,13 +51,14 @@ impl Varint {
             self.value |= bits << self.shift;
             self.shift += 7;
         } else if bits != 0 {
-            // Far beyond any file. Saturate at the top, and keep the low bits: they tell the kind.
+            // The value is larger than any file, so only the top bit is set. The low bits stay,
+            // because they are the kind of the block.
             self.value |= 1 << 127;
         }
         byte & 0x80 == 0
     }
 
-    /// The whole value: exact below 2¹²⁶, at least 2¹²⁷ otherwise.
+    /// The value, exact below 2¹²⁶; a larger one is replaced by a number of at least 2¹²⁷.
     pub(crate) fn value(&self) -> u128 {
         self.value
     }

@@ -1,4 +1,4 @@
-//! The blob layer, writing: blobs of any length, each committed as a whole.
+//! Appends blobs of any length to an archive, each committed as a whole.
 
 use std::io::{self, Read, SeekFrom};
 
@@ -15,15 +15,15 @@ use super::survey::settle;
 use super::varint;
 use super::zstd_stream::ZstdCompressor;
 
-/// How a [`Writer`] compresses, and what it may hold.
+/// How a [`Writer`] compresses, and how much memory it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// zstd's level; default 3, as the reference.
+    /// zstd's level; default 3, as in the reference.
     pub level: i32,
-    /// zstd's window, as a binary logarithm of bytes from 10 to 27; default that of the level.
+    /// zstd's window, as a binary logarithm of bytes from 10 to 27; default: that of the level.
     pub window_log: Option<u32>,
     /// Compressed bytes of one blob to hold in memory; default 8 MiB. A longer blob is written
-    /// before its length is known, at the price of a few bytes and of reading it back.
+    /// before its length is known. This costs a few bytes of archive, and the blob is read back.
     pub buffer_len: usize,
     /// Longest name in bytes; default 1 MiB, which is what readers accept by default.
     pub max_name_len: usize,
@@ -35,11 +35,11 @@ impl Default for WriteOptions {
     }
 }
 
-/// Appends blobs to an archive, new or old.
+/// Appends blobs to a new or an existing archive.
 ///
 /// When [`append`](Writer::append) returns `Ok` the blob is durable, by the storage's
-/// [`sync`](Storage::sync). A crash before that leaves the archive as it was, plus garbage behind
-/// its end that readers report and the next writer cuts off. See [`Chunker`] for the order of
+/// [`sync`](Storage::sync). A crash before that leaves the archive as it was, plus garbage after
+/// its end that readers report and the next writer truncates. See [`Chunker`] for the order of
 /// writes.
 ///
 /// ```
@@ -53,13 +53,14 @@ impl Default for WriteOptions {
 /// # Ok::<(), rca::Error>(())
 /// ```
 ///
-/// A blob's block begins with its compressed length, known only at the end. A blob whose
-/// compressed form stays within [`buffer_len`](WriteOptions::buffer_len) waits in memory. A longer
-/// one is written straight into the archive behind six bytes kept free, then read back to be
-/// hashed (the length comes first in the hash as well), and the length is filled in as an
-/// overlong varint, which is part of the format. The alternative, a temporary file, would write
-/// every such blob twice, and run out of space in a second place. Nothing of it is committed
-/// before the end, so a crash between is no other than before.
+/// A blob's block begins with its compressed length, which is known only at the end. So a blob
+/// waits in memory as long as its compressed form is within
+/// [`buffer_len`](WriteOptions::buffer_len). A longer blob is written into the archive after six
+/// reserved bytes. At its end the length is filled in there, as an overlong varint, which the
+/// format allows. The blob is read back and hashed only then, because the hash covers the length
+/// before the rest. The alternative, a temporary file, would write every such blob twice, and could
+/// run out of space on a second file system. The blob is committed only at the end, so a crash
+/// before the commit leaves only garbage.
 ///
 /// Memory: zstd's state (a few MiB at level 3), `buffer_len`, and some 300 KiB.
 #[derive(Debug)]
@@ -67,15 +68,16 @@ pub struct Writer<S> {
     chunker: Chunker<S>,
     options: WriteOptions,
     zstd: ZstdCompressor,
-    /// Of the session so far.
+    /// The hash of the current session so far.
     hash: Hasher,
-    /// Of the session as it is committed; of the one before until the first append.
+    /// The hash in the archive: of the current session, or before its first append, of the session
+    /// before it.
     committed: Digest,
-    /// To go in front of the first append.
+    /// The reset block to write before the first blob of this session.
     reset: Option<Vec<u8>>,
-    /// Compressed, not yet written bytes of the blob.
+    /// Compressed bytes of the blob that are not written yet.
     buffer: Vec<u8>,
-    /// Content on its way into zstd.
+    /// A buffer for content that was read and is compressed next.
     step: Vec<u8>,
     opened: Opened,
     _lock: Lock,
@@ -84,15 +86,16 @@ pub struct Writer<S> {
 /// What a [`Writer`] found when it opened an archive. Nothing is changed before the first append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Half-open end of what is committed, in bytes from the start of the file.
+    /// Offset in the file after the last committed byte.
     pub committed_end: u64,
-    /// Bytes behind it that belong to nothing; the first append cuts them off.
+    /// Bytes of garbage after `committed_end`; the first append truncates them.
     pub garbage_len: u64,
-    /// Whether the last header is a mixture of two, torn by a crash; the first append repairs it.
+    /// Whether a crash has torn the write of a header, so that it is a mixture of two headers. The
+    /// first append repairs it.
     pub torn_header: bool,
-    /// Whether nothing is committed, and what is there is not what a first append leaves when it is
-    /// interrupted: most likely it never was an archive. The first append destroys it, so the
-    /// caller should not go on without being told.
+    /// Whether nothing is committed and the file is not one that an interrupted first append
+    /// leaves. Then it most likely never was an archive. The first append destroys the file, so the
+    /// caller should ask the user before.
     pub is_foreign: bool,
 }
 
@@ -103,20 +106,20 @@ pub struct Appended {
     pub content_len: u64,
     /// Bytes by which the archive has grown, headers included.
     pub stored_len: u64,
-    /// Half-open end of the archive, in bytes from the start of the file.
+    /// Offset in the file after the last committed byte.
     pub committed_end: u64,
 }
 
 impl<S: Storage> Writer<S> {
     /// Opens an archive to append to it; an empty storage is an empty archive.
     ///
-    /// Takes the storage's lock and keeps it as long as it lives. Reads the varints of all blocks
-    /// and hashes the last session, so that it does not append to damage in there. Nothing is
-    /// decompressed, and the hashes of earlier sessions are left to the readers.
+    /// Takes the storage's lock and holds it until the writer is dropped. Reads the varints of all
+    /// blocks and checks the hash of the last session, so that it does not append to a damaged
+    /// archive. It decompresses nothing, and only readers check the hashes of earlier sessions.
     ///
     /// # Errors
-    /// [`Error::Locked`]; [`Error::ReadmeDialect`]; any damage that it would be wrong to cut off;
-    /// [`Error::BadOptions`]; [`Error::Io`].
+    /// [`Error::Locked`]; [`Error::ReadmeDialect`]; any damage that is not garbage or a torn
+    /// header; [`Error::BadOptions`]; [`Error::Io`].
     pub fn open(storage: S) -> Result<Self, Error> {
         Writer::with_options(storage, WriteOptions::default())
     }
@@ -131,7 +134,7 @@ impl<S: Storage> Writer<S> {
             return Err(Error::NotEmpty { len });
         }
         let writer = Writer::with_options(storage, options)?;
-        // Now that the lock is held: another writer may have been here since.
+        // Checked again now that the lock is held: another writer may have appended before that.
         match writer.opened.committed_end.saturating_add(writer.opened.garbage_len) {
             0 => Ok(writer),
             len => Err(Error::NotEmpty { len }),
@@ -172,9 +175,9 @@ impl<S: Storage> Writer<S> {
     /// Appends a blob and commits it. The content is read to its end, in steps of 128 KiB.
     ///
     /// # Errors
-    /// [`Error::NameHasNul`] and [`Error::NameTooLong`] change nothing. After any other, the state
-    /// of zstd and of the hash has moved on, so this writer refuses every further append with
-    /// [`Error::Poisoned`]; reopen the archive: what was committed still is.
+    /// [`Error::NameHasNul`] and [`Error::NameTooLong`] change nothing. After any other error the
+    /// state of zstd and of the hash no longer matches the archive, so every further append fails
+    /// with [`Error::Poisoned`]. Reopen the archive then. Committed blobs are not affected.
     pub fn append(&mut self, name: &str, mut content: impl Read) -> Result<Appended, Error> {
         let (offset, limit) = (self.chunker.committed_end(), self.options.max_name_len);
         if let Some(at) = name.bytes().position(|byte| byte == 0) {
@@ -191,10 +194,10 @@ impl<S: Storage> Writer<S> {
     /// Ends the session: the next append begins a new one, with its own hash and a fresh zstd
     /// state. Writes nothing by itself, and does nothing if the session has no blob yet.
     ///
-    /// Blobs in sessions of their own can be found without decompressing those before: see
-    /// [`Outline`].
+    /// A reader can find a session without decompressing the sessions before it: see [`Outline`].
     ///
-    /// # Errors [`Error::Io`] if zstd gives no fresh state; the writer is unusable afterwards.
+    /// # Errors
+    /// [`Error::Io`] if zstd cannot reset its state; the writer must not be used afterwards.
     pub fn begin_session(&mut self) -> Result<(), Error> {
         let offset = self.chunker.committed_end();
         if self.reset.is_none() && offset > 0 {
@@ -204,10 +207,11 @@ impl<S: Storage> Writer<S> {
         Ok(())
     }
 
-    /// The committed sessions. Leftovers of a crash are repaired and truncated first, as by the
-    /// next append.
+    /// The committed sessions. First repairs a torn header and truncates garbage, as the next
+    /// append would.
     ///
-    /// # Errors [`Error::Poisoned`], [`Error::Io`], and as [`Outline::open`].
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Io`], and as [`Outline::open`].
     pub fn outline(&mut self, options: ReadOptions) -> Result<Outline<&mut S>, Error> {
         self.chunker.mend()?;
         Outline::open(self.chunker.storage(), options)
@@ -218,20 +222,22 @@ impl<S: Storage> Writer<S> {
         self.opened
     }
 
-    /// Half-open end of what is committed, in bytes from the start of the file.
+    /// Offset in the file after the last committed byte.
     pub fn committed_end(&self) -> u64 {
         self.chunker.committed_end()
     }
 
-    /// Gives the storage back, and the lock up.
+    /// Returns the storage and releases the lock.
     pub fn into_storage(self) -> S {
         self.chunker.into_storage()
     }
 
+    /// Writes the block of a blob, after a reset block if it begins a session, and commits it.
     fn append_block(&mut self, name: &str, content: &mut dyn Read) -> Result<u64, Error> {
         let offset = self.chunker.committed_end();
         let failed = |source| Error::Io { op: "compress for", offset, source };
-        // First of all: it refuses after a failure, and until `commit` every way out is one.
+        // This is first, because it fails if an earlier append has failed. It also makes every
+        // later append fail if this function returns before `commit`.
         let mut append = self.chunker.begin(self.committed.0.to_vec())?;
         if let Some(reset) = self.reset.take() {
             self.hash = Hasher::default();
@@ -240,6 +246,7 @@ impl<S: Storage> Writer<S> {
         }
         let (begin, mut content_len) = (append.len(), 0_u64);
         self.buffer.clear();
+        // The length of the block goes into these bytes when it is known.
         self.buffer.resize(varint::PADDED_LEN, 0);
         self.zstd.compress(name.as_bytes(), &mut self.buffer).map_err(failed)?;
         self.zstd.compress(b"\0", &mut self.buffer).map_err(failed)?;
@@ -258,6 +265,7 @@ impl<S: Storage> Writer<S> {
         }
         self.zstd.flush(&mut self.buffer).map_err(failed)?;
         if append.len() > begin {
+            // A part of the block is in the file already.
             append.write(&self.buffer)?;
             fill_in_len(&mut append, begin, &mut self.hash)?;
         } else {
@@ -272,17 +280,19 @@ impl<S: Storage> Writer<S> {
     }
 }
 
-/// Makes a block of a payload behind [`varint::PADDED_LEN`] free bytes.
+/// Makes a block of a payload that follows [`varint::PADDED_LEN`] reserved bytes: puts the varint
+/// right before the payload, and returns both without the reserved bytes that are left.
 fn with_shortest_len(buffer: &mut [u8]) -> &[u8] {
     let mut len = Vec::new();
     varint::encode(len_u64(buffer.len() - varint::PADDED_LEN) * 2, &mut len);
-    // A payload that fits the memory has a length of at most 41 bits.
+    // A payload in memory is shorter than 2⁴¹ bytes, so its varint fits the reserved bytes.
     let begin = varint::PADDED_LEN - len.len();
     buffer[begin..varint::PADDED_LEN].copy_from_slice(&len);
     &buffer[begin..]
 }
 
-/// Completes a block that was written with free bytes in place of its length.
+/// Completes the block at byte `begin` of the append, which was written with reserved bytes in
+/// place of its length: hashes the block and fills in the length.
 fn fill_in_len<S: Storage>(append: &mut Append<'_, S>, begin: u64, hash: &mut Hasher) -> Result<(), Error> {
     let payload = begin + len_u64(varint::PADDED_LEN);
     let too_long = Error::BlobTooLong { offset: append.offset() };
@@ -302,6 +312,7 @@ fn fill_in_len<S: Storage>(append: &mut Append<'_, S>, begin: u64, hash: &mut Ha
     append.overwrite(begin, &len)
 }
 
+/// Reads content into `buf`, and retries interrupted reads.
 fn read_some(content: &mut dyn Read, buf: &mut [u8]) -> Result<usize, Error> {
     loop {
         match content.read(buf) {

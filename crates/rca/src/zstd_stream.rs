@@ -1,9 +1,9 @@
 //! zstd as an archive uses it: one frame per session, never ended, flushed after every blob.
 //!
-//! A frame's header is in front of the first flush. Each flush ends a block, so what was
-//! compressed up to it can be decompressed, while later input still finds matches in the window
-//! (2 MiB at level 3). No block says that it is the last, no checksum follows, no content size is
-//! known: the concatenated output is an unfinished frame, which one-shot decoders refuse.
+//! The output of the first flush begins with the frame header. Each flush ends a zstd block, so all
+//! input up to the flush can be decompressed. Later input still finds matches in the window (2 MiB
+//! at level 3). No zstd block is marked as the last, and there is no checksum and no content size.
+//! So the concatenated output is an unfinished frame, which one-shot decoders refuse.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, InBuffer, Oper
 
 use super::limits::{MAX_WINDOW_LOG, MIN_WINDOW_LOG};
 
-/// Compresses blobs with one state from blob to blob.
+/// Compresses blobs with one state, so that later blobs can refer to earlier ones.
 pub struct ZstdCompressor {
     encoder: Encoder<'static>,
 }
@@ -25,11 +25,11 @@ impl fmt::Debug for ZstdCompressor {
 
 impl ZstdCompressor {
     /// A fresh state. `level` is zstd's (the reference uses 3); `window_log` overrides the
-    /// level's window, as a binary logarithm of bytes from 10 to 27. Higher levels choose windows
-    /// of at most 27 themselves.
+    /// level's window, as a binary logarithm of bytes from 10 to 27. No level chooses a window
+    /// beyond 27 itself.
     ///
     /// # Errors
-    /// `InvalidInput` for a window outside that range; else what zstd says.
+    /// `InvalidInput` for a window outside this range; else errors of zstd.
     pub fn new(level: i32, window_log: Option<u32>) -> io::Result<Self> {
         let mut encoder = Encoder::new(level)?;
         if let Some(log) = window_log {
@@ -39,9 +39,10 @@ impl ZstdCompressor {
         Ok(ZstdCompressor { encoder })
     }
 
-    /// Compresses `input`; available output is appended to `out`, the rest stays buffered.
+    /// Compresses `input` and appends the available output to `out`. zstd buffers the rest.
     ///
-    /// # Errors Errors of zstd; the state is unusable afterwards.
+    /// # Errors
+    /// Errors of zstd; the state is unusable afterwards.
     pub fn compress(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let mut input = InBuffer::around(input);
         while input.pos() < input.src.len() {
@@ -52,20 +53,22 @@ impl ZstdCompressor {
 
     /// Ends the block: appends to `out` everything needed to decompress the input so far.
     ///
-    /// # Errors Errors of zstd; the state is unusable afterwards.
+    /// # Errors
+    /// Errors of zstd; the state is unusable afterwards.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         while self.step(out, |encoder, out| encoder.flush(out))? > 0 {}
         Ok(())
     }
 
-    /// Forgets everything: the next output begins a new frame.
+    /// Resets the state, so that the next output begins a new frame.
     ///
     /// # Errors
-    /// What zstd says.
+    /// Errors of zstd.
     pub fn reset(&mut self) -> io::Result<()> {
         self.encoder.reinit()
     }
 
+    /// Runs zstd with free capacity at the end of `out`.
     fn step(
         &mut self,
         out: &mut Vec<u8>,
@@ -77,7 +80,7 @@ impl ZstdCompressor {
     }
 }
 
-/// Decompresses what a [`ZstdCompressor`] or anything else that writes zstd frames has made.
+/// Decompresses one zstd frame, of a [`ZstdCompressor`] or of any other compressor.
 pub struct ZstdDecompressor {
     decoder: Decoder<'static>,
     finished: bool,
@@ -94,17 +97,17 @@ impl fmt::Debug for ZstdDecompressor {
 pub struct Progress {
     /// Bytes of the input that were used.
     pub consumed: usize,
-    /// Bytes of the output that were filled. If that is all of it, more may be inside.
+    /// Bytes of the output that were filled. If all of it was, zstd may hold more output.
     pub produced: usize,
 }
 
 impl ZstdDecompressor {
     /// A fresh state that refuses frames with a window beyond `max_window_log`, a binary logarithm
-    /// of bytes from 10 to 27. The window is most of the memory it takes, and it takes it only
-    /// when a frame asks for it.
+    /// of bytes from 10 to 27. The window is most of the memory of the state. It is allocated when
+    /// a frame begins, as large as the frame states.
     ///
     /// # Errors
-    /// `InvalidInput` for a limit outside that range; else what zstd says.
+    /// `InvalidInput` for a limit outside this range; else errors of zstd.
     pub fn new(max_window_log: u32) -> io::Result<Self> {
         check_window(max_window_log)?;
         let mut decoder = Decoder::new()?;
@@ -112,13 +115,14 @@ impl ZstdDecompressor {
         Ok(ZstdDecompressor { decoder, finished: false })
     }
 
-    /// Decompresses some of `input` into `out`. To get all that `input` holds, call again with the
-    /// rest until it is consumed *and* the output was not filled.
+    /// Decompresses some of `input` into `out`. To decompress all of `input`, call this again with
+    /// the rest, until the rest is consumed *and* `out` was not filled.
     ///
-    /// After the end of the frame nothing is consumed or produced any more: see
+    /// After the end of the frame it consumes and produces nothing: see
     /// [`is_finished`](Self::is_finished).
     ///
-    /// # Errors Errors of zstd; the state is unusable until it is reset.
+    /// # Errors
+    /// Errors of zstd; the state is unusable until it is reset.
     pub fn decompress(&mut self, input: &[u8], out: &mut [u8]) -> io::Result<Progress> {
         if self.finished {
             return Ok(Progress { consumed: 0, produced: 0 });
@@ -134,10 +138,10 @@ impl ZstdDecompressor {
         self.finished
     }
 
-    /// Forgets everything: the next input begins a new frame.
+    /// Resets the state, so that the next input begins a new frame.
     ///
     /// # Errors
-    /// What zstd says.
+    /// Errors of zstd.
     pub fn reset(&mut self) -> io::Result<()> {
         self.finished = false;
         self.decoder.reinit()

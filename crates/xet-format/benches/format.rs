@@ -1,8 +1,8 @@
-//! How fast the pure formats are, on one core.
+//! How fast the formats are, without I/O, on one core.
 //!
-//! Throughput is in *raw* bytes, so that the figures compare; only that of a full xorb is in stored
-//! bytes. `hash` is the keyed BLAKE3 of every chunk and nothing else, the floor below which no
-//! verification can go; what `verify` takes above it is splitting and decompressing.
+//! Throughput is in *raw* bytes, so that the figures can be compared. Only that of a full xorb is
+//! in stored bytes. `hash` computes the keyed BLAKE3 of every chunk and nothing else. No
+//! verification can be faster; `verify` takes longer, because it also splits and decompresses.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,16 +18,18 @@ use xet_format::xorb::{BuiltXorb, Verifier, XorbBuilder, verify};
 /// Raw length of a chunk: the mean of what clients send.
 const CHUNK_LEN: usize = 65_536;
 
-/// Chunks of the xorbs that are verified: 8 MiB, beyond the inner caches and still quick.
+/// Chunks of the xorbs that are verified: 8 MiB, more than the inner CPU caches hold, but small
+/// enough for a short run.
 const CHUNK_COUNT: usize = 128;
 
 /// Length of the pieces in which a body arrives from a socket.
 const PIECE_LEN: usize = 65_536;
 
-/// Makes the raw bytes of a chunk from a state that it moves on.
+/// Makes the raw bytes of a chunk from the state of a random number generator, and advances the
+/// state.
 type Make = fn(&mut u64) -> Vec<u8>;
 
-/// What the chunks are made of, and the scheme that suits it.
+/// The kinds of contents, each with the scheme that compresses it best.
 const CONTENTS: [(Scheme, Make); 3] = [(Scheme::None, noise), (Scheme::Lz4, text), (Scheme::ByteGroupedLz4, floats)];
 
 fn next(state: &mut u64) -> u32 {
@@ -97,8 +99,8 @@ fn bench_verify(criterion: &mut Criterion) {
     }
 }
 
-/// A full xorb as it arrives, a third of each kind of contents: verified, and its chunks only decoded and hashed one after
-/// the other. Throughput is in *stored* bytes, as uploads are measured.
+/// A full xorb as it arrives, a third of each kind of contents. One benchmark verifies it; the
+/// other only decodes and hashes its chunks. Throughput is in *stored* bytes, as for uploads.
 fn bench_full(criterion: &mut Criterion) {
     const THIRD: usize = 341;
     let mut state = 1;
@@ -128,7 +130,8 @@ fn bench_full(criterion: &mut Criterion) {
 
 fn verify_pieces(body: &[u8]) {
     let mut verifier = Verifier::new(body.len() as u64);
-    // No uncompressed frame (65 544 bytes) but the last ends where a piece does: 1001 is odd.
+    // The first piece has an odd length, so that pieces end at odd offsets. Uncompressed frames
+    // have 65 544 bytes and end at even offsets. So each of them spans pieces.
     let (first, rest) = body.split_at(1_001);
     for mut piece in std::iter::once(first).chain(rest.chunks(PIECE_LEN)) {
         while let Some(frame) = verifier.next_frame(&mut piece).expect("it is valid") {

@@ -8,21 +8,21 @@
 //! └────────┴─────────────────────┴────────┴─────────────────────┘
 //! ```
 //!
-//! A header that parses is within the limits: its lengths may be allocated. Whether they are *true*
-//! is known when the payload was decoded.
+//! A parsed header is within the limits, so a caller may allocate as many bytes as the header
+//! declares. Whether the lengths are *true* is known only after the payload is decoded.
 
 use thiserror::Error;
 
 use super::limits::{CHUNK_HEADER_LEN, MAX_CHUNK_PAYLOAD_LEN, MAX_CHUNK_RAW_LEN};
 use super::scheme::Scheme;
 
-/// The version of the header that there is.
+/// The only version of the header.
 const VERSION: u8 = 0;
 
 /// The largest number that a length field holds.
 const MAX_FIELD: u32 = (1 << 24) - 1;
 
-/// What a chunk says about itself.
+/// The header of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// Bytes of the payload that follows the header.
@@ -33,16 +33,17 @@ pub struct ChunkHeader {
     pub raw_len: u32,
 }
 
-/// Why eight bytes are not the header of a chunk that we take.
+/// Why eight bytes are not an acceptable chunk header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// A version that does not exist yet, or bytes that are no header at all.
+    /// The version does not exist yet, or the bytes are not a header at all.
     #[error("chunk header version {found} is not supported, only {VERSION}")]
     Version {
         /// The version that is there.
         found: u8,
     },
-    /// A scheme that does not exist, or 99, which is a client's policy and never data.
+    /// The scheme does not exist. 99 does not either: clients use this number for their setting
+    /// "auto" and never store it.
     #[error("compression scheme {found} is not supported, only 0, 1 and 2")]
     Scheme {
         /// The scheme that is there.
@@ -57,8 +58,8 @@ pub enum HeaderError {
         /// The length that is declared.
         len: u32,
     },
-    /// The payload is longer than the chunk. Valid, but no writer makes one, and uploads of one are
-    /// refused.
+    /// The payload is longer than the chunk. The format allows this, so [`ChunkHeader::parse`]
+    /// does, too. No known writer produces it, and uploads with such a chunk are refused.
     #[error("compressed length {payload_len} exceeds the raw length {raw_len}")]
     Expanded {
         /// The payload length that is declared.
@@ -75,7 +76,7 @@ pub enum HeaderError {
         /// The length that is declared.
         len: u32,
     },
-    /// The chunk is stored as it is, yet its lengths differ.
+    /// The chunk is not compressed, but its two lengths differ.
     #[error("an uncompressed chunk has compressed length {payload_len} but raw length {raw_len}")]
     StoredLen {
         /// The payload length that is declared.
@@ -90,7 +91,7 @@ impl ChunkHeader {
     ///
     /// # Errors
     ///
-    /// A length is 0 or beyond its limit, or the chunk is stored as it is and the lengths differ.
+    /// A length is 0 or beyond its limit, or the chunk is not compressed and the lengths differ.
     pub fn new(scheme: Scheme, payload_len: u32, raw_len: u32) -> Result<Self, HeaderError> {
         match payload_len {
             0 => return Err(HeaderError::PayloadEmpty),
@@ -108,8 +109,8 @@ impl ChunkHeader {
         Ok(Self { payload_len, scheme, raw_len })
     }
 
-    /// Reads a header. What kind of chunk it is comes first, version and then scheme, and then how
-    /// long it is.
+    /// Reads a header. If several fields are wrong, returns the error of the first one in this
+    /// order: version, scheme, lengths.
     ///
     /// # Errors
     ///
@@ -129,8 +130,9 @@ impl ChunkHeader {
 
     /// The eight bytes of the header.
     ///
-    /// A length that its 24 bits cannot hold becomes the largest that they can, which every reader
-    /// refuses: such a header is invalid, but it never states another length than was meant.
+    /// A length that does not fit into 24 bits is written as the largest 24-bit number. This number
+    /// is beyond the limits, so readers refuse the header. Truncation to 24 bits could give a valid
+    /// length instead.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         let [c0, c1, c2, _] = self.payload_len.min(MAX_FIELD).to_le_bytes();
@@ -138,7 +140,7 @@ impl ChunkHeader {
         [VERSION, c0, c1, c2, self.scheme.as_byte(), u0, u1, u2]
     }
 
-    /// Bytes of the chunk's record: this header and its payload.
+    /// Bytes of the chunk's record (its frame): this header and its payload.
     #[must_use]
     pub const fn record_len(&self) -> u32 {
         self.payload_len.saturating_add(CHUNK_HEADER_LEN)

@@ -1,21 +1,21 @@
 //! Content-defined chunking: where a file is cut into chunks (spec 2).
 //!
-//! A rolling hash over the last 64 bytes decides, so a boundary depends on the bytes around it and
-//! not on what comes before, and an insertion moves the chunks behind it without changing them.
-//! Nothing in the store depends on the cuts; a client that cuts elsewhere only finds fewer
+//! A rolling hash over the last 64 bytes decides where to cut, between a minimum and a maximum
+//! length of the chunk. So an insertion changes only the chunks near it: later cuts fall between
+//! the same bytes as before. The server accepts any cuts; a client that cuts elsewhere finds fewer
 //! duplicates.
 
 use super::gear_table::GEAR_TABLE;
 use super::limits::{MAX_CHUNK_RAW_LEN, MIN_CHUNK_RAW_LEN};
 
-/// A cut is where these bits of the hash are zero: 16 bits, for a mean of 64 KiB.
+/// A chunk ends where these bits of the hash are zero: 16 bits, for a mean of 64 KiB.
 const MASK: u64 = 0xFFFF_0000_0000_0000;
 
 /// Bytes at the start of a chunk that need no hashing.
 ///
-/// The hash is shifted by one bit per byte, so only the last 64 bytes count. The first length at
-/// which a cut may fall is the minimum; hashing from 65 bytes before it gives the same hash there
-/// as hashing from the chunk's start.
+/// The hash is shifted by one bit per byte, so it depends only on the last 64 bytes. The first
+/// possible cut is after [`MIN_LEN`] bytes. To hash only the 65 bytes before this cut gives the
+/// same hash there as to hash from the chunk's start.
 const SKIP_LEN: usize = MIN_CHUNK_RAW_LEN as usize - 64 - 1;
 
 /// A chunk shorter than this is not cut.
@@ -26,7 +26,8 @@ const MAX_LEN: usize = MAX_CHUNK_RAW_LEN as usize;
 
 /// Finds the ends of chunks in a stream that arrives in pieces of any size.
 ///
-/// The last chunk of a stream has no boundary of its own: it is what is left.
+/// The last chunk of a stream has no boundary of its own: it consists of the bytes after the last
+/// boundary.
 ///
 /// ```
 /// use xet_format::chunker::Chunker;
@@ -53,16 +54,16 @@ impl Chunker {
 
     /// Takes a piece of the stream up to the next boundary.
     ///
-    /// Returns how many bytes of `data` belong to the chunk that ends there, at least 1; the next
-    /// call gets the bytes after them. `None` when no chunk ends in `data`: all of it was taken and
-    /// is part of a chunk still open.
+    /// Returns how many bytes of `data` belong to the chunk that ends there, at least 1. Pass the
+    /// bytes after them to the next call. Returns `None` if no chunk ends in `data`: then all of
+    /// `data` was taken and belongs to the unfinished chunk.
     pub fn next_boundary(&mut self, data: &[u8]) -> Option<usize> {
         let mut offset = SKIP_LEN.saturating_sub(self.len);
         if offset >= data.len() {
             self.len = self.len.saturating_add(data.len());
             return None;
         }
-        // Too short to be cut: hash, but do not look.
+        // The chunk would be too short if it ended among these bytes: they only update the hash.
         let warm_up = MIN_LEN.saturating_sub(1).saturating_sub(self.len.max(SKIP_LEN));
         for byte in data.iter().skip(offset).take(warm_up) {
             self.hash = roll(self.hash, *byte);
@@ -82,7 +83,8 @@ impl Chunker {
         None
     }
 
-    /// Hashes until the mask matches; returns how many bytes that took.
+    /// Hashes `bytes` until the mask matches. Returns how many bytes it hashed, or `None` if the
+    /// mask does not match after any of them.
     fn find_cut(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut hash = self.hash;
         for (index, byte) in bytes.iter().enumerate() {
@@ -103,8 +105,8 @@ pub fn chunks(data: &[u8]) -> impl Iterator<Item = &[u8]> {
         if rest.is_empty() {
             return None;
         }
-        // Each chunk starts with a fresh state, so a fresh chunker per chunk is the same as one for
-        // all.
+        // A chunker resets its state after each boundary, so a new one per chunk gives the same
+        // cuts.
         let end = Chunker::new().next_boundary(rest).unwrap_or(rest.len());
         let (chunk, after) = rest.split_at_checked(end)?;
         rest = after;

@@ -1,8 +1,8 @@
 //! The compression schemes of a chunk (spec 3.2): from a payload to raw bytes and back.
 //!
-//! Decoding trusts nothing: the output is capped at the length that the chunk's header declares,
-//! which is within [the limits](super::limits) before anything is allocated, and must be exactly
-//! that long.
+//! Decoding does not trust the input. It checks that the length that the chunk's header declares is
+//! within [the limits](super::limits) before it allocates anything. The output never exceeds this
+//! length, and a shorter output is an error.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum DecodeError {
         /// Bytes that the header declares.
         declared: u32,
     },
-    /// The chunk is stored as it is, yet the payload is not as long as the chunk.
+    /// The chunk is not compressed, but the payload is not as long as the chunk.
     #[error("an uncompressed chunk has compressed length {payload_len} but raw length {raw_len}")]
     StoredLen {
         /// Bytes of the payload.
@@ -32,14 +32,14 @@ pub enum DecodeError {
         /// Bytes that the header declares for the chunk.
         raw_len: u32,
     },
-    /// The chunk would be longer than a chunk may be, or empty. A header that was parsed is
-    /// neither.
+    /// The chunk would be empty or longer than a chunk may be. A parsed header never gives this
+    /// error.
     #[error("raw length {raw_len} is outside the limits")]
     RawLen {
         /// Bytes that the header declares for the chunk.
         raw_len: u32,
     },
-    /// The payload is not an LZ4 frame of these contents.
+    /// The payload is not a valid LZ4 frame, or it does not have the declared raw length.
     #[error(transparent)]
     Lz4(#[from] FrameError),
 }
@@ -65,11 +65,12 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The payload does not decompress, or not to that many bytes, or is longer than what it takes
-    /// to do so. The decoder can be used again.
+    /// The payload does not decompress, decompresses to another length, or has bytes after the
+    /// compressed data. The decoder can be used again.
     pub fn decode<'a>(&'a mut self, header: &ChunkHeader, payload: &'a [u8]) -> Result<&'a [u8], DecodeError> {
         let ChunkHeader { payload_len, scheme, raw_len } = *header;
-        // A header that was put together by hand may hold anything.
+        // The fields are public, so a header that was not parsed may hold anything. The scheme and
+        // the payload length given here are always valid, so this checks only `raw_len`.
         if ChunkHeader::new(Scheme::Lz4, 1, raw_len).is_err() {
             return Err(DecodeError::RawLen { raw_len });
         }
@@ -102,7 +103,7 @@ impl fmt::Debug for Decoder {
 }
 
 impl DecodeError {
-    /// Offset from the start of the payload of what is wrong; 0 where it is the payload as a whole.
+    /// Offset of the error from the start of the payload; 0 if the whole payload is wrong.
     #[must_use]
     pub const fn payload_offset(self) -> u32 {
         match self {
@@ -121,13 +122,13 @@ pub enum Policy {
     Lz4,
     /// Byte grouping, then LZ4.
     ByteGroupedLz4,
-    /// Tries LZ4 with and without byte grouping and keeps the smallest result; the earlier scheme
-    /// where equal.
+    /// Tries LZ4 with and without byte grouping and uses the shorter result. If both are equally
+    /// long, uses LZ4 without grouping.
     BruteForce,
-    /// Guesses from the bytes whether grouping helps, then compresses once: what stock clients do
+    /// Predicts from the bytes whether grouping helps, then compresses once, as stock clients do
     /// (spec 3.2).
     ///
-    /// They guess once per 32 chunks to save time; here it is done for every chunk.
+    /// Stock clients predict once per 32 chunks to save time; this encoder does it for every chunk.
     #[default]
     Predict,
 }
@@ -148,8 +149,8 @@ impl Encoder {
 
     /// Appends the payload of a chunk to `out` and returns the scheme that was used.
     ///
-    /// A payload is never longer than the chunk: where compression does not make it *smaller*, it
-    /// is stored as it is, with scheme [`Scheme::None`].
+    /// A payload is never longer than the chunk: a chunk that compression does not make *smaller*
+    /// is stored uncompressed, with scheme [`Scheme::None`].
     pub fn encode(&mut self, policy: Policy, raw: &[u8], out: &mut Vec<u8>) -> Scheme {
         match policy {
             Policy::None => store(raw, out),
@@ -161,8 +162,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the smallest of the candidates, or the raw bytes where none is smaller than they
-    /// are.
+    /// Appends the shortest payload that one of these schemes gives, or the raw bytes if no payload
+    /// is shorter than they are.
     fn encode_as(&mut self, candidates: &[Scheme], raw: &[u8], out: &mut Vec<u8>) -> Scheme {
         let before = out.len();
         let mut best = Scheme::None;
@@ -201,7 +202,8 @@ fn store(raw: &[u8], out: &mut Vec<u8>) -> Scheme {
     Scheme::None
 }
 
-/// The first `len` bytes of a buffer that only ever grows; what they hold is left over from before.
+/// The first `len` bytes of a buffer that only grows. They still hold bytes of earlier chunks; the
+/// caller overwrites them.
 fn scratch(buffer: &mut Vec<u8>, len: u32) -> &mut [u8] {
     let len = len as usize;
     if buffer.len() < len {

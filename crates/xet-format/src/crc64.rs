@@ -1,4 +1,5 @@
-//! CRC-64/NVME: distinguishes serializations of a xorb, and is the checksum of upload grants.
+//! CRC-64/NVME: tells apart different serializations of one xorb, and is the checksum in upload
+//! grants.
 //!
 //! It detects accidental damage only. An attacker can forge it; the hashes protect against that.
 
@@ -9,13 +10,13 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub struct Crc64(Digest);
 
 impl Crc64 {
-    /// That of no bytes.
+    /// The checksum of no bytes.
     #[must_use]
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
-    /// That of these bytes.
+    /// The checksum of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> u64 {
         let mut crc64 = Self::new();
@@ -23,7 +24,7 @@ impl Crc64 {
         crc64.value()
     }
 
-    /// Adds these bytes behind the others.
+    /// Adds the next bytes to the checksum.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -48,14 +49,15 @@ mod tests {
 
     use super::*;
 
-    /// The polynomial, bit by bit: reflected, with all bits inverted before and after.
+    /// The checksum by its definition, one bit at a time: the polynomial is reflected, and all bits
+    /// are inverted before and after.
     fn bit_by_bit(bytes: &[u8]) -> u64 {
         let step = |crc: u64| (crc >> 1) ^ if crc & 1 == 1 { 0x9a6c_9329_ac4b_c9b5 } else { 0 };
         !bytes.iter().fold(u64::MAX, |crc, byte| (0..8).fold(crc ^ u64::from(*byte), |crc, _| step(crc)))
     }
 
     #[test]
-    fn it_has_the_check_value_of_its_specification() {
+    fn crc_of_the_check_string_is_the_specified_value() {
         assert_eq!(Crc64::of(b"123456789"), 0xae8b_1486_0a79_9888);
         assert_eq!(Crc64::of(b""), 0);
     }

@@ -1,7 +1,9 @@
-//! A reader over a slice that remembers where it is.
+//! The reader of the LZ4 frame decoder: it reads a slice and remembers its position.
 //!
-//! Every read is checked; what is missing is `None`, never a panic. Callers finish by asking
-//! [`Cursor::is_empty`], so that trailing bytes are a decision and not an accident.
+//! Every read is checked: a read past the end returns `None` and never panics. It returns no error,
+//! in contrast to [`Reader`](super::reader::Reader), because the decoder has errors of its own.
+//! Callers check [`Cursor::is_empty`] at the end, so that trailing bytes are not ignored by
+//! accident.
 
 /// Reads from the front of a slice.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,7 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// The next `len` bytes; `None`, and nothing is consumed, where there are fewer.
+    /// The next `len` bytes. If fewer are left, returns `None` and consumes nothing.
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;

@@ -1,8 +1,8 @@
 //! The table of the rolling hash that the chunker uses (spec, appendix B).
 //!
 //! These are the values of `DEFAULT_TABLE` of the crate `gearhash` 0.1 (MIT or Apache-2.0). They
-//! are part of the protocol: a client with another table cuts other chunks and finds no duplicate
-//! of anybody else's.
+//! are part of the protocol: a client with another table cuts other chunks and finds no duplicates
+//! of chunks that other clients have stored.
 
 /// One number per byte value.
 #[rustfmt::skip]

@@ -1,7 +1,7 @@
 //! The hashes of the protocol, one type per meaning, and their text form (spec 1.1 to 1.3, 1.6,
 //! 1.7).
 //!
-//! All of them are 32 bytes. As text they are **not** plain hex: the bytes are read as four
+//! All of them are 32 bytes. Their text form is **not** plain hex. The bytes are read as four
 //! little-endian 64-bit words and each word is printed as 16 hex digits, so every group of eight
 //! bytes appears reversed:
 //!
@@ -10,13 +10,14 @@
 //!
 //! let bytes: [u8; 32] = std::array::from_fn(|i| i as u8); // 00 01 02 … 1f
 //! let hash = XorbHash::from_bytes(bytes);
-//! assert_eq!(hash.to_string(), "07060504030201000f0e0d0c0b0a090817161514131211101f1e1d1c1b1a1918");
+//! let text = "07060504030201000f0e0d0c0b0a090817161514131211101f1e1d1c1b1a1918";
+//! assert_eq!(hash.to_string(), text);
 //! assert_eq!(hash.to_string().parse(), Ok(hash));
 //! assert!("00".parse::<XorbHash>().is_err());
 //! ```
 //!
-//! There is no conversion between the types: a chunk's hash that happens to be a xorb's (a xorb of
-//! one chunk) becomes one only in [`merkle`](super::merkle).
+//! The types do not convert into each other. A xorb of one chunk has the same 32 bytes as the hash
+//! of this chunk. Even then a caller gets the xorb hash from [`merkle`](super::merkle).
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,13 +36,13 @@ const VERIFICATION_KEY: [u8; 32] = [
     0xd5, 0xb5, 0xdb, 0x49, 0xe6, 0x41, 0x24, 0x98, 0x7f, 0x28, 0xfb, 0x94, 0xc3,
 ];
 
-/// Why a text is not a hash.
+/// Why a text is not the text form of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ParseHashError {
     /// The text does not have 64 characters.
     #[error("a hash has 64 hex digits, this has {count} characters")]
     Count {
-        /// Characters that it has.
+        /// Characters of the text.
         count: usize,
     },
     /// A character is not a hex digit.
@@ -105,8 +106,8 @@ hash_type! {
     ChunkHash
 }
 hash_type! {
-    /// Identity of a file: the salted aggregate over its chunks (spec 1.5). All zero for the empty
-    /// file.
+    /// Identity of a file: the aggregate over its chunks, hashed once more with a salt (spec 1.5).
+    /// All zero for the empty file.
     FileHash
 }
 hash_type! {
@@ -145,12 +146,13 @@ impl RangeHash {
     }
 }
 
-/// A key for blinding chunk hashes in a deduplication response (spec 1.7). Its `Debug` hides it.
+/// A key that blinds the chunk hashes of a deduplication response (spec 1.7): only a client that
+/// has a chunk can recognize its blinded hash. The `Debug` form does not show the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HmacKey([u8; 32]);
 
 impl HmacKey {
-    /// The key that means "hashes are in clear".
+    /// The key that means that the chunk hashes are not blinded.
     pub const NONE: Self = Self([0; 32]);
 
     /// The key with these raw bytes.
@@ -182,7 +184,8 @@ impl fmt::Debug for HmacKey {
     }
 }
 
-/// The last of the four words, which the rules "hash mod n" are about (spec 1.1).
+/// The last of the four words as a number. The rules of the form "hash mod n" use this number
+/// (spec 1.1).
 pub(super) fn last_word(hash: &[u8; 32]) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = *hash;
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -198,9 +201,10 @@ fn display_order(hash: &[u8; 32]) -> impl Iterator<Item = u8> + '_ {
     hash.chunks_exact(8).flat_map(|word| word.iter().rev().copied())
 }
 
+/// Writes the text form.
 fn fmt_words(hash: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // Names of files and `ETag`s are made of it: by `{:02x}` it took a tenth of what a range of one
-    // chunk costs.
+    // File names and `ETag`s contain this text, so it is made for every request. `{:02x}` for each
+    // byte took a tenth of the CPU time of a request for one chunk.
     let mut digits = [0; 64];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(display_order(hash)) {
         pair.copy_from_slice(&[byte >> 4, byte & 15].map(hex_digit));
@@ -208,6 +212,7 @@ fn fmt_words(hash: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(str::from_utf8(&digits).map_err(|_| fmt::Error)?)
 }
 
+/// Reads the text form.
 pub(super) fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -219,6 +224,7 @@ pub(super) fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
             for (digit_index, digit) in pair.iter().enumerate() {
                 let value = char::from(*digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
                 let Some(value) = value else {
+                    // A word has 16 digits, a byte has 2.
                     let index = [word_index << 4, byte_index << 1, digit_index].iter().sum();
                     return Err(ParseHashError::Digit { index });
                 };
@@ -229,8 +235,8 @@ pub(super) fn parse_words(text: &str) -> Result<[u8; 32], ParseHashError> {
     Ok(hash)
 }
 
-/// Writes the text form to a fresh buffer of a merkle node's line, without the formatting
-/// machinery.
+/// Appends the text form to `out`. The text that a merkle node hashes contains it once per child,
+/// so this avoids the slower `fmt`.
 pub(super) fn push_words(hash: &[u8; 32], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in display_order(hash) {

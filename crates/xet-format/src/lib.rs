@@ -1,9 +1,8 @@
-//! The formats of the protocol, pure: bytes in, values out.
+//! The formats of the Xet protocol without I/O: bytes in, values out.
 //!
-//! What callers may rely on, for any input whatever: no function panics, none allocates more than a
-//! small constant plus a small constant times the bytes it was given, and a value that exists was
-//! verified as far as its type says. Nothing here knows that files, sockets, threads, clocks or
-//! logs exist.
+//! Guarantees for any input: no function panics. No function allocates more than a small constant
+//! plus a small multiple of its input. The documentation of a type says what was verified before a
+//! value of this type exists. The crate does not use files, sockets, threads, clocks or logs.
 //!
 //! "(spec 3.6)" in a comment is section 3.6 of `docs/spec/xet-protocol.md` in the repository of
 //! zorb.
@@ -30,7 +29,7 @@ mod tests;
 pub mod windows;
 pub mod xorb;
 
-/// Its examples are tests.
+/// Makes the examples of the README doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

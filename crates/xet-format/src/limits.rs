@@ -1,20 +1,21 @@
-//! Every size limit of the formats: the value, its unit, where the number comes from, and what
-//! happens beyond it.
+//! Every size limit of the formats: the value, its unit, and where the number comes from. Bytes
+//! beyond a limit are refused by the parser, or by the upload before they are parsed.
 //!
-//! They are constants, not settings: two servers that disagree about a limit disagree about which
-//! bytes are valid.
+//! The limits are constants, not settings, because two servers with different limits would disagree
+//! about which bytes are valid.
 
 /// Raw bytes in one chunk, at most: 128 KiB.
 ///
-/// Twice the chunker's target (spec 2, spec 3.6); clients cut at this length whatever the data. A
-/// header that declares more is refused before anything is allocated.
+/// Twice the chunker's target (spec 2, spec 3.6): clients cut a chunk at this length, whatever its
+/// bytes are. A header that declares more is refused before anything is allocated.
 pub const MAX_CHUNK_RAW_LEN: u32 = 131_072;
 
 /// Payload bytes of one chunk, at most: 256 KiB.
 ///
-/// Writers store a chunk uncompressed when compression does not pay, so a payload is never longer
-/// than its raw bytes; the reference reader nevertheless takes up to twice the raw limit
-/// (spec 3.1), and so do we.
+/// Writers store a chunk uncompressed if compression does not make it shorter, so a payload is
+/// never longer than its raw bytes. The reference reader nevertheless accepts up to twice the raw
+/// limit (spec 3.1), and so does this crate. In an upload, a payload longer than its raw bytes is
+/// refused.
 pub const MAX_CHUNK_PAYLOAD_LEN: u32 = 262_144;
 
 /// Length of a chunk header in bytes (spec 3.1).
@@ -22,15 +23,17 @@ pub const CHUNK_HEADER_LEN: u32 = 8;
 
 /// Chunks in one xorb, at most (spec 3.6, `MAX_XORB_CHUNKS` of the reference).
 ///
-/// Bounds the layout and the chunk hashes of a xorb to 41 bytes each, 328 KiB in all.
+/// This bounds the memory for the layout, the chunk hashes and the schemes of a xorb together: 41
+/// bytes per chunk, at most 328 KiB.
 pub const MAX_XORB_CHUNK_COUNT: u32 = 8_192;
 
 /// Raw bytes in one xorb, at most: 64 MiB (spec 3.6, `MAX_XORB_BYTES` of the reference).
 pub const MAX_XORB_RAW_LEN: u64 = 67_108_864;
 
-/// Maximum bytes of one serialized xorb according to the documents: 64 MiB (spec 3.6).
+/// Bytes of one serialized xorb, at most, according to the published specification: 64 MiB
+/// (spec 3.6).
 ///
-/// Applies to `POST /xorbs/{hash}`; includes an optional footer. Longer bodies get a 413.
+/// Applies to `POST /xorbs/{hash}` and includes an optional footer. A longer body gets a 413.
 pub const MAX_XORB_SERIALIZED_LEN: u64 = 67_108_864;
 
 /// Bytes of an optional footer, at most: version 1 with the largest chunk count, `96 + 40 n`
@@ -39,25 +42,29 @@ pub const MAX_FOOTER_LEN: u64 = 96 + 40 * MAX_XORB_CHUNK_COUNT as u64;
 
 /// Bytes of one serialized xorb as stock clients may send it, at most.
 ///
-/// Clients bound the *raw* bytes, so incompressible data is `raw + 8 n` long and exceeds 64 MiB by
-/// up to 64 KiB, and old clients append a footer (spec 3.6; spec 9, row 8). Applies to the Xet
-/// aliases only.
+/// Stock clients bound only the *raw* bytes. So `n` incompressible chunks are `raw + 8 n` bytes
+/// long, which exceeds 64 MiB by up to 64 KiB. Old clients also append a footer (spec 3.6; spec 9,
+/// row 8). The limit applies to `POST /v1/xorbs/{prefix}/{hash}`, to upload grants, and to stored
+/// xorbs.
 pub const MAX_XORB_BODY_LEN: u64 =
     MAX_XORB_RAW_LEN + CHUNK_HEADER_LEN as u64 * MAX_XORB_CHUNK_COUNT as u64 + MAX_FOOTER_LEN;
 
 /// Bytes of a shard that is uploaded, at most: 80 MiB.
 ///
-/// Clients aim at 64 MiB and cut softly, and some append lookup tables and a footer (spec 4.8).
+/// Clients begin a new shard when one has about 64 MiB. Its last file may go beyond that, and some
+/// clients append lookup tables and a footer (spec 4.8).
 pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
-/// Files of one shard (spec 4.10). Each costs memory and a row until it is registered. A shard of
-/// 64 MiB, as clients cut them, has 466 000 files at most if each has a term with its proof. Our
-/// own.
+/// Files of one shard, at most (spec 4.10). A limit of zorb, not of the protocol: each file takes
+/// memory while the shard is registered. Clients stay below it. Their shards have about 64 MiB, so
+/// at most 466 000 files if each has one term with its range hash.
 pub const MAX_SHARD_FILE_COUNT: usize = 500_000;
 
-/// Chunks that the terms of one shard may name together; each is hashed when the shard is proven. A
-/// term of 48 bytes can name 8192, so that the length of a shard alone does not bound the work
-/// (spec 4.10). Our own: 2 TiB of common chunks.
+/// Chunks that all terms of one shard may name together, at most: 2 TiB in chunks of mean length. A
+/// limit of zorb, not of the protocol (spec 4.10).
+///
+/// The server proves a shard by hashing the hash of each of these chunks. A term of 48 bytes can
+/// name 8192 chunks, so the length of a shard does not bound this work.
 pub const MAX_SHARD_TERM_CHUNK_COUNT: u64 = 32 << 20;
 
 /// Raw bytes in a chunk that the chunker cuts, at least (the last chunk of a file may be shorter):

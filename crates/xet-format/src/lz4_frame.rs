@@ -1,17 +1,20 @@
-//! LZ4 frames (spec 3.3): a strict decoder over the block decoder of `lz4_flex`, and its encoder as
-//! it is.
+//! LZ4 frames (spec 3.3): our own strict frame decoder, which uses the block decoder of `lz4_flex`,
+//! and the frame encoder of `lz4_flex`.
 //!
 //! The decoder takes any one standard frame: blocks of 64 KiB to 4 MiB, independent or linked,
 //! compressed or stored, with or without block checksums, content checksum and content size. It
-//! allocates nothing; the caller's buffer is exactly as long as the chunk's header says the bytes
-//! are, and is filled exactly or the frame is refused.
+//! allocates nothing. The caller's buffer has exactly the raw length of the chunk's header, and the
+//! frame must fill it exactly.
 //!
-//! Why not `lz4_flex::frame::FrameDecoder`: it allocates what the frame's block size claims, 4 MiB
-//! for a chunk of at most 128 KiB, on every chunk; it takes a frame without its end mark; it stops
-//! after the frame without saying that bytes follow; and an empty block looks like the end of the
-//! data to it. Stock clients decode with it, so whatever is accepted here must give the same bytes
-//! there. Empty blocks are therefore refused, although the LZ4 documents allow them: such a chunk
-//! would verify on the server and fail, or be cut short, on the client.
+//! `lz4_flex::frame::FrameDecoder` is not used. For every chunk it allocates the block size that
+//! the frame claims, up to 4 MiB for a chunk of at most 128 KiB. It accepts a frame without its end
+//! mark. It does not report bytes after the frame, and it takes an empty block for the end of the
+//! data.
+//!
+//! Stock clients decode with `FrameDecoder`, so every frame accepted here must give the same bytes
+//! there. Therefore this decoder refuses empty blocks, although the LZ4 specification allows them.
+//! Otherwise a chunk with an empty block would verify on the server, and fail or be truncated on
+//! the client.
 //!
 //! Legacy and skippable frames, dictionaries and reserved bits are refused.
 
@@ -26,10 +29,10 @@ use super::cursor::Cursor;
 
 const MAGIC: u32 = 0x184D_2204;
 const LEGACY_MAGIC: u32 = 0x184C_2102;
-/// The last hex digit is free.
+/// Its last hex digit may have any value: [`check_magic`] ignores that digit.
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A50;
 
-/// Bit of a block's length that says the block is stored uncompressed.
+/// The bit of a block's length word which says that the block is stored uncompressed.
 const STORED_BIT: u32 = 1 << 31;
 
 /// How far back a match in a linked block may reach: 64 KiB (the offset is 16 bits wide).
@@ -76,7 +79,7 @@ pub enum FrameErrorKind {
     /// A bit that has no meaning yet is set.
     #[error("a reserved bit of the LZ4 frame header is set")]
     ReservedBits,
-    /// The code of the block size is not one of 4 to 7.
+    /// The code of the block size is not 4, 5, 6 or 7.
     #[error("LZ4 block size code {code} does not exist")]
     BlockSize {
         /// The code that is there.
@@ -93,7 +96,7 @@ pub enum FrameErrorKind {
     /// The header does not match its checksum.
     #[error("the checksum of the LZ4 frame header is wrong")]
     HeaderChecksum,
-    /// A block is stored with more bytes than the frame's block size.
+    /// A block has more bytes in the payload than the frame's block size.
     #[error("an LZ4 block of {len} bytes exceeds the frame's block size of {limit}")]
     BlockTooLong {
         /// The length that is declared.
@@ -107,7 +110,7 @@ pub enum FrameErrorKind {
     /// A block is not LZ4 data.
     #[error("an LZ4 block is corrupt")]
     CorruptBlock,
-    /// A block without contents; see the module.
+    /// A block has no contents; the module documentation says why this is refused.
     #[error("an LZ4 block is empty")]
     EmptyBlock,
     /// A block decompresses to more than the frame's block size.
@@ -141,7 +144,8 @@ pub enum FrameErrorKind {
     },
 }
 
-/// Decompresses the one frame that is `frame` to fill exactly `raw`.
+/// Decompresses `frame`, which must be exactly one LZ4 frame, into `raw`, which it must fill
+/// exactly.
 pub(super) fn decode(frame: &[u8], raw: &mut [u8]) -> Result<(), FrameError> {
     let mut cursor = Cursor::new(frame);
     let header = FrameHeader::parse(&mut cursor, raw.len())?;
@@ -149,6 +153,7 @@ pub(super) fn decode(frame: &[u8], raw: &mut [u8]) -> Result<(), FrameError> {
     loop {
         let offset = cursor.offset();
         let Some(word) = cursor.u32_le() else { return Err(at(offset, FrameErrorKind::Truncated)) };
+        // The end mark.
         if word == 0 {
             break;
         }
@@ -170,7 +175,7 @@ pub(super) fn decode(frame: &[u8], raw: &mut [u8]) -> Result<(), FrameError> {
     Err(at(cursor.offset(), FrameErrorKind::TrailingBytes { len }))
 }
 
-/// What the descriptor of a frame says.
+/// The fields of a frame descriptor that decoding needs.
 struct FrameHeader {
     is_linked: bool,
     has_block_checksums: bool,
@@ -185,6 +190,7 @@ impl FrameHeader {
         let magic = cursor.u32_le().ok_or_else(|| truncated(cursor))?;
         check_magic(magic).map_err(|kind| at(0, kind))?;
 
+        // A copy that stays at the start of the descriptor, for the checksum at its end.
         let mut descriptor = *cursor;
         let descriptor_offset = cursor.offset();
         let flags = cursor.byte().ok_or_else(|| truncated(cursor))?;
@@ -212,6 +218,7 @@ impl FrameHeader {
         }
         let offset = cursor.offset();
         let checked = descriptor.take(offset.saturating_sub(descriptor_offset)).unwrap_or_default();
+        // The header checksum is the second byte of this hash.
         let [_, expected, _, _] = XxHash32::oneshot(0, checked).to_le_bytes();
         if cursor.byte().ok_or_else(|| truncated(cursor))? != expected {
             return Err(at(offset, FrameErrorKind::HeaderChecksum));
@@ -275,6 +282,8 @@ impl<'a> Block<'a> {
             rest.get_mut(..self.bytes.len()).ok_or(too_long)?.copy_from_slice(self.bytes);
             return Ok(self.bytes.len());
         }
+        // A block may fill neither more than the rest of the chunk nor more than the block size.
+        // The smaller of the two bounds decides which error a longer block gives.
         let cap = rest.len().min(header.block_len);
         let overflow =
             if cap < rest.len() { FrameErrorKind::BlockOverflow { limit: to_u32(header.block_len) } } else { too_long };
@@ -294,7 +303,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Reads the checksum of `bytes` and compares.
+/// Reads the stored checksum of `bytes` and compares it with the computed one.
 fn check_sum(cursor: &mut Cursor<'_>, bytes: &[u8], wrong: FrameErrorKind) -> Result<(), FrameError> {
     let offset = cursor.offset();
     match cursor.u32_le() {
@@ -308,7 +317,7 @@ fn at(offset: usize, kind: FrameErrorKind) -> FrameError {
     FrameError { offset: to_u32(offset), kind }
 }
 
-/// Lengths in here are at most that of a payload, so this never saturates.
+/// Lengths in this module are at most that of a payload, so this never saturates.
 fn to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
@@ -316,8 +325,8 @@ fn to_u32(len: usize) -> u32 {
 /// Compresses `raw` to one frame at the end of `out`, exactly as the reference does: default
 /// settings, one write.
 ///
-/// Returns the length of the frame. `None`, and `out` as before, where the encoder fails, which
-/// writing to memory does not.
+/// Returns the length of the frame. If the encoder fails, returns `None` and leaves `out`
+/// unchanged; writing to memory does not fail.
 pub(super) fn encode(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let before = out.len();
     let mut encoder = FrameEncoder::new(&mut *out);

@@ -1,9 +1,9 @@
 //! Aggregation of chunk hashes into xorb and file hashes (spec 1.4, 1.5).
 //!
-//! [`Aggregator`] takes the chunks one by one and keeps at most nine nodes per level, so hashing a
-//! file of any size needs a few KiB. The result is the same as that of the level-by-level
-//! description in the specification, because the cut rule only ever looks back inside the current
-//! group.
+//! [`Aggregator`] takes the chunks one by one and holds at most nine nodes per level, so hashing a
+//! file of any size needs a few KiB. The specification builds one level after the other, and this
+//! code builds all levels at the same time. The hash is the same, because the rule that ends a
+//! group depends only on the nodes of this group so far.
 
 pub mod subtree;
 
@@ -21,10 +21,11 @@ const FILE_SALT: [u8; 32] = [0; 32];
 /// Children of one node, at most (spec 1.4).
 const MAX_CHILD_COUNT: usize = 9;
 
-/// Children of one node, at least, but for the last of a level (spec 1.4).
+/// Children of one node, at least, except for the last node of a level (spec 1.4).
 const MIN_CHILD_COUNT: usize = 3;
 
-/// Mean branching factor: a hash divisible by this ends its group (spec 1.4).
+/// Mean number of children: a hash whose last word is divisible by this number ends its group, if
+/// the group has at least [`MIN_CHILD_COUNT`] nodes (spec 1.4).
 const MEAN_CHILD_COUNT: u64 = 4;
 
 /// Aggregates `(chunk hash, raw length)` pairs given in order.
@@ -37,7 +38,7 @@ pub struct Aggregator {
 #[derive(Clone, Debug, Default)]
 struct Level {
     open: Vec<Node>,
-    /// Whether a group of this level was closed already, that is, whether a parent exists.
+    /// Whether a group of this level was closed already, so that the next level has a node.
     has_parent: bool,
 }
 
@@ -59,13 +60,13 @@ impl Aggregator {
         self.push_node(0, Node { hash: *chunk.as_bytes(), len: raw_len });
     }
 
-    /// The hash of a xorb that consists of the chunks given. All zero for none.
+    /// The hash of a xorb that consists of these chunks. All zero without chunks.
     #[must_use]
     pub fn xorb_hash(self) -> XorbHash {
         XorbHash::from_bytes(self.root().unwrap_or([0; 32]))
     }
 
-    /// The hash of a file that consists of the chunks given. [`FileHash::EMPTY`] for none.
+    /// The hash of a file that consists of these chunks. [`FileHash::EMPTY`] without chunks.
     #[must_use]
     pub fn file_hash(self) -> FileHash {
         match self.root() {
@@ -74,7 +75,8 @@ impl Aggregator {
         }
     }
 
-    /// Adds a node at level `from`; a group that this ends goes on to the level above.
+    /// Adds a node at level `from`. If it ends a group, adds the parent of the group to the next
+    /// level, and so on.
     fn push_node(&mut self, from: usize, node: Node) {
         let mut node = node;
         for level in self.levels.iter_mut().skip(from) {
@@ -86,7 +88,8 @@ impl Aggregator {
         self.levels.push(Level { open: vec![node], has_parent: false });
     }
 
-    /// Closes the levels from the bottom up; the one node of a level without a parent is the root.
+    /// Closes the open group of each level from the bottom up. A level that consists of one node
+    /// only is the root.
     fn root(mut self) -> Option<[u8; 32]> {
         let mut index = 0;
         loop {
@@ -104,19 +107,19 @@ impl Aggregator {
 }
 
 impl Level {
-    /// Adds a node; returns the parent of the group when the node ends it.
+    /// Adds a node to the open group. If the node ends the group, returns the group's parent.
     fn push(&mut self, node: Node) -> Option<Node> {
         self.open.push(node);
         let cut = self.open.len() >= MIN_CHILD_COUNT && last_word(&node.hash).is_multiple_of(MEAN_CHILD_COUNT);
         if cut || self.open.len() == MAX_CHILD_COUNT { self.close() } else { None }
     }
 
-    /// Ends the open group, whatever its size; `None` where it is empty.
+    /// Ends the open group, whatever its size, and returns its parent; `None` if it is empty.
     fn close(&mut self) -> Option<Node> {
         if self.open.is_empty() {
             return None;
         }
-        // "{64 digits} : {up to 20 digits}\n" per child.
+        // At most 88 bytes per child: 64 digits of its hash, " : ", up to 20 digits, and "\n".
         let mut text = Vec::with_capacity(self.open.len().saturating_mul(88));
         let mut len: u64 = 0;
         for child in &self.open {

@@ -1,9 +1,9 @@
 //! Half-open, non-empty ranges of chunks and of bytes.
 //!
-//! The inclusive form of HTTP exists only at the edge, where headers are parsed and printed; in
-//! here `end` is always the first one that does *not* belong to the range.
+//! In all types of this module `end` is the first index or offset that does *not* belong to the
+//! range. Only the code that parses and prints HTTP headers uses the inclusive form of HTTP.
 //!
-//! [`ChunkRangeSpec`] and [`ByteRangeSpec`] are how people and clients write a range before they
+//! [`ChunkRangeSpec`] and [`ByteRangeSpec`] are ranges as users and clients write them, before they
 //! know how many chunks or bytes there are.
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct ChunkRange {
 }
 
 impl ChunkRange {
-    /// The chunks `[start, end)`, or `None` where that is empty or runs backwards.
+    /// The chunks `[start, end)`; `None` if the range is empty or runs backwards.
     #[must_use]
     pub const fn new(start: u32, end: u32) -> Option<Self> {
         if start < end { Some(Self { start, end }) } else { None }
@@ -59,7 +59,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The bytes `[start, end)`, or `None` where that is empty or runs backwards.
+    /// The bytes `[start, end)`; `None` if the range is empty or runs backwards.
     #[must_use]
     pub const fn new(start: u64, end: u64) -> Option<Self> {
         if start < end { Some(Self { start, end }) } else { None }
@@ -77,13 +77,14 @@ impl ByteRange {
         self.end
     }
 
-    /// Number of bytes, at least 1. (Not `len`: there is no empty range to ask `is_empty` of.)
+    /// Number of bytes, at least 1. (The name is not `len`: a type with `len` should have
+    /// `is_empty`, but no range is empty.)
     #[must_use]
     pub const fn byte_len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// The last byte, for the inclusive notation of HTTP.
+    /// Offset of the last byte, for the inclusive notation of HTTP.
     #[must_use]
     pub const fn last(self) -> u64 {
         self.end.saturating_sub(1)
@@ -97,10 +98,10 @@ impl fmt::Display for ByteRange {
     }
 }
 
-/// A range of chunks as it is asked for, of a xorb whose number of chunks is not known yet.
+/// A requested range of chunks of a xorb whose number of chunks is not known yet.
 ///
-/// `A-B` is \[A,B), `A-` from A on, `-N` the last N, `A` just one. Nothing is clamped: a range that
-/// names a chunk that is not there resolves to none.
+/// `A-B` is \[A,B), `A-` all chunks from A on, `-N` the last N, `A` only chunk A. Nothing is
+/// clamped: a range that names a missing chunk resolves to `None`.
 ///
 /// ```
 /// use xet_format::{ChunkRange, ChunkRangeSpec};
@@ -112,11 +113,12 @@ impl fmt::Display for ByteRange {
 /// # Ok::<(), xet_format::ParseRangeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkRangeSpec(Asked);
+pub struct ChunkRangeSpec(Requested);
 
-/// Numbers that do not fit are taken as "very many": their meaning is clear.
+/// A range as it was written. A number beyond 64 bits is replaced by the largest 64-bit number,
+/// which is beyond every xorb and file, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Requested {
     One(u64),
     From(u64),
     Last(u64),
@@ -129,7 +131,7 @@ enum Asked {
 pub struct ParseRangeError;
 
 impl ChunkRangeSpec {
-    /// These chunks of a xorb with `count` chunks; `None` where one of them is not there.
+    /// These chunks of a xorb with `count` chunks; `None` if one of them does not exist.
     #[must_use]
     pub fn resolve(self, count: u32) -> Option<ChunkRange> {
         let (start, end) = self.0.resolve(count.into())?;
@@ -137,8 +139,7 @@ impl ChunkRangeSpec {
     }
 }
 
-/// A range of bytes as it is asked for, written like a [`ChunkRangeSpec`]. Nothing is clamped
-/// either.
+/// A requested range of bytes, written like a [`ChunkRangeSpec`] and not clamped either.
 ///
 /// ```
 /// use xet_format::{ByteRange, ByteRangeSpec};
@@ -149,10 +150,10 @@ impl ChunkRangeSpec {
 /// # Ok::<(), xet_format::ParseRangeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteRangeSpec(Asked);
+pub struct ByteRangeSpec(Requested);
 
 impl ByteRangeSpec {
-    /// These bytes of something that is `len` bytes long; `None` where one of them is not there.
+    /// These bytes of something that is `len` bytes long; `None` if one of them does not exist.
     #[must_use]
     pub fn resolve(self, len: u64) -> Option<ByteRange> {
         let (start, end) = self.0.resolve(len)?;
@@ -174,9 +175,9 @@ impl fmt::Display for ByteRangeSpec {
     }
 }
 
-impl Asked {
-    /// Start and end, where there are so many things; `None` where one of those asked for is not
-    /// among them.
+impl Requested {
+    /// Start and end of this range among `count` items; `None` if it names an item that does not
+    /// exist.
     fn resolve(self, count: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             Self::One(index) => (index, index.checked_add(1)?),
@@ -202,25 +203,25 @@ impl fmt::Display for ChunkRangeSpec {
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for Requested {
     type Err = ParseRangeError;
 
     fn from_str(text: &str) -> Result<Self, ParseRangeError> {
-        let asked = match text.split_once('-') {
+        let requested = match text.split_once('-') {
             None => Self::One(parse_number(text)?),
             Some(("", number)) => Self::Last(parse_number(number)?),
             Some((start, "")) => Self::From(parse_number(start)?),
             Some((start, end)) => Self::Between(parse_number(start)?, parse_number(end)?),
         };
-        match asked {
+        match requested {
             Self::Last(0) => Err(ParseRangeError),
             Self::Between(start, end) if start >= end => Err(ParseRangeError),
-            asked => Ok(asked),
+            requested => Ok(requested),
         }
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for Requested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(index) => write!(f, "{index}"),
@@ -231,7 +232,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Digits only, however many.
+/// Reads a number of any positive number of digits, and nothing else; see [`Requested`].
 fn parse_number(text: &str) -> Result<u64, ParseRangeError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(ParseRangeError);

@@ -1,15 +1,15 @@
 //! A reader over untrusted bytes.
 //!
-//! It returns slices of its input and never allocates. Every length is checked before use, and
-//! every error has the offset *in the whole input*, also in a part made by [`Reader::sub`].
-//! [`Reader::finish`] makes unread bytes an error.
+//! It returns slices of its input and never allocates. It checks every length before use. Every
+//! error contains the offset *in the whole input*, even if a reader made by [`Reader::sub`] returns
+//! it. [`Reader::finish`] returns an error if bytes are unread.
 
 #[cfg(test)]
 mod tests;
 
 use thiserror::Error;
 
-/// What is left of a slice, and where that is in the whole input.
+/// The unread rest of a slice, and its offset in the whole input.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -34,7 +34,7 @@ pub struct OutOfBytes {
 pub struct TrailingBytes {
     /// Where the first of them is, in bytes from the start of the whole input.
     pub offset: u64,
-    /// How many they are.
+    /// How many bytes are left.
     pub count: u64,
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// How the payload of a chunk is compressed. The value 99 of the reference ("auto") is a client's
-/// policy, never data.
+/// How the payload of a chunk is compressed. The value 99 of the reference ("auto") is not among
+/// them: it is a setting of clients and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// As it is; payload and raw length are equal.
+    /// Not compressed: payload and raw length are equal.
     None,
     /// One LZ4 frame.
     Lz4,
@@ -26,7 +26,7 @@ impl Scheme {
         }
     }
 
-    /// Its value in a chunk header.
+    /// The value of the scheme in a chunk header.
     #[must_use]
     pub const fn as_byte(self) -> u8 {
         match self {

@@ -1,4 +1,4 @@
-//! What tells one store from all others.
+//! The id of a store.
 
 use std::fmt;
 use std::str::FromStr;

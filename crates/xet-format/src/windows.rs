@@ -1,12 +1,13 @@
-//! Which parts of a file a client must chunk anew to edit it, and what it must know of the rest
+//! Which parts of a file a client must chunk again to edit it, and summaries of the rest
 //! (spec 5.9).
 //!
-//! The client says which bytes it will change. Every chunk that they touch is in a *window*, and so
-//! are the chunks after it, until the chunker would cut as before: two chunks in a row of a length
-//! that neither the lower nor the upper limit has forced. A window goes on to the end of the
-//! segment (term) in which that happens, since the client keeps segments as a whole or not at all;
-//! one that ended earlier would make it lose the rest of the segment (spec 9, row 43). What is
-//! between the windows is a *gap*: it stays, and the client gets its summary.
+//! The client names the bytes that it will change. Every chunk with such a byte is in a *window*.
+//! The window goes on until the chunker is sure to cut as before the change. That is so after two
+//! consecutive chunks whose length was forced neither by the lower nor by the upper limit. The
+//! window then continues to the end of the segment (term) with the second of these chunks, because
+//! clients reuse whole segments only: after a shorter window they would lose the rest of this
+//! segment (spec 9, row 43). The parts outside the windows are *gaps*. They do not change, and the
+//! client gets a summary of each.
 
 #[cfg(test)]
 mod tests;
@@ -22,10 +23,10 @@ pub struct ChunkWindows {
     pub total_chunks: u64,
     /// Bytes of the file.
     pub file_len: u64,
-    /// What is to be chunked anew: at least one window, ascending, no two of them touching.
+    /// The parts to chunk again: at least one, ascending, not adjacent to each other.
     pub windows: Vec<ByteRange>,
-    /// What stays: before the first window, between every two, after the last. `None` where that is
-    /// nothing.
+    /// The summaries of the parts that stay: before the first window, between each two, and after
+    /// the last. `None` for an empty gap.
     pub gaps: Vec<Option<Subtree>>,
     /// The range hashes of the segments that no window touches, in order.
     pub gap_verification: Vec<RangeHash>,
@@ -34,43 +35,46 @@ pub struct ChunkWindows {
 /// Makes [`ChunkWindows`] from the segments of a file, given in order.
 #[derive(Clone, Debug)]
 pub struct WindowBuilder {
-    /// Ascending, no two of them touching.
+    /// The bytes that change: ascending, not adjacent ranges.
     dirty: Vec<ByteRange>,
-    /// The first range of `dirty` that ends behind the start of the next chunk.
+    /// Index in `dirty`. All ranges before it end at or before the start of the last chunk.
     next_dirty: usize,
     file_len: u64,
     /// Where the next chunk begins.
     offset: u64,
     chunk_count: u64,
     place: Place,
+    /// The chunks since the last window.
     gap: SubtreeBuilder,
     windows: Vec<ByteRange>,
     gaps: Vec<Option<Subtree>>,
     gap_verification: Vec<RangeHash>,
 }
 
-/// What the last chunk was.
+/// Whether the last chunk is in a gap or in a window, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In a gap.
     Gap,
     /// In a window, touched by a change.
     Dirty,
-    /// In a window behind all changes, where the chunker may still cut otherwise.
+    /// In a window after the last change, where the chunker may still cut differently.
     Settling { last_is_stable: bool },
-    /// In a window only because its segment is.
+    /// In a window, but after its end the chunker cuts as before. Later chunks are in the window
+    /// only if they are in the same segment.
     Settled,
 }
 
 impl WindowBuilder {
-    /// A builder for a file of this length in which these bytes change. The ranges may come in any
-    /// order and overlap; `None` where nothing of them is within the file.
+    /// A builder for a file of this length in which these bytes change. The ranges may be in any
+    /// order and may overlap. `None` if no range has a byte within the file.
     #[must_use]
     pub fn new(dirty: &[ByteRange], file_len: u64) -> Option<Self> {
         let within = dirty.iter().filter_map(|range| ByteRange::new(range.start(), range.end().min(file_len)));
         let mut sorted: Vec<ByteRange> = within.collect();
         sorted.sort_unstable_by_key(|range| (range.start(), range.end()));
         let mut dirty: Vec<ByteRange> = Vec::new();
+        // Merges ranges that overlap or touch each other.
         for range in sorted {
             let last = dirty.pop_if(|last| last.end() >= range.start());
             let start = last.map_or(range.start(), ByteRange::start);
@@ -93,8 +97,8 @@ impl WindowBuilder {
         })
     }
 
-    /// Takes the next segment: its range hash, and hash and raw length in bytes of each of its
-    /// chunks.
+    /// Takes the next segment: its range hash, and for each of its chunks the hash and the raw
+    /// length in bytes.
     pub fn push_segment<'a>(&mut self, range_hash: RangeHash, chunks: impl IntoIterator<Item = (&'a ChunkHash, u32)>) {
         let mut is_touched = false;
         for (hash, raw_len) in chunks {
@@ -115,7 +119,7 @@ impl WindowBuilder {
         if self.offset != self.file_len {
             return None;
         }
-        self.gaps.push(self.gap.finish(true));
+        self.gaps.push(self.gap.finish(/* at_end */ true));
         Some(ChunkWindows {
             total_chunks: self.chunk_count,
             file_len: self.file_len,
@@ -125,6 +129,7 @@ impl WindowBuilder {
         })
     }
 
+    /// Takes the next chunk: decides its place, then adds it to the gap or to the window.
     fn push_chunk(&mut self, hash: &ChunkHash, raw_len: u32) {
         let start = self.offset;
         let end = start.saturating_add(raw_len.into());
@@ -149,7 +154,7 @@ impl WindowBuilder {
         self.chunk_count = self.chunk_count.saturating_add(1);
     }
 
-    /// Whether a change touches these bytes, which are behind all those asked for before.
+    /// Whether one of these bytes changes. Calls must be in ascending order of the bytes.
     fn is_dirty(&mut self, start: u64, end: u64) -> bool {
         while let Some(range) = self.dirty.get(self.next_dirty) {
             if range.end() > start {
@@ -164,6 +169,7 @@ impl WindowBuilder {
     fn widen(&mut self, start: u64, end: u64) {
         let touching = self.windows.pop_if(|window| window.end() == start);
         if touching.is_none() {
+            // A new window ends the gap before it.
             let gap = std::mem::replace(&mut self.gap, SubtreeBuilder::new(/* at_start */ false));
             self.gaps.push(gap.finish(/* at_end */ false));
         }
@@ -171,8 +177,8 @@ impl WindowBuilder {
     }
 }
 
-/// Whether neither limit had a part in the cut: 16 384 to 122 879 bytes, as in the reference. After
-/// two such chunks in a row the chunker cuts as before the change (spec 2).
+/// Whether the content alone decided where this chunk ends: 16 384 to 122 879 bytes, as in the
+/// reference. After two such chunks in a row the chunker cuts as before the change (spec 2).
 const fn is_stable_len(raw_len: u32) -> bool {
     const START: u32 = 2 * MIN_CHUNK_RAW_LEN;
     const END: u32 = MAX_CHUNK_RAW_LEN - MIN_CHUNK_RAW_LEN;

@@ -1,4 +1,4 @@
-//! What a transfer brought: verified, chunk by chunk, and handed on.
+//! Verifies the received bytes chunk by chunk and writes them to the sink.
 
 use bytes::Bytes;
 use xet_format::limits::MAX_XORB_BODY_LEN;
@@ -7,15 +7,15 @@ use xet_format::{ChunkHash, ChunkRange, XorbHash};
 
 use super::{GetError, Got, Sink};
 
-/// What the chunks have to be.
+/// The chunks that the server should send.
 pub(super) enum Expected {
-    /// Whatever aggregates to the xorb's hash.
+    /// All chunks of the xorb: they aggregate to its hash.
     Whole,
-    /// These chunks of it, whose hashes are proven.
+    /// These chunks of the xorb, which have these hashes.
     Part(ChunkRange, Vec<ChunkHash>),
 }
 
-/// A download between two batches. All methods block.
+/// The state of a download that verifies and writes batch after batch. All methods block.
 pub(super) struct Intake<S> {
     hash: XorbHash,
     expected: Expected,
@@ -45,14 +45,14 @@ impl<S: Sink> Intake<S> {
         Ok(self)
     }
 
-    /// Discards everything: it will be sent again.
+    /// Discards everything, because the transfer restarts at the first byte.
     pub(super) fn restart(mut self) -> Result<Self, GetError> {
         self.sink.restart().map_err(GetError::Write)?;
         self.verifier = verifier();
         Ok(self)
     }
 
-    /// Everything has come: what is it?
+    /// All bytes have arrived: checks that they are what was requested.
     pub(super) fn finish(self) -> Result<(Got, S), GetError> {
         let hash = self.hash;
         let xorb = self.verifier.finish().map_err(|source| GetError::Damaged { hash, source })?;
@@ -74,7 +74,7 @@ fn verifier() -> Verifier {
     Verifier::new(MAX_XORB_BODY_LEN)
 }
 
-/// Compares a chunk with the one that was asked for, as soon as it is there.
+/// Compares a received chunk with the requested one.
 fn check(hash: XorbHash, expected: &Expected, chunk: &VerifiedChunk<'_>) -> Result<(), GetError> {
     let Expected::Part(chunks, hashes) = expected else { return Ok(()) };
     let index = chunk.frame.index;

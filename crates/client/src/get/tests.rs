@@ -20,13 +20,13 @@ fn list() -> ChunksJson {
     ChunksJson { hash: built.xorb().hash().to_string(), serialized_len: 0, raw_len: 0, chunks }
 }
 
-/// A chunk of a list, of which only these are read.
+/// A chunk of a list. The client does not read the other fields.
 fn chunk(hash: String, raw_len: u64) -> ChunkJson {
     let scheme = "none".to_owned();
     ChunkJson { index: 0, hash, scheme, serialized_offset: 0, serialized_len: 0, raw_offset: 0, raw_len }
 }
 
-/// Whether a list is taken after this was done to it.
+/// Checks whether a list is accepted after this change.
 fn check(change: impl FnOnce(&mut Vec<ChunkJson>), expected: bool) {
     let mut list = list();
     change(&mut list.chunks);
@@ -49,7 +49,7 @@ fn only_the_list_of_this_xorb_is_taken() {
     check(many, false);
 }
 
-/// Takes these bytes, byte by byte, as chunks [1,3) of the xorb.
+/// Receives these bytes, one by one, as chunks [1,3) of the xorb.
 fn take_part(bytes: &[u8]) -> Result<Vec<u8>, GetError> {
     let built = xorb();
     let chunks = ChunkRange::new(1, 3).unwrap();
@@ -64,7 +64,7 @@ fn take_part(bytes: &[u8]) -> Result<Vec<u8>, GetError> {
 #[test]
 fn a_part_is_taken_chunk_by_chunk_and_only_as_it_was_asked_for() {
     let built = xorb();
-    // Records of 8 + 3, 8 + 3, 8 + 5 … bytes.
+    // The records of the chunks have 8 + 3, 8 + 3, 8 + 5 … bytes.
     assert_eq!(take_part(&built.bytes()[11..35]).unwrap(), b"twothree");
     assert!(matches!(take_part(&built.bytes()[..22]), Err(GetError::WrongChunk { index: 1, .. })));
     assert!(matches!(take_part(&built.bytes()[11..]), Err(GetError::WrongCount { expected: 2, actual: 3, .. })));

@@ -1,4 +1,4 @@
-//! The bytes of one response, over as many connections as it takes.
+//! A download of one resource that continues over new connections.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::retry::Retries;
 use crate::server::Server;
 use crate::watch::Watch;
 
-/// New bytes, counted from where failures were last forgiven, after which earlier failures no
-/// longer count.
+/// Whenever this many bytes have arrived that were never received before, the count of consecutive
+/// failures is reset.
 const PROGRESS_LEN: u64 = 64 << 10;
 
-/// What a transfer gives.
+/// The next event of a transfer.
 pub(super) enum Event {
     /// The next bytes.
     Piece(Bytes),
-    /// All bytes so far are invalid; the next ones start at 0.
+    /// All bytes so far are invalid; the next piece starts at byte 0.
     Restart,
 }
 
-/// A GET that goes on where it broke off.
+/// A GET that continues after a broken connection.
 pub(super) struct Transfer<'a> {
     server: &'a Server,
     path: String,
@@ -32,11 +32,13 @@ pub(super) struct Transfer<'a> {
     watch: Arc<dyn Watch>,
     /// The response that is being received.
     response: Option<Response>,
-    /// Its strong tag: without one there is no going on.
+    /// The strong `ETag` of the last response with status 200. Without one a broken transfer
+    /// restarts.
     etag: Option<String>,
     received_len: u64,
     total_len: Option<u64>,
-    /// Where failures were last forgiven; never goes back: what is received again is no progress.
+    /// The position at which the count of failures was last reset. It never decreases: bytes that
+    /// are received again are not progress.
     best_len: u64,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Transfer<'a> {
                 },
             };
             self.response = None;
+            // The connection may break after the last byte.
             if self.total_len.is_some_and(|len| len == self.received_len) {
                 return Ok(None);
             }
@@ -80,7 +83,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Asks for what is missing.
+    /// Requests the missing bytes, or all of them. `Ok(None)`: call [`next`](Self::next) again.
     async fn open(&mut self) -> Result<Option<Event>, RequestError> {
         let mut request = self.server.get_request(&self.path);
         let resumed = self.etag.clone().filter(|_| self.received_len > 0);
@@ -92,12 +95,16 @@ impl<'a> Transfer<'a> {
             (StatusCode::OK, _) => {}
             (StatusCode::PARTIAL_CONTENT, Some(etag)) => {
                 if !self.continues(response.headers(), &etag) {
-                    return Err(self.server.strange("it sent another range than requested"));
+                    return Err(self.server.invalid_response("it sent another range than requested"));
                 }
                 self.response = Some(response);
                 return Ok(None);
             }
-            _ => return Err(self.server.strange("it responded to a download with a success status other than 200")),
+            _ => {
+                return Err(self
+                    .server
+                    .invalid_response("it responded to a download with a success status other than 200"));
+            }
         }
         let is_restart = self.received_len > 0;
         self.etag = text(response.headers(), &ETAG).filter(|etag| etag.starts_with('"')).map(str::to_owned);
@@ -109,8 +116,8 @@ impl<'a> Transfer<'a> {
         Ok(is_restart.then_some(Event::Restart))
     }
 
-    /// Whether a 206 has all bytes from where the transfer broke off to the end, in the same
-    /// representation.
+    /// Whether a 206 response has all bytes from where the transfer broke off to the end, of the
+    /// same serialization.
     fn continues(&self, headers: &HeaderMap, etag: &str) -> bool {
         let range = text(headers, &CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes "));
         let Some((first, rest)) = range.and_then(|range| range.split_once('-')) else { return false };
@@ -123,6 +130,7 @@ impl<'a> Transfer<'a> {
             && text(headers, &ETAG).is_none_or(|tag| tag == etag)
     }
 
+    /// Counts received bytes, and resets the count of failures after enough new ones.
     fn count(&mut self, len: usize) {
         self.received_len += len as u64;
         self.watch.position(self.received_len);
@@ -133,6 +141,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
+/// A header as text.
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }

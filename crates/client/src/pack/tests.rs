@@ -15,8 +15,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Packs the files in pieces of this length, checks that the terms give the files back, and returns
-/// what came out.
+/// Packs the files in pieces of this length and checks that the terms give the files back. Returns
+/// the xorbs and the packed files.
 fn check(files: &[&[u8]], piece_len: usize) -> (Vec<BuiltXorb>, Packed) {
     let mut packer = Packer::new(Policy::None);
     let mut xorbs = Vec::new();
@@ -81,7 +81,7 @@ fn a_chunk_is_stored_once_and_runs_of_chunks_are_one_term() {
     assert_eq!(xorbs.len(), 1);
     assert_eq!((packed.duplicate_count, packed.duplicate_len), (chunk_count, 500_000));
     assert_eq!((packed.files[0].terms.len(), &packed.files[0]), (1, &packed.files[1]));
-    // Zeros: every chunk but the last has the longest length and is the same.
+    // Zeros are cut into chunks of the longest length, which are all equal.
     let (xorbs, packed) = check(&[&vec![0; 4 << 17]], usize::MAX);
     assert_eq!(xorbs[0].xorb().layout().chunk_count(), 1);
     assert_eq!((packed.duplicate_count, packed.files[0].terms.len()), (3, 4));

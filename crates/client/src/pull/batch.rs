@@ -1,5 +1,5 @@
-//! Many small files by one plan (spec 5.3), which is one request instead of two for each, and few
-//! fetches.
+//! Gets many small files with one plan (spec 5.3): one request for all of them instead of two per
+//! file, and few fetches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::machine::Workers;
 use crate::server::Server;
 use crate::watch::Watch;
 
-/// Files of one plan, at most: servers take no more (docs/http-files.md).
+/// Files of one plan, at most: servers accept no more (docs/http-files.md).
 pub const MAX_BATCH_COUNT: usize = 1000;
 
-/// Files that are being put together and written at once.
+/// Files that are assembled and written at once, about.
 const WRITING_COUNT: usize = 32;
 
-/// Takes files that were pulled together.
+/// Takes the files of [`Server::pull_small`].
 pub trait FileSink: Send + Sync + 'static {
-    /// Takes one of them, proven by its hash, or why there is none. May block.
+    /// Takes one file, proven by its hash, or the error for this file. May block.
     fn take(&self, file: FileHash, bytes: Result<Vec<u8>, PullError>);
 }
 
 impl Server {
-    /// Gets files that fit into memory, each of them and some dozen at once: at most
-    /// [`MAX_BATCH_COUNT`], with the lengths that they are to have, none of them empty. Each is
-    /// given to the sink when its hash has proven it.
+    /// Gets at most [`MAX_BATCH_COUNT`] files with these lengths, none of them empty. Some dozen
+    /// files are in memory at once, so they must be small. Each is passed to the sink when its hash
+    /// is verified.
     ///
     /// # Errors
     ///
-    /// The server has not all of them, or has no such route, or breaks off. The sink may have taken
-    /// some.
+    /// The server lacks one of the files or has no such route, or the transfer fails. The sink may
+    /// have received some of the files.
     pub async fn pull_small(
         &self,
         files: &[(FileHash, u64)],
@@ -78,17 +78,20 @@ impl Server {
     }
 }
 
-/// Chunks of a file, and the part of a xorb that they are in.
+/// A term of a file, and the fetched part of a xorb that contains its chunks.
 struct Piece {
+    /// The bytes of the part.
     bytes: Bytes,
     xorb: XorbHash,
     /// The first chunk of the part.
     first: u32,
+    /// The chunks of the term.
     chunks: ChunkRange,
+    /// Bytes of the term, according to the plan.
     raw_len: u64,
 }
 
-/// Decompresses a file, and proves it.
+/// Decompresses a file and verifies its hash.
 fn assemble(file: FileHash, pieces: &[Piece]) -> Result<Vec<u8>, PullError> {
     let (mut raw, mut aggregator) = (Vec::new(), Aggregator::new());
     for piece in pieces {

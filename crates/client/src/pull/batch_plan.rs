@@ -15,8 +15,8 @@ use crate::server::Server;
 use crate::watch::Watch;
 use crate::wire::{BatchJson, DescriptorJson, FetchJson};
 
-/// Asks for the plan of these files, as often as it takes: the terms of all of them, and how many
-/// each has.
+/// Requests the plan of these files, with retries. Returns the plan, which has the terms of all
+/// files, and the number of terms of each file.
 pub(super) async fn batch_plan(
     server: &Server,
     files: &[(FileHash, u64)],
@@ -26,7 +26,7 @@ pub(super) async fn batch_plan(
     let mut retries = Retries::new(server.retry, Arc::clone(watch));
     loop {
         match batch_plan_once(server, files).await {
-            Ok(json) => return parse(json, files).map_err(|what| failed(server.strange(what))),
+            Ok(json) => return parse(json, files).map_err(|what| failed(server.invalid_response(what))),
             Err(error) => retries.after(error).await.map_err(failed)?,
         }
     }
@@ -38,7 +38,8 @@ async fn batch_plan_once(server: &Server, files: &[(FileHash, u64)]) -> Result<B
     server.json_within(response, MAX_PLAN_LEN).await
 }
 
-/// Reads a plan. What it promises has to be possible: who fetches it allocates by it.
+/// Parses a plan and checks it against the limits, because the fetcher allocates memory by its
+/// lengths.
 fn parse(mut json: BatchJson, files: &[(FileHash, u64)]) -> Result<(Plan, Vec<usize>), &'static str> {
     let entries = json.fetch_info.into_iter().map(|(xorb, entries)| {
         let parts = entries.into_iter().map(|entry| FetchJson {

@@ -1,4 +1,5 @@
-//! From fetched bytes to chunks, and from chunks to what is asked for. Everything here blocks.
+//! Decompresses fetched bytes into chunks, and writes the requested bytes of them. Everything here
+//! blocks.
 
 use bytes::Bytes;
 use xet_format::compression::Decoder;
@@ -11,7 +12,7 @@ use xet_format::{ChunkHash, ChunkRange};
 use super::PullError;
 use crate::get::Sink;
 
-/// Chunks that are decompressed at once: 16 MiB at most.
+/// Chunks of one slice, that is, chunks that one closure decompresses: 16 MiB at most.
 const SLICE_COUNT: u32 = 128;
 
 /// Consecutive chunks, decompressed and hashed.
@@ -21,13 +22,14 @@ pub(super) struct Decoded {
     pub(super) chunks: Vec<(ChunkHash, u64)>,
 }
 
-/// Splits a run of chunks into runs that are decompressed at once.
+/// Splits a run of chunks into slices.
 pub(super) fn slices(chunks: ChunkRange) -> impl Iterator<Item = ChunkRange> {
     let starts = (chunks.start()..chunks.end()).step_by(SLICE_COUNT as usize);
     starts.filter_map(move |start| ChunkRange::new(start, chunks.end().min(start.saturating_add(SLICE_COUNT))))
 }
 
-/// Decompresses and hashes chunks out of a part that begins with chunk `first`.
+/// Decompresses and hashes `chunks` of a xorb. `part` are the serialized bytes of the xorb from
+/// chunk `first` on.
 pub(super) fn decode(part: &Bytes, first: u32, chunks: ChunkRange) -> Result<Decoded, XorbError> {
     let (mut splitter, mut decoder) = (Splitter::new(MAX_XORB_BODY_LEN), Decoder::new());
     let mut rest = &part[..];
@@ -35,7 +37,8 @@ pub(super) fn decode(part: &Bytes, first: u32, chunks: ChunkRange) -> Result<Dec
     let mut index = first;
     while index < chunks.end() {
         let Some(frame) = splitter.next_frame(&mut rest)? else {
-            // Says how the part ends: within a chunk, in a footer, or too early.
+            // `finish` returns an error if the part is empty or ends within a chunk. Otherwise the
+            // part ends before the last chunk, or a footer begins there.
             splitter.finish()?;
             let kind = XorbErrorKind::NoChunks;
             return Err(XorbError { offset: part.len() as u64, chunk: Some(index), kind });
@@ -54,26 +57,28 @@ pub(super) fn decode(part: &Bytes, first: u32, chunks: ChunkRange) -> Result<Dec
     Ok(decoded)
 }
 
-/// Hashes all chunks and writes those bytes of them that are asked for.
+/// Hashes all chunks and writes their requested bytes to the sink.
 pub(super) struct Writer<S> {
     sink: S,
     hasher: Hasher,
-    /// Bytes to come before the first one that is asked for.
+    /// Bytes left to skip before the first requested one.
     skipped_len: u64,
-    /// Bytes to be written.
+    /// Requested bytes that are not written yet.
     left_len: u64,
     written_len: u64,
+    /// Bytes of all chunks whose hashes were added.
     hashed_len: u64,
     /// Bytes of the current term so far.
     term_len: u64,
 }
 
-/// What the chunks are added up to.
+/// Aggregates the hashes of the chunks.
 pub(super) enum Hasher {
-    /// The hash of the file.
+    /// To the hash of the file.
     File(Aggregator),
-    /// The summary of a part of it, where there is something to prove it by.
+    /// To the summary of a part of the file, for a proof with summaries of the server.
     Part(SubtreeBuilder),
+    /// Not at all: the server has no summaries for a proof.
     Nothing,
 }
 
@@ -82,6 +87,7 @@ impl<S: Sink> Writer<S> {
         Self { sink, hasher, skipped_len, left_len, written_len: 0, hashed_len: 0, term_len: 0 }
     }
 
+    /// Adds the hashes of these chunks, and writes their requested bytes.
     pub(super) fn take(mut self, decoded: &Decoded) -> Result<Self, PullError> {
         self.hash(&decoded.chunks);
         let raw_len = decoded.raw.len() as u64;
@@ -99,7 +105,7 @@ impl<S: Sink> Writer<S> {
         Ok(self)
     }
 
-    /// Goes on behind what an earlier run has left in the sink.
+    /// Continues after the bytes that an earlier run has left in the sink.
     pub(super) fn resume(mut self) -> Result<Self, PullError> {
         let chunks = self.sink.resume().map_err(PullError::Write)?;
         self.hash(&chunks);
@@ -107,13 +113,13 @@ impl<S: Sink> Writer<S> {
         Ok(self)
     }
 
-    /// Forgets all bytes and begins anew.
+    /// Discards all bytes and hashes, to begin again at the first byte.
     pub(super) fn restart(mut self, hasher: Hasher) -> Result<Self, PullError> {
         self.sink.restart().map_err(PullError::Write)?;
         Ok(Self::new(self.sink, hasher, 0, u64::MAX))
     }
 
-    /// Takes chunks of which only the hashes are there: they come behind all that is to be written.
+    /// Adds the hashes of these chunks, without writing any bytes.
     pub(super) fn hash(&mut self, chunks: &[(ChunkHash, u64)]) {
         for (hash, raw_len) in chunks {
             self.hashed_len = self.hashed_len.saturating_add(*raw_len);
@@ -125,23 +131,24 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Bytes of all chunks so far.
+    /// Bytes of all chunks whose hashes were added.
     pub(super) const fn hashed_len(&self) -> u64 {
         self.hashed_len
     }
 
-    /// Leaves out so many more bytes before the first one that is asked for.
+    /// Skips this many more bytes before the first requested one.
     pub(super) fn skip(&mut self, len: u64) {
         self.skipped_len += len;
     }
 
-    /// Bytes of the current term, with these; the next ones belong to the next term if it `ends`.
+    /// Adds `len` bytes to the current term and returns its length so far. If `ends`, the next
+    /// bytes belong to the next term.
     pub(super) fn count_term(&mut self, len: u64, ends: bool) -> u64 {
         self.term_len += len;
         if ends { std::mem::take(&mut self.term_len) } else { self.term_len }
     }
 
-    /// What the chunks were added up to.
+    /// The aggregated hashes of the chunks.
     pub(super) const fn hasher(&self) -> &Hasher {
         &self.hasher
     }

@@ -1,4 +1,4 @@
-//! Why a file was not got.
+//! Errors of a pull.
 
 use std::io;
 
@@ -8,42 +8,43 @@ use xet_format::{ByteRange, ByteRangeSpec, FileHash, XorbHash};
 
 use crate::error::RequestError;
 
-/// Why nothing was got. Whatever the sink has taken is to be thrown away.
+/// Why a pull failed. The bytes written to the sink must be discarded, unless
+/// [`is_resumable`](PullError::is_resumable) says otherwise.
 #[derive(Debug, Error)]
 pub enum PullError {
-    /// There is no such file.
+    /// The server does not have the file, or the token may not read it.
     #[error("the server has no file {file}, or this token cannot read it")]
     NotFound {
         /// Which file.
         file: FileHash,
     },
-    /// There are no such bytes.
+    /// The file does not have all requested bytes.
     #[error("file {file} has {len} bytes; the range {range} exceeds them")]
     PastEnd {
         /// Which file.
         file: FileHash,
         /// Its bytes.
         len: u64,
-        /// What was asked for.
+        /// The requested range.
         range: ByteRangeSpec,
     },
-    /// The server did not give it.
+    /// A request for the file failed.
     #[error("cannot get file {file}")]
     Request {
         /// Which file.
         file: FileHash,
-        /// What happened.
+        /// The error of the last attempt.
         source: Box<RequestError>,
     },
-    /// The server did not give these files at once.
+    /// A request for several files failed.
     #[error("cannot get {count} files at once")]
     Batch {
-        /// How many.
+        /// How many files were requested.
         count: usize,
-        /// What happened.
+        /// The error of the last attempt.
         source: Box<RequestError>,
     },
-    /// The bytes are no chunks.
+    /// The bytes are not valid chunks.
     #[error("the server sent damaged data for xorb {xorb}")]
     Damaged {
         /// Which xorb.
@@ -58,45 +59,47 @@ pub enum PullError {
         xorb: XorbHash,
         /// Bytes in the plan.
         expected: u64,
-        /// Bytes that came.
+        /// Bytes that the server sent, at least.
         actual: u64,
     },
     /// The bytes are another file.
     #[error("the received data is file {actual}, not {file}")]
     WrongFile {
-        /// Which file was asked for.
+        /// Which file was requested.
         file: FileHash,
-        /// Which one came.
+        /// Which file the received bytes are.
         actual: FileHash,
     },
-    /// The bytes are not these bytes of the file, or the summary of the rest is false.
+    /// The received bytes are not the requested bytes of the file, or the server's summary of the
+    /// rest is false.
     #[error("the received data is not provably bytes {bytes} of file {file}")]
     WrongPart {
         /// Which file.
         file: FileHash,
-        /// Which bytes were asked for.
+        /// Which bytes were requested.
         bytes: ByteRange,
     },
-    /// The bytes cannot be kept.
+    /// The sink cannot store the bytes.
     #[error("cannot write the received data")]
     Write(#[source] io::Error),
 }
 
 impl PullError {
-    /// Whether what was received before this happened is as good as ever.
+    /// Whether only the transfer or a write failed, so that the bytes received before may be used
+    /// to resume.
     #[must_use]
-    pub fn is_about_transfer(&self) -> bool {
+    pub fn is_resumable(&self) -> bool {
         match self {
             Self::Request { source, .. } | Self::Batch { source, .. } => {
-                !matches!(**source, RequestError::Strange { .. })
+                !matches!(**source, RequestError::InvalidResponse { .. })
             }
             Self::Write(_) => true,
             _ => false,
         }
     }
 
-    /// Whether no other file would come either at this moment: the server is not reached, is
-    /// overloaded, or asks for a token.
+    /// Whether pulls of other files would fail now, too, because the server is unreachable or
+    /// overloaded, or requires a token.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         let (Self::Request { source, .. } | Self::Batch { source, .. }) = self else { return false };
@@ -107,9 +110,10 @@ impl PullError {
         }
     }
 
-    /// Whether the server lacks one of several files, or has no route for several.
+    /// Whether a batch failed because the server lacks one of its files or has no route for
+    /// batches.
     #[must_use]
-    pub fn is_one_missing(&self) -> bool {
+    pub fn is_file_missing(&self) -> bool {
         let Self::Batch { source, .. } = self else { return false };
         matches!(&**source, RequestError::Refused { refusal, .. } if refusal.status == 404)
     }

@@ -1,4 +1,5 @@
-//! Parts of xorbs, fetched ahead in the order in which they are needed, within a bound on memory.
+//! Fetches parts of xorbs before they are needed, in the order in which they are needed, within a
+//! bound on memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,26 +20,29 @@ use crate::retry::Retries;
 use crate::server::Server;
 use crate::watch::Watch;
 
-/// Bytes of parts that are held or fetched before they are needed. One that is needed now is
-/// fetched whatever it is.
+/// Bytes of parts that are fetched or held before they are needed, at most. A part that is needed
+/// now is fetched regardless of its length.
 const AHEAD_LEN: u64 = 256 << 20;
 
-/// Times in a row that a new URL is asked for because the one before was refused.
+/// How often a new URL is requested for one part because the URL before was refused.
 const MAX_RENEWAL_COUNT: u32 = 5;
 
 /// Fetches the parts of a plan.
 pub(super) struct Fetcher {
     source: Arc<Source>,
     job_count: usize,
-    /// Parts in the order in which they are needed first, and how far that was followed.
+    /// The parts in the order in which they are first needed.
     order: Vec<usize>,
+    /// The position in `order` of the part to fetch ahead next.
     next: usize,
-    /// Which terms need a part, by their places, the next one first.
+    /// For each part, the indexes of the terms that still need it, in order.
     uses: Vec<VecDeque<usize>>,
     fetching: FuturesUnordered<BoxFuture<'static, Result<(usize, Bytes), PullError>>>,
+    /// The parts of `fetching`.
     pending: HashSet<usize>,
+    /// The parts that are fetched, and still needed.
     ready: HashMap<usize, Bytes>,
-    /// Bytes of `pending` and `ready`.
+    /// Bytes of the parts in `pending` and `ready`.
     held_len: u64,
 }
 
@@ -51,8 +55,10 @@ struct Source {
     renewed: Mutex<Renewed>,
 }
 
-/// The latest plan, for its URLs.
+/// The latest plan that was requested again because URLs had expired. The jobs share it, so that
+/// one request gives all of them new URLs.
 struct Renewed {
+    /// The number of this plan; 0 before the first renewal.
     count: u32,
     plan: Option<Plan>,
 }
@@ -95,7 +101,7 @@ impl Fetcher {
         }
     }
 
-    /// A part that is needed now.
+    /// Returns a part that is needed now; waits until it is fetched.
     pub(super) async fn part(&mut self, part: usize) -> Result<Bytes, PullError> {
         loop {
             self.fetch_ahead();
@@ -107,18 +113,18 @@ impl Fetcher {
                 self.fetch(part);
             }
             match self.fetching.next().await {
-                Some(fetched) => self.keep(fetched?),
+                Some(fetched) => self.add_fetched(fetched?),
                 None => unreachable!("pending parts are being fetched"),
             }
         }
     }
 
-    /// Whether a part is here.
+    /// Whether a part is fetched.
     pub(super) fn has(&self, part: usize) -> bool {
         self.ready.contains_key(&part)
     }
 
-    /// A term is done with its part.
+    /// Called when a term no longer needs its part.
     pub(super) fn release(&mut self, part: usize) {
         let uses = self.uses.get_mut(part).map_or(0, |uses| {
             uses.pop_front();
@@ -129,18 +135,18 @@ impl Fetcher {
         }
     }
 
-    /// Waits for something while parts are being fetched.
+    /// Waits for `work`, and fetches parts meanwhile.
     pub(super) async fn alongside<T>(&mut self, mut work: impl Future<Output = T> + Unpin) -> Result<T, PullError> {
         loop {
             self.fetch_ahead();
             tokio::select! {
                 output = &mut work => return Ok(output),
-                Some(fetched) = self.fetching.next() => self.keep(fetched?),
+                Some(fetched) = self.fetching.next() => self.add_fetched(fetched?),
             }
         }
     }
 
-    /// Starts fetching the next parts, up to the limit.
+    /// Starts to fetch the next parts, up to the number of jobs and the bound on memory.
     fn fetch_ahead(&mut self) {
         while self.fetching.len() < self.job_count
             && let Some(part) = self.order.get(self.next).copied()
@@ -156,8 +162,9 @@ impl Fetcher {
         }
     }
 
-    /// Drops what is needed last until a part fits. A part that repeats in a file would otherwise
-    /// be in the way of all others; it is fetched again.
+    /// Drops the fetched parts that are needed last, until this part fits. A dropped part is
+    /// fetched again when it is needed. Without this, a part that is needed again late in the file
+    /// would hold memory until then.
     fn evict_for(&mut self, part: usize) {
         while self.held_len + self.len(part) > AHEAD_LEN {
             let next_use = |part: &usize| self.uses.get(*part).and_then(VecDeque::front).copied();
@@ -166,6 +173,7 @@ impl Fetcher {
         }
     }
 
+    /// Starts to fetch a part.
     fn fetch(&mut self, part: usize) {
         self.held_len += self.len(part);
         self.pending.insert(part);
@@ -173,7 +181,8 @@ impl Fetcher {
         self.fetching.push(Box::pin(async move { Ok((part, source.fetch(part).await?)) }));
     }
 
-    fn keep(&mut self, (part, bytes): (usize, Bytes)) {
+    /// Takes a part that was fetched. It is dropped at once if no term needs it any more.
+    fn add_fetched(&mut self, (part, bytes): (usize, Bytes)) {
         self.pending.remove(&part);
         self.ready.insert(part, bytes);
         if self.is_done(part) {
@@ -187,6 +196,7 @@ impl Fetcher {
         }
     }
 
+    /// Whether no further term needs the part.
     fn is_done(&self, part: usize) -> bool {
         self.uses.get(part).is_none_or(VecDeque::is_empty)
     }
@@ -197,8 +207,8 @@ impl Fetcher {
 }
 
 impl Source {
-    /// One part, as often as it takes. A URL that is refused has expired: the plan is asked for
-    /// again (spec 5.10).
+    /// Fetches one part, with retries. A 403 means that the URL has expired, so the plan is
+    /// requested again for a new URL (spec 5.10).
     async fn fetch(&self, index: usize) -> Result<Bytes, PullError> {
         let part = self.parts.get(index).expect("terms name parts of their plan");
         let mut retries = Retries::new(self.server.retry, Arc::clone(&self.watch));
@@ -225,23 +235,26 @@ impl Source {
         let mut response = self.server.send(request, &Activity::new()).await?;
         let len = usize::try_from(part.bytes.byte_len()).expect("a part is shorter than a xorb");
         if !matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-            return Err(self.server.strange("it responded to a data request with a success status other than 206"));
+            return Err(self
+                .server
+                .invalid_response("it responded to a data request with a success status other than 200 and 206"));
         }
-        // The length is that of a part, which `parse_parts` has compared with the limit of a xorb.
+        // This may allocate `len`, because `parse_parts` has checked that it is within a xorb.
         let mut bytes = BytesMut::with_capacity(len);
         while let Some(piece) = self.server.next_piece(&mut response).await? {
             if bytes.len() + piece.len() > len {
-                return Err(self.server.strange("it sent more of a xorb than requested"));
+                return Err(self.server.invalid_response("it sent more of a xorb than requested"));
             }
             bytes.extend_from_slice(&piece);
         }
         if bytes.len() < len {
-            return Err(self.server.strange("it sent less of a xorb than requested"));
+            return Err(self.server.invalid_response("it sent less of a xorb than requested"));
         }
         Ok(bytes.freeze())
     }
 
-    /// A URL later than the one of plan number `seen`, and its number.
+    /// The URL of the part in a plan later than number `seen`, and the number of this plan.
+    /// Requests a new plan unless another job has done so since.
     async fn renew(&self, part: &Part, seen: u32) -> Result<(String, u32), PullError> {
         let mut renewed = self.renewed.lock().await;
         if renewed.count == seen {
@@ -249,7 +262,7 @@ impl Source {
             renewed.count += 1;
         }
         let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).map(str::to_owned);
-        let changed = || self.target.error(self.server.strange("its second plan differs from the first"));
+        let changed = || self.target.error(self.server.invalid_response("its second plan differs from the first"));
         Ok((url.ok_or_else(changed)?, renewed.count))
     }
 }

@@ -1,8 +1,8 @@
 //! Reconstruction plans (spec 5.1): which byte ranges of which xorbs hold the chunks of a file.
 //!
-//! A plan comes from the server and is not trusted. A parsed plan is consistent and within the
-//! limits, so memory can be allocated by its lengths. Whether the fetched bytes are the file's is
-//! decided by their hashes, not here.
+//! A plan is from the server and not trusted. A parsed plan is consistent and within the limits, so
+//! memory can be allocated by its lengths. It may still be false: only the hashes of the fetched
+//! chunks prove that they are those of the file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,18 +28,18 @@ pub(super) const MAX_PLAN_LEN: usize = 64 << 20;
 pub(super) struct Plan {
     /// Bytes of the first term before the requested range.
     pub(super) skipped_len: u64,
-    /// In the order of the file; for several files, file by file.
+    /// The terms in the order of the file; for several files, file by file.
     pub(super) terms: Vec<Term>,
-    /// Each of them once, although several terms may need it.
+    /// The parts that the terms need. Several terms may need the same part.
     pub(super) parts: Vec<Part>,
 }
 
 /// Chunks that are consecutive in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
-    /// The part that contains them: an index into [`Plan::parts`].
+    /// The part that contains the chunks: an index into [`Plan::parts`].
     pub(super) part: usize,
-    /// Their numbers in the xorb.
+    /// The indexes of the chunks in the xorb.
     pub(super) chunks: ChunkRange,
     pub(super) raw_len: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct Term {
 pub(super) struct Part {
     pub(super) xorb: XorbHash,
     pub(super) chunks: ChunkRange,
-    /// Their bytes in the serialized xorb.
+    /// The bytes of the chunks in the serialized xorb.
     pub(super) bytes: ByteRange,
     pub(super) url: String,
 }
@@ -79,7 +79,9 @@ pub(super) async fn plan(
     loop {
         match plan_once(server, file, range).await {
             Ok(json) => {
-                return parse(&json, range).map(Some).map_err(|what| PullError::request(file, server.strange(what)));
+                return parse(&json, range)
+                    .map(Some)
+                    .map_err(|what| PullError::request(file, server.invalid_response(what)));
             }
             Err(RequestError::Refused { refusal, .. }) if refusal.status == 416 => return Ok(None),
             Err(RequestError::Refused { refusal, .. }) if refusal.status == 404 => {
@@ -103,7 +105,8 @@ pub(super) async fn plan_once(
     server.json_within(response, MAX_PLAN_LEN).await
 }
 
-/// Parses and validates the plan of a range: the fetcher allocates memory by its lengths.
+/// Parses the plan of a range and checks it against the limits, because the fetcher allocates
+/// memory by its lengths.
 fn parse(json: &ReconstructionV2Json, range: ByteRange) -> Result<Plan, &'static str> {
     let (parts, places) = parse_parts(&json.xorbs)?;
     let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
@@ -142,7 +145,8 @@ pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Re
     Ok(Term { part, chunks, raw_len: term.unpacked_length })
 }
 
-/// Per xorb, its parts in the order of their first chunk: that chunk and the index of the part.
+/// For each xorb, its parts in the order of their first chunks: the first chunk of the part, and
+/// the index of the part.
 pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
 
 /// Parses the parts, and indexes them by xorb.

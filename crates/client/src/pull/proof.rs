@@ -1,9 +1,9 @@
 //! Proof of a part of a file: summaries of the chunks around it (spec 5.9, 1.9).
 //!
-//! The server responds with a window that holds the part, and with the parts of the file's merkle
-//! tree before and after it. Joined with the hashes of the window's chunks they must give the
-//! file's hash; then the chunks are the right ones, and in the right place. The route is meant for
-//! editing a file; a reader uses it without changing anything.
+//! The server responds with a window of the file that contains the part, and with summaries of the
+//! chunks before and after the window. The client joins these summaries with the hashes of the
+//! window's chunks. If the result is the file's hash, the chunks are the right ones, and in the
+//! right place. The route is meant for editing a file; a reader uses it without changing anything.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::server::Server;
 use crate::watch::Watch;
 use crate::wire::{SubtreeJson, WindowJson};
 
-/// Maximum bytes of a response: it has a hash for every term of the file.
+/// Maximum bytes of a response. It is so long because a response has a hash for every term of the
+/// file outside the window.
 const MAX_RESPONSE_LEN: usize = 64 << 20;
 
 /// Response to `GET /v2/file-chunk-hashes/{file}`, as far as a reader needs it (spec 5.9).
@@ -31,12 +32,12 @@ struct SurroundingsJson {
     hash_ranges: Vec<Option<SubtreeJson>>,
 }
 
-/// What there is around a part of a file, as the server says it.
+/// The window that contains a part of a file, and the summaries of the chunks before and after it.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
-    /// Where the part is, in whole chunks.
+pub(super) struct RangeProof {
+    /// The bytes of the window: whole chunks that contain the part.
     pub(super) window: ByteRange,
-    /// Whether nothing comes behind the window.
+    /// Whether the window ends the file.
     pub(super) is_last: bool,
     before: Option<Subtree>,
     after: Option<Subtree>,
@@ -44,19 +45,19 @@ pub(super) struct Surroundings {
 
 /// Requests the summaries around these bytes of a file, with retries; `None` if the server does not
 /// have this route.
-pub(super) async fn surroundings(
+pub(super) async fn range_proof(
     server: &Server,
     file: FileHash,
     file_len: u64,
     bytes: ByteRange,
     watch: &Arc<dyn Watch>,
-) -> Result<Option<Surroundings>, PullError> {
+) -> Result<Option<RangeProof>, PullError> {
     let mut retries = Retries::new(server.retry, Arc::clone(watch));
     loop {
-        match ask(server, file, bytes).await {
+        match request_once(server, file, bytes).await {
             Ok(json) => {
-                let parsed =
-                    parse(&json, file_len, bytes).map_err(|what| PullError::request(file, server.strange(what)))?;
+                let parsed = parse(&json, file_len, bytes)
+                    .map_err(|what| PullError::request(file, server.invalid_response(what)))?;
                 return Ok(Some(parsed));
             }
             Err(RequestError::Refused { refusal, .. }) if matches!(refusal.status, 404 | 501) => return Ok(None),
@@ -65,7 +66,8 @@ pub(super) async fn surroundings(
     }
 }
 
-async fn ask(server: &Server, file: FileHash, bytes: ByteRange) -> Result<SurroundingsJson, RequestError> {
+/// One attempt to request the summaries.
+async fn request_once(server: &Server, file: FileHash, bytes: ByteRange) -> Result<SurroundingsJson, RequestError> {
     let request = server
         .get_request(&format!("v2/file-chunk-hashes/{file}"))
         .header("x-range-dirty", format!("bytes={}-{}", bytes.start(), bytes.last()));
@@ -73,7 +75,8 @@ async fn ask(server: &Server, file: FileHash, bytes: ByteRange) -> Result<Surrou
     server.json_within(response, MAX_RESPONSE_LEN).await
 }
 
-fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Surroundings, &'static str> {
+/// Parses a response and checks that its window and summaries together are the whole file.
+fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<RangeProof, &'static str> {
     let ([window], [before, after]) = (&json.windows[..], &json.hash_ranges[..]) else {
         return Err("it does not surround one part with two summaries");
     };
@@ -86,7 +89,7 @@ fn parse(json: &SurroundingsJson, file_len: u64, bytes: ByteRange) -> Result<Sur
     if json.file_size != file_len || len(&before) != window.start() || len(&after) != file_len - window.end() {
         return Err("its summaries do not meet the part");
     }
-    Ok(Surroundings { window, is_last: after.is_none(), before, after })
+    Ok(RangeProof { window, is_last: after.is_none(), before, after })
 }
 
 fn subtree(json: Option<&SubtreeJson>) -> Result<Option<Subtree>, &'static str> {
@@ -96,8 +99,9 @@ fn subtree(json: Option<&SubtreeJson>) -> Result<Option<Subtree>, &'static str> 
     subtree.map(Some).map_err(|_| "a summary is malformed")
 }
 
-impl Surroundings {
-    /// The hash of the file that has these chunks in its window; `None` where that is no file.
+impl RangeProof {
+    /// The hash of the file whose window has the chunks of the summary `window`; `None` if the
+    /// summaries cannot be joined.
     pub(super) fn file_hash(&self, window: &Subtree) -> Option<FileHash> {
         let join = || -> Result<Subtree, JoinError> {
             let start = match &self.before {

@@ -1,4 +1,5 @@
-//! What a plan is for, so that it can be requested again when its URLs have expired.
+//! The target of a plan: the bytes that it was requested for. With it the plan can be requested
+//! again when its URLs have expired.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From chunks to xorbs and files, without any input or output.
+//! Assembles chunks into xorbs and files, without any input or output.
 
 use std::mem;
 
@@ -9,18 +9,20 @@ use xet_format::{ChunkHash, ChunkRange, FileHash, RangeHash};
 
 use super::known::{Known, Place};
 
-/// Terms that a file may have whatever they are like.
+/// Terms that a file may have, however short they are.
 const FREE_TERM_COUNT: usize = 1 << 16;
 
-/// Chunks per term that a file must have on average beyond that.
+/// Beyond [`FREE_TERM_COUNT`] terms, the chunks per term that a file must have on average.
 const MIN_TERM_CHUNK_COUNT: u64 = 8;
 
-/// Forms xorbs of the chunks of files that are not known yet, and notes where all of them are.
+/// Forms xorbs of the unknown chunks of files, and records where each chunk is.
 ///
-/// A known chunk is always used, however short the run is that it belongs to: what is sent is what
-/// a push costs, and a reader gets all runs of a xorb by one URL. Only a file of very many runs has
-/// to be careful, because its terms must fit into one shard: beyond [`FREE_TERM_COUNT`] a known
-/// chunk that begins a new run is stored once more as long as the file's runs are short.
+/// A known chunk is reused, even if it is a run (a term) of its own. This is cheap: the cost of a
+/// push is the bytes sent, and a reader gets all runs of a xorb with one URL.
+///
+/// The exception is a file of very many runs, because its terms must fit into one shard. If the
+/// file has [`FREE_TERM_COUNT`] terms that are short on average, a known chunk that would begin a
+/// new run is stored again.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     pub(super) known: Known,
@@ -32,13 +34,13 @@ pub(super) struct Assembler {
 /// The xorb that is being filled.
 #[derive(Debug, Default)]
 struct Batch {
-    /// Its number, once it has a chunk.
+    /// Its number in [`Known`]; `None` until it has a chunk.
     number: Option<u32>,
     chunks: Vec<(ChunkHash, Vec<u8>)>,
     raw_len: u64,
 }
 
-/// A xorb that is full, not compressed yet.
+/// A xorb that gets no more chunks and is not compressed yet.
 #[derive(Debug)]
 pub(super) struct RawXorb {
     pub(super) info: CasInfo,
@@ -55,20 +57,24 @@ pub(super) struct Assembled {
     terms: Vec<OpenTerm>,
 }
 
+/// The file whose chunks are being added.
 #[derive(Debug, Default)]
 struct OpenFile {
     len: u64,
+    /// Bytes of its chunks that had to be sent: the unknown ones, and the known ones that
+    /// `may_use` rejects.
     new_len: u64,
     chunk_count: u64,
     aggregator: Aggregator,
     terms: Vec<OpenTerm>,
-    /// The chunks of the last term: at most those of a xorb.
+    /// The chunks of the last term: at most 8192, because a term is within one xorb.
     run: Vec<ChunkHash>,
 }
 
-/// A term whose xorb may not be hashed yet.
+/// A term that names its xorb by number, because the xorb may have no hash yet.
 #[derive(Clone, Copy, Debug)]
 struct OpenTerm {
+    /// The number of the xorb in [`Known`].
     xorb: u32,
     start: u32,
     end: u32,
@@ -77,7 +83,8 @@ struct OpenTerm {
 }
 
 impl Assembler {
-    /// Adds a chunk to the current file; returns the xorb that got full before it.
+    /// Adds a chunk to the current file, and if it must be sent, to the xorb that is being filled.
+    /// If it does not fit into this xorb, begins a new one and returns the full one.
     pub(super) fn add(&mut self, hash: ChunkHash, raw: Vec<u8>) -> Option<RawXorb> {
         let raw_len = raw.len() as u64;
         if let Some(place) = self.known.find(&hash)
@@ -98,8 +105,7 @@ impl Assembler {
         full
     }
 
-    /// Ends the current file; `None` where it could not be read: then it is as if it had not been
-    /// given.
+    /// Ends the current file. If `sha256` is `None`, the file could not be read and is left out.
     pub(super) fn end_file(&mut self, sha256: Option<Sha256>) {
         let mut file = mem::take(&mut self.file);
         file.close_term();
@@ -108,7 +114,7 @@ impl Assembler {
         self.files.push(sha256.map(assembled));
     }
 
-    /// The last xorb, if there is one.
+    /// Ends the xorb that is being filled and returns it; `None` if it has no chunk.
     pub(super) fn cut(&mut self) -> Option<RawXorb> {
         let Batch { number, chunks, raw_len } = mem::take(&mut self.batch);
         let number = number?;
@@ -120,6 +126,7 @@ impl Assembler {
         let mut raws = Vec::with_capacity(chunks.len());
         for (hash, raw) in chunks {
             let raw_len = narrow(raw.len() as u64);
+            // Uploads have no such flags: the server sets them in its responses (spec 4.5).
             info.chunks.push(CasChunk { hash, raw_offset, raw_len, dedup_eligible: false });
             raw_offset += raw_len;
             raws.push(raw);
@@ -127,14 +134,15 @@ impl Assembler {
         Some(RawXorb { info, chunks: raws })
     }
 
-    /// The files in order, `None` for those that could not be read. After the last xorb was cut.
+    /// The files in order, `None` for those that could not be read. To be called after
+    /// [`cut`](Self::cut), so that all xorbs have their hashes.
     pub(super) fn finish(self) -> (Vec<Option<Assembled>>, Known) {
         (self.files, self.known)
     }
 }
 
 impl Batch {
-    /// Whether one more chunk fits, also if none of them can be compressed.
+    /// Whether one more chunk fits, even if no chunk of the xorb can be compressed.
     fn takes(&self, raw_len: u64) -> bool {
         let count = self.chunks.len() as u64 + 1;
         let raw_len = self.raw_len + raw_len;
@@ -145,13 +153,14 @@ impl Batch {
 }
 
 impl OpenFile {
-    /// Whether a chunk at this place is to be used rather than stored once more.
+    /// Whether to reuse the known chunk at this place, instead of storing it again.
     fn may_use(&self, place: Place) -> bool {
         let goes_on = self.terms.last().is_some_and(|last| last.is_continued_by(place));
         let term_count = self.terms.len();
         goes_on || term_count < FREE_TERM_COUNT || self.chunk_count >= MIN_TERM_CHUNK_COUNT * term_count as u64
     }
 
+    /// Adds a chunk to the file: extends the last term if the chunk follows it in the same xorb.
     fn push(&mut self, place: Place, hash: ChunkHash, raw_len: u64) {
         self.len += raw_len;
         self.chunk_count += 1;
@@ -171,7 +180,7 @@ impl OpenFile {
         self.run.push(hash);
     }
 
-    /// No chunk is added to the last term any more.
+    /// Completes the last term: computes its range hash.
     fn close_term(&mut self) {
         if let Some(last) = self.terms.last_mut() {
             last.range_hash = RangeHash::of(&self.run);
@@ -181,6 +190,7 @@ impl OpenFile {
 }
 
 impl OpenTerm {
+    /// Whether the chunk at this place directly follows the term.
     fn is_continued_by(&self, place: Place) -> bool {
         self.xorb == place.xorb && self.end == place.index
     }
@@ -192,12 +202,12 @@ impl Assembled {
         self.len
     }
 
-    /// Those of them that were in none of the known chunks.
+    /// Bytes of its chunks that had to be sent.
     pub(super) const fn new_len(&self) -> u64 {
         self.new_len
     }
 
-    /// The xorbs that it needs, by their numbers, some of them several times.
+    /// The numbers of the xorbs that it needs; a number may occur several times.
     pub(super) fn xorbs(&self) -> impl Iterator<Item = u32> + '_ {
         self.terms.iter().map(|term| term.xorb)
     }
@@ -210,7 +220,7 @@ impl Assembled {
         self.sha256
     }
 
-    /// The file as it stands in a shard.
+    /// The entry of the file in a shard.
     pub(super) fn info(&self, known: &Known) -> FileInfo {
         let term = |term: &OpenTerm| Term {
             xorb: known.xorb(term.xorb).expect("all xorbs are cut before files are registered"),
@@ -221,8 +231,8 @@ impl Assembled {
             hash: self.hash,
             terms: self.terms.iter().map(term).collect(),
             range_hashes: Some(self.terms.iter().map(|term| term.range_hash).collect()),
-            // Clients disagree about the sha256 of the empty file: some say 64 zeros. There is
-            // nothing to prove by it.
+            // Some clients send 64 zeros as the sha256 of the empty file. To avoid two statements
+            // about one file, this client sends none: the file has no bytes to verify.
             sha256: (self.hash != FileHash::EMPTY).then_some(self.sha256),
         }
     }

@@ -1,9 +1,8 @@
-//! Whether what is pushed fits into the quotas of its repository, found out before anything of it
-//! is sent.
+//! Checks before a push whether the files fit into the quotas of the repository.
 //!
-//! The server decides when the files are registered, which is after all bytes were sent. Its quotas
-//! and what is used of them are known before. What is found here is certain: files that the server
-//! has are not counted.
+//! The server checks quotas when the files are registered, after all bytes were sent. This check
+//! avoids a transfer whose registration would be refused. It covers the number and the bytes of the
+//! files that the server does not have yet. It does not cover physical bytes.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -26,22 +25,22 @@ use crate::wire::{RepoUsage, Usage, UsagePage};
 /// Requests that are in flight at once.
 const REQUEST_COUNT: usize = 8;
 
-/// What a repository has left; `None` where there is no limit.
+/// What a repository or an owner has left of its quotas; `None` means unlimited.
 #[derive(Debug)]
 struct Left {
-    /// The repository, or all of its owner's.
+    /// The repository, or `OWNER/*` for all repositories of its owner.
     name: String,
     files: Option<u64>,
     logical_len: Option<u64>,
 }
 
-/// Refuses files for which there is no quota. Costs one or two requests; where the files may not
-/// all fit, they are hashed, and the server is asked which of them it has.
+/// Checks that the files fit into the quotas. Sends one or two requests. If the files fit only
+/// without those that the server has, it hashes all files and queries the server for each.
 ///
 /// # Errors
 ///
-/// There is not enough left, or the server cannot be reached. That it does not tell what is left is
-/// none.
+/// Not enough of a quota is left, or a request fails. If the server does not state its quotas, this
+/// succeeds.
 pub(super) async fn admit(
     server: &Server,
     push: &Push,
@@ -81,7 +80,7 @@ pub(super) async fn admit(
 }
 
 impl Left {
-    /// What a repository, or an owner, has left; `None` where nothing is limited.
+    /// What a repository or an owner has left; `None` if neither files nor their bytes are limited.
     fn of(name: String, usage: Usage) -> Option<Self> {
         let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
         let files = left(usage.limits.files, usage.files);
@@ -89,6 +88,7 @@ impl Left {
         (files.is_some() || logical_len.is_some()).then_some(Self { name, files, logical_len })
     }
 
+    /// The error if this many files with this many bytes do not fit.
     fn refusal(&self, count: u64, len: u64) -> Option<PushError> {
         let exceeds = |left: Option<u64>, needed: u64, what| match left {
             Some(left) if needed > left => Some(PushError::OverQuota { name: self.name.clone(), what, left, needed }),
@@ -98,17 +98,18 @@ impl Left {
     }
 }
 
-/// What is left of every quota that applies; nothing where the server does not tell.
+/// What is left of every quota that applies to the push; empty if there is none, or if the server
+/// does not state its quotas.
 async fn left(server: &Server, watch: &Arc<dyn Watch>) -> Result<Vec<Left>, RequestError> {
-    // What a token for all repositories registers is counted as `*`. Other tokens may not ask for
-    // that, only for their own.
+    // Files that a token for all repositories registers count for the repository `*`. Other tokens
+    // get a 403 for `*`; with them the client queries the repository of the token.
     let page = match server.usage(Some("*"), None, watch).await {
         Err(RequestError::Refused { refusal, .. }) if refusal.status == 403 => server.usage(None, None, watch).await,
         page => page,
     };
     let page = match page {
         Ok(page) => page,
-        Err(RequestError::Refused { .. } | RequestError::Strange { .. } | RequestError::Slow { .. }) => {
+        Err(RequestError::Refused { .. } | RequestError::InvalidResponse { .. } | RequestError::Slow { .. }) => {
             return Ok(Vec::new());
         }
         Err(error) => return Err(error),
@@ -119,12 +120,13 @@ async fn left(server: &Server, watch: &Arc<dyn Watch>) -> Result<Vec<Left>, Requ
     Ok(Left::of(repo, usage).into_iter().chain(owner).collect())
 }
 
-/// Bytes of files, as far as they can be read.
+/// Bytes of all files that exist.
 fn total_len(paths: &[PathBuf]) -> u64 {
     paths.iter().filter_map(|path| path.metadata().ok()).map(|metadata| metadata.len()).sum()
 }
 
-/// Hashes and lengths of files, each file once, without those that cannot be read.
+/// Hashes and lengths of files, without the empty file and those that cannot be read. Equal files
+/// occur once.
 fn identities(paths: Vec<PathBuf>) -> Vec<(FileHash, u64)> {
     let mut scanner = Scanner::new(paths);
     let (mut files, mut seen) = (Vec::new(), HashSet::new());

@@ -1,7 +1,7 @@
-//! Registration of pushed files (spec 5.6), after the server has acknowledged all their xorbs.
+//! Registers pushed files (spec 5.6), after the server has acknowledged all their xorbs.
 //!
-//! After `Ok` the files of the shard are registered. Repeating a registration changes nothing, so a
-//! request whose response was lost is sent again.
+//! After `Ok` the files of the shard are registered. A second registration of the same shard
+//! changes nothing, so a request whose response was lost is sent again.
 
 use std::mem;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{Failure, RequestError};
 use crate::retry::Retries;
 use crate::server::{Server, request_id};
 
-/// Size at which a new shard is begun (spec 4.8).
+/// A shard does not grow beyond this length, except if its first file alone is longer (spec 4.8).
 const TARGET_SHARD_LEN: u64 = 64 << 20;
 
 /// Maximum bytes of one event line (spec 5.6).
@@ -29,13 +29,13 @@ const MAX_LINE_LEN: usize = 1 << 20;
 /// Bytes of a record in a shard (spec 4).
 const RECORD_LEN: u64 = 48;
 
-/// A line of the response to `POST /v2/shards`. Unknown ones are skipped (spec 5.6).
+/// An event: one line of the response to `POST /v2/shards`. Unknown events are skipped (spec 5.6).
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum ShardEventJson {
     /// Everything is registered.
     Result {},
-    /// Nothing is.
+    /// Nothing is registered.
     Error {
         message: String,
         code: Option<String>,
@@ -63,7 +63,7 @@ impl Shards {
     }
 
     pub(super) fn add_file(&mut self, file: FileInfo) {
-        // The file's header and sha256; per term the term and its range hash.
+        // Two records for the file's header and sha256, and two for each term and its range hash.
         self.grow(RECORD_LEN * (2 + 2 * file.terms.len() as u64));
         self.open.files.push(file);
     }
@@ -77,7 +77,7 @@ impl Shards {
 
     /// Begins a new shard if `open` has not enough space for `len` more bytes.
     fn grow(&mut self, len: u64) {
-        // Header and two section ends.
+        // The shard also has a header and two section ends: three records.
         if self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN {
             self.done.push(mem::take(&mut self.open));
             self.len = 0;
@@ -101,19 +101,20 @@ pub(super) async fn register(server: &Server, shard: &Shard, watch: Arc<dyn Push
     }
 }
 
-/// One attempt. `/v2/shards` sends events during a long registration, so the connection does not
-/// time out. `/v1/shards` is for servers without that route.
+/// One attempt. It uses `/v2/shards`, which sends events during a long registration, so that the
+/// connection does not time out. For servers without this route it uses `/v1/shards`.
 async fn register_once(server: &Server, shard: Bytes) -> Result<(), RequestError> {
     match post(server, "v2/shards", shard.clone()).await {
         Ok(response) => last_event(server, response).await,
         Err(RequestError::Refused { refusal, .. }) if is_missing_route(refusal.status) => {
-            // The body is 0 (already registered) or 1 (registered): success either way.
+            // The body is 0 (was registered already) or 1 (is registered now). Both are success.
             post(server, "v1/shards", shard).await.map(drop)
         }
         Err(error) => Err(error),
     }
 }
 
+/// Whether the status means that the server does not have the route.
 fn is_missing_route(status: u16) -> bool {
     status == StatusCode::NOT_FOUND || status == StatusCode::NOT_IMPLEMENTED
 }
@@ -124,7 +125,7 @@ async fn post(server: &Server, path: &str, shard: Bytes) -> Result<Response, Req
     server.send(request, &activity).await
 }
 
-/// Reads events up to the result or the error, and returns it.
+/// Reads events up to the result or the error. Returns the error as a [`RequestError`].
 async fn last_event(server: &Server, mut response: Response) -> Result<(), RequestError> {
     let id = request_id(&response);
     let mut line = Vec::new();
@@ -134,12 +135,12 @@ async fn last_event(server: &Server, mut response: Response) -> Result<(), Reque
         for byte in piece.iter().flatten().copied().chain(is_over.then_some(b'\n')) {
             if byte != b'\n' {
                 if line.len() >= MAX_LINE_LEN {
-                    return Err(server.strange("a line of its events is too long"));
+                    return Err(server.invalid_response("a line of its events is too long"));
                 }
                 line.push(byte);
             } else if !line.is_empty() {
                 let event: ShardEventJson = serde_json::from_slice(&line)
-                    .map_err(|_| server.strange("a line of its events is not an event"))?;
+                    .map_err(|_| server.invalid_response("a line of its events is not an event"))?;
                 line.clear();
                 match event {
                     ShardEventJson::Result {} => return Ok(()),
@@ -152,7 +153,7 @@ async fn last_event(server: &Server, mut response: Response) -> Result<(), Reque
             }
         }
         if is_over {
-            return Err(server.strange("its events end without a result"));
+            return Err(server.invalid_response("its events end without a result"));
         }
     }
 }

@@ -1,9 +1,10 @@
-//! What a push has sent and not registered yet, so that the next one need not send it again.
+//! The resume state of a push: the xorbs that it has sent and not registered yet. If the push is
+//! interrupted, the next one does not send their chunks again.
 //!
-//! One file per xorb that the server has acknowledged: a shard that lists its chunks, named by its
-//! hash. It proves itself (the chunks aggregate to the name), so a torn, stale or foreign file is
-//! noticed and dropped. That the server still has the xorb is believed until it says otherwise.
-//! Everything here blocks.
+//! The state has one file per xorb that the server has acknowledged: a shard that lists the chunks
+//! of the xorb, named by its hash. The chunks must aggregate to this hash, so a torn or foreign
+//! file is detected and removed. A push assumes that the server still has the xorb, until the
+//! server refuses a registration. Everything here blocks.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -20,8 +21,8 @@ use crate::server::ServerUrl;
 /// Lifetime of an entry: the server retains unregistered xorbs for this long (spec 7.5).
 const LIFE: Duration = Duration::from_secs(21 * 24 * 3600);
 
-/// Entries that are read, the latest ones: a quarter of a TiB of data, 60 bytes of memory for each
-/// of its chunks.
+/// Entries that are read, at most; the latest ones are read. They stand for a quarter of a TiB of
+/// data, and take 60 bytes of memory for each of its chunks.
 const MAX_ENTRY_COUNT: usize = 4096;
 
 /// Bytes of an entry, at most: 8192 chunks.
@@ -30,26 +31,26 @@ const MAX_ENTRY_LEN: u64 = 1 << 20;
 /// Bytes of the readable part of a directory's name.
 const MAX_NAME_LEN: usize = 100;
 
-/// The directory of one server.
+/// The resume state of pushes to one server, in a directory of its own.
 #[derive(Clone, Debug)]
 pub struct ResumeCache {
     directory: PathBuf,
 }
 
 impl ResumeCache {
-    /// The cache of a server, in a directory that servers share. Creates nothing yet.
+    /// The resume state for this server, in a subdirectory of `base`. Creates nothing yet.
     #[must_use]
     pub fn new(base: &Path, server: &ServerUrl) -> Self {
         let url = server.to_string();
         let readable: String =
             url.chars().map(|character| if character.is_ascii_alphanumeric() { character } else { '-' }).collect();
         let readable: String = readable.chars().take(MAX_NAME_LEN).collect();
-        // The readable part may be that of another server too.
+        // The hash is necessary because the readable part may be the same for two servers.
         let hash: String = ChunkHash::of(url.as_bytes()).to_string().chars().take(16).collect();
         Self { directory: base.join(format!("{readable}-{hash}")) }
     }
 
-    /// The xorbs that were sent, the latest first; drops unusable entries.
+    /// The xorbs that were sent, the latest first. Removes expired and invalid entries.
     pub(super) fn load(&self) -> Vec<CasInfo> {
         let now = now();
         let mut entries: Vec<(Duration, DirEntry)> = Vec::new();
@@ -67,19 +68,20 @@ impl ResumeCache {
         paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)).filter_map(read).collect()
     }
 
-    /// Notes that the server has acknowledged a xorb.
+    /// Records that the server has acknowledged a xorb.
     pub(super) fn add(&self, xorb: &CasInfo) -> io::Result<()> {
         let shard = Shard { files: Vec::new(), xorbs: vec![xorb.clone()] };
         let bytes = write_upload(&shard).map_err(io::Error::other)?;
         replace_file(&self.path(&xorb.hash), &bytes)
     }
 
-    /// One xorb that was sent.
+    /// The entry of one xorb; `None` if it has no valid entry.
     pub(super) fn find(&self, xorb: &XorbHash) -> Option<CasInfo> {
         read(self.path(xorb))
     }
 
-    /// Forgets xorbs: they are registered, or the server has lost them.
+    /// Removes the entries of xorbs, because they are registered or because the server has lost
+    /// them.
     pub(super) fn forget(&self, xorbs: impl IntoIterator<Item = XorbHash>) {
         xorbs.into_iter().for_each(|xorb| discard(&self.path(&xorb)));
     }
@@ -89,15 +91,16 @@ impl ResumeCache {
     }
 }
 
+/// The extension of the files of entries.
 const EXTENSION: &str = "shard";
 
-/// Removes a file of the cache. It need not be durable: one that comes back is only looked at once
-/// more.
+/// Removes a file of the resume state. The removal need not be durable: if the file reappears after
+/// a crash, it is read once more, which is harmless.
 fn discard(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
-/// Reads an entry; removes one that is none.
+/// Reads an entry; removes an invalid one.
 fn read(path: PathBuf) -> Option<CasInfo> {
     let is_short = path.metadata().ok()?.len() <= MAX_ENTRY_LEN;
     let xorb = if is_short { parse_entry(&fs::read(&path).ok()?, &path) } else { None };
@@ -107,6 +110,7 @@ fn read(path: PathBuf) -> Option<CasInfo> {
     xorb
 }
 
+/// Parses an entry; `None` if it is not a shard of the one xorb that the file name states.
 fn parse_entry(bytes: &[u8], path: &Path) -> Option<CasInfo> {
     let [xorb] = parse(bytes).ok()?.xorbs.try_into().ok()?;
     let xorb: CasInfo = xorb;

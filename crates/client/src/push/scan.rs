@@ -1,4 +1,5 @@
-//! From files to chunks: read once from front to back, cut, hashed. Everything here blocks.
+//! Reads files once from front to back, cuts them into chunks and hashes the chunks. Everything
+//! here blocks.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -14,14 +15,14 @@ use xet_format::shard::Sha256;
 /// Bytes that are read at once.
 const PIECE_LEN: usize = 1 << 20;
 
-/// Bytes of chunks in one block, about: what is in memory between the disk and the xorb that is
-/// being filled, twice.
+/// Bytes of chunks in one block, about. Two blocks are in memory: one is being read while the
+/// chunks of the other are added to xorbs.
 const BLOCK_LEN: usize = 8 << 20;
 
-/// Ends of files in one block, at most, so that small ones get on too.
+/// Files that end in one block, at most, so that a push of many small files shows progress, too.
 const BLOCK_FILE_COUNT: usize = 1024;
 
-/// What the files of a push are made of, a block at a time.
+/// Reads the files of a push, a block at a time.
 #[derive(Debug)]
 pub(super) struct Scanner {
     paths: VecDeque<PathBuf>,
@@ -37,18 +38,18 @@ pub(super) struct Block {
     file_count: usize,
 }
 
-/// The next thing that happens.
+/// A chunk or the end of a file.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The current file goes on with this chunk.
+    /// The next chunk of the current file.
     Chunk {
         hash: ChunkHash,
         raw: Vec<u8>,
-        /// Whether the file begins with it.
+        /// Whether it is the first chunk of the file.
         is_first: bool,
     },
-    /// The current file ends, and the next one begins. The pieces of a file that failed are
-    /// invalid.
+    /// The current file ends, and the next one begins. After an error the chunks of the current
+    /// file must not be used.
     End(Result<Sha256, ScanError>),
 }
 
@@ -131,7 +132,8 @@ impl OpenFile {
         })
     }
 
-    /// Reads on; whether there was anything.
+    /// Reads the next bytes and adds the chunks that end in them to the block. Returns `false` at
+    /// the end of the file.
     fn read(&mut self, buffer: &mut [u8], block: &mut Block) -> io::Result<bool> {
         let len = match self.file.read(buffer) {
             Ok(len) => len,
@@ -153,6 +155,7 @@ impl OpenFile {
         Ok(len > 0)
     }
 
+    /// Adds the current chunk, which is complete, to the block.
     fn give_chunk(&mut self, block: &mut Block) {
         let mut raw = std::mem::take(&mut self.chunk);
         raw.shrink_to_fit();
@@ -160,10 +163,10 @@ impl OpenFile {
         self.is_begun = true;
     }
 
-    /// Ends the file, if it did not change since the beginning.
+    /// Ends the file. Returns an error if the file has changed since it was opened.
     ///
-    /// The bytes that were read are consistent in themselves: the hashes are theirs. But they may
-    /// mix two states of the file, which is not what the user asked to store.
+    /// The hashes would be those of the bytes that were read. But these bytes may be a mixture of
+    /// two states of the file, which the user did not ask to store.
     fn finish(self) -> Result<Sha256, ScanError> {
         let after = self.file.metadata().map_err(ScanError::Read)?;
         let state = |metadata: &Metadata| (metadata.len(), metadata.mtime(), metadata.mtime_nsec());

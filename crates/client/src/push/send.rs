@@ -1,4 +1,4 @@
-//! From a full xorb to the server's acknowledgement.
+//! Compresses a full xorb and uploads it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +19,14 @@ use crate::retry::Retries;
 use crate::server::Server;
 use crate::wire::WasInsertedJson;
 
-/// A xorb that the server has.
+/// A xorb that was sent and that the server has stored.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) info: CasInfo,
     pub(super) serialized_len: u64,
 }
 
-/// Compresses a xorb and sends it, as often as it takes.
+/// Compresses a xorb and sends it, with retries. After `Ok` the server has stored it.
 pub(super) async fn send(
     server: Server,
     workers: Workers,
@@ -49,7 +49,8 @@ pub(super) async fn send(
     Ok(Sent { info, serialized_len })
 }
 
-/// The serialized xorb. The chunks are let go of one by one, so that both are never there at once.
+/// The serialized xorb. Each chunk is freed after it was compressed, so that memory never holds the
+/// whole raw and the whole serialized xorb at once.
 fn compress(hash: XorbHash, chunks: Vec<Vec<u8>>, policy: Policy) -> Bytes {
     let mut builder = XorbBuilder::new(policy);
     for chunk in chunks {
@@ -68,13 +69,14 @@ async fn send_once(
     watch: &Arc<dyn PushWatch>,
 ) -> Result<(), RequestError> {
     let (activity, sent_len, watch) = (Arc::new(Activity::new()), Arc::clone(sent_len), Arc::clone(watch));
-    // The route of the protocol rather than our own: other servers have it too.
+    // This is the route of stock clients, so other servers have it, too. Only zorb has
+    // `/xorbs/{hash}`.
     let request = server.post_request(&format!("v1/xorbs/default/{hash}"));
     let request = with_body(request, bytes.clone(), Arc::clone(&activity), move |len| {
         sent_len.fetch_add(len, Ordering::Relaxed);
         watch.sent(len);
     });
     let response = server.send(request, &activity).await?;
-    // Whether it was new there does not matter: it is there.
+    // Whether the xorb was new does not matter: the server has it now.
     server.json::<WasInsertedJson>(response).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! One attempt to push: everything that is under way at once.
+//! One attempt to push: reads, compresses and sends concurrently, then registers.
 
 use std::collections::HashSet;
 use std::mem;
@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use xet_format::XorbHash;
 use xet_format::shard::CasInfo;
 
-use super::ask::{ask, questions};
+use super::ask::{ask, chunks_to_query};
 use super::assemble::{Assembled, Assembler, RawXorb};
 use super::known::Known;
 use super::quota::admit;
@@ -20,27 +20,30 @@ use super::{Push, PushError, PushWatch, Pushed, PushedFile, Unread};
 use crate::machine::{Running, Workers};
 use crate::server::Server;
 
-/// What an attempt relies on beside what it sends itself.
+/// What an attempt relies on to know which xorbs the server has, besides its own uploads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sources {
-    /// Use the resume state of interrupted pushes, not only of this one.
+    /// Resume state of interrupted pushes.
     earlier: bool,
-    /// Resume state of an earlier attempt of this push.
+    /// Resume state of earlier attempts of this push.
     own: bool,
-    /// What the server says.
+    /// Responses to chunk queries.
     server: bool,
 }
 
 impl Sources {
     /// Everything.
     pub(super) const ALL: Self = Self { earlier: true, own: true, server: true };
-    /// The server has lost what an earlier push has sent, or so it seems.
+    /// For the second attempt: everything except the resume state of earlier pushes, because the
+    /// server may have lost their xorbs.
     pub(super) const OWN: Self = Self { earlier: false, own: true, server: true };
-    /// Nothing that the server says is true.
+    /// For the last attempt: only its own uploads. The responses to chunk queries may name xorbs
+    /// that the server lacks, and the server may have lost xorbs of earlier attempts, too. This
+    /// attempt sends all chunks, so it cannot fail for either reason.
     pub(super) const NONE: Self = Self { earlier: false, own: false, server: false };
 }
 
-/// What all attempts have sent.
+/// What all attempts of a push have sent.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     xorb_count: u64,
@@ -49,25 +52,33 @@ pub(super) struct Totals {
     xorbs: HashSet<XorbHash>,
 }
 
+/// The state of one attempt.
 struct Session<'a> {
     server: &'a Server,
     push: &'a Push,
-    /// The workers that this task waits for, never those of `sending`: a waiter that is queued and
-    /// not polled holds its permit and blocks the queue behind it.
+    /// Workers for disk reads, and for writes of the resume state, separate from those that
+    /// `sending` uses. With shared workers a deadlock is possible: a future of `sending` that is
+    /// not polled could hold a permit, and this task would wait for this permit instead of polling
+    /// the future.
     disk: Workers,
+    /// Workers that compress xorbs.
     compressing: &'a Workers,
     watch: &'a Arc<dyn PushWatch>,
     totals: &'a mut Totals,
+    /// The xorbs that are being compressed or sent.
     sending: FuturesUnordered<BoxFuture<'static, Result<Sent, PushError>>>,
+    /// The xorbs that this attempt has sent and the server has acknowledged.
     sent: Vec<CasInfo>,
-    /// Xorbs that an earlier push has sent.
+    /// The xorbs that an earlier push or attempt has sent, by its resume state.
     resumed: HashSet<XorbHash>,
     assembler: Assembler,
+    /// For each file that has ended, why it could not be read, or `None`.
     unread: Vec<Option<Unread>>,
-    /// Whether the quotas were compared with what is pushed.
+    /// Whether the quotas were checked.
     is_admitted: bool,
 }
 
+/// Makes one attempt. After `Ok` every readable file is registered.
 pub(super) async fn attempt(
     server: &Server,
     push: &Push,
@@ -79,6 +90,8 @@ pub(super) async fn attempt(
     let mut session = Session {
         server,
         push,
+        // Two: one reads the next block. The other checks quotas or writes resume state meanwhile,
+        // without waiting for the read.
         disk: Workers::new(2),
         compressing: workers,
         watch,
@@ -96,19 +109,20 @@ pub(super) async fn attempt(
 }
 
 impl Session<'_> {
-    /// Learns which chunks earlier pushes have sent.
+    /// Reads the resume state: which chunks earlier pushes and attempts have sent. Removes the
+    /// entries of the resume state that `sources` excludes.
     async fn resume(&mut self, sources: Sources) {
         let Some(cache) = self.push.resume.clone() else { return };
         let own = self.totals.xorbs.clone();
         let found = self
             .disk
             .run(move || {
-                let (kept, dropped): (Vec<CasInfo>, Vec<CasInfo>) = cache
+                let (usable, excluded): (Vec<CasInfo>, Vec<CasInfo>) = cache
                     .load()
                     .into_iter()
                     .partition(|xorb| sources.earlier || (sources.own && own.contains(&xorb.hash)));
-                cache.forget(dropped.iter().map(|xorb| xorb.hash));
-                kept
+                cache.forget(excluded.iter().map(|xorb| xorb.hash));
+                usable
             })
             .await;
         for xorb in found {
@@ -117,7 +131,8 @@ impl Session<'_> {
         }
     }
 
-    /// Reads all files and sends what is not known, until the server has all of it.
+    /// Reads all files and sends the unknown chunks. Returns when the server has acknowledged all
+    /// xorbs.
     async fn take_files(&mut self, sources: Sources) -> Result<(), PushError> {
         let mut reading = read(&self.disk, Scanner::new(self.push.paths.clone())).await;
         loop {
@@ -128,7 +143,7 @@ impl Session<'_> {
             reading = read(&self.disk, scanner).await;
             if sources.server {
                 let known = mem::take(&mut self.assembler.known);
-                let asking = ask(self.server.clone(), questions(&block), known, Arc::clone(self.watch));
+                let asking = ask(self.server.clone(), chunks_to_query(&block), known, Arc::clone(self.watch));
                 self.assembler.known = self.alongside(Box::pin(asking)).await??;
             }
             for event in block.events {
@@ -144,6 +159,7 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Adds a chunk to its file, or ends the file. Sends the xorb that the chunk did not fit into.
     async fn take(&mut self, event: Event) -> Result<(), PushError> {
         match event {
             Event::Chunk { hash, raw, .. } => {
@@ -167,7 +183,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Starts sending a xorb, as soon as the limit allows it.
+    /// Starts to compress and send a xorb, as soon as fewer xorbs than the limit are being sent.
+    /// Before the first xorb, checks the quotas.
     async fn send(&mut self, xorb: RawXorb) -> Result<(), PushError> {
         if !mem::replace(&mut self.is_admitted, true) {
             admit(self.server, self.push, &self.disk, self.watch).await?;
@@ -181,7 +198,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Waits for something while xorbs are being sent.
+    /// Waits for `work`, and continues to send xorbs meanwhile.
     async fn alongside<T>(&mut self, mut work: impl Future<Output = T> + Unpin) -> Result<T, PushError> {
         loop {
             tokio::select! {
@@ -191,7 +208,8 @@ impl Session<'_> {
         }
     }
 
-    /// The server has a xorb: notes it for the next push, should this one not get to its end.
+    /// Takes a xorb that the server has stored: records it in the resume state, so that the next
+    /// push does not send it again if this one is interrupted.
     async fn acknowledged(&mut self, sent: Sent) {
         let Sent { info, serialized_len } = sent;
         self.totals.xorb_count += 1;
@@ -201,25 +219,29 @@ impl Session<'_> {
             self.sent.push(info);
             return;
         };
-        let (info, noted) = self
+        let (info, recorded) = self
             .disk
             .run(move || {
-                let noted = cache.add(&info);
-                (info, noted)
+                let recorded = cache.add(&info);
+                (info, recorded)
             })
             .await;
-        if let Err(error) = noted {
+        if let Err(error) = recorded {
             self.watch.not_resumable(&error);
         }
         self.sent.push(info);
     }
 
-    /// Registers everything.
+    /// Registers the files, and removes the resume state of their xorbs.
     async fn finish(self) -> Result<Pushed, PushError> {
         let (files, known) = self.assembler.finish();
         let resumed = used(&files, &known, &self.resumed);
         let mut shards = Shards::default();
         if let Some(cache) = self.push.resume.clone() {
+            // The entries are read again, because `resume` retains only the places of the chunks.
+            // An entry may be missing, for example if another push has removed it. This is
+            // harmless: the server has the xorb. Without the entry, chunk queries find fewer of its
+            // chunks.
             let find = move || resumed.iter().filter_map(|xorb| cache.find(xorb)).collect::<Vec<CasInfo>>();
             self.disk.run(find).await.into_iter().for_each(|xorb| shards.add_xorb(xorb));
         }
@@ -236,7 +258,7 @@ impl Session<'_> {
             let xorbs: Vec<XorbHash> = shards.iter().flat_map(|shard| &shard.xorbs).map(|xorb| xorb.hash).collect();
             self.disk.run(move || cache.forget(xorbs)).await;
         }
-        let told = |(file, unread): (Option<Assembled>, Option<Unread>)| match (file, unread) {
+        let outcome = |(file, unread): (Option<Assembled>, Option<Unread>)| match (file, unread) {
             (Some(file), _) => {
                 let (hash, sha256, len, new_len) = (file.hash(), file.sha256(), file.len(), file.new_len());
                 Some(Ok(PushedFile { hash, sha256, len, new_len }))
@@ -244,7 +266,7 @@ impl Session<'_> {
             (None, unread) => unread.map(Err),
         };
         Ok(Pushed {
-            files: files.into_iter().zip(self.unread).filter_map(told).collect(),
+            files: files.into_iter().zip(self.unread).filter_map(outcome).collect(),
             xorb_count: self.totals.xorb_count,
             sent_len: self.totals.sent_len,
         })
@@ -260,7 +282,7 @@ async fn read(disk: &Workers, mut scanner: Scanner) -> Running<(Scanner, Block)>
     .await
 }
 
-/// Those of these xorbs that the files need.
+/// The xorbs of `xorbs` that the files need.
 fn used(files: &[Option<Assembled>], known: &Known, xorbs: &HashSet<XorbHash>) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     let named = files.iter().flatten().flat_map(Assembled::xorbs).filter(|number| seen.insert(*number));

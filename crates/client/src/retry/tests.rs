@@ -18,7 +18,7 @@ fn delay_doubles_to_a_limit_and_is_spread_over_half_of_it() {
 }
 
 #[test]
-fn it_gives_up_after_the_last_retry() {
+fn no_delay_follows_the_last_retry() {
     check(10, None, 0.0, None);
     check(10, Some(1), 0.0, None);
     assert_eq!(RetryPolicy { count: 0 }.delay(1, None, 0.0), None);

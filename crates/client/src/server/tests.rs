@@ -22,7 +22,7 @@ fn url_may_have_a_path_and_a_final_slash_and_nothing_else() {
 }
 
 #[test]
-fn this_machine_is_known_by_its_names() {
+fn loopback_addresses_are_recognised() {
     for (host, expected) in
         [("127.0.0.1", true), ("localhost:1", true), ("[::1]:1", true), ("store.example", false), ("10.0.0.1", false)]
     {
@@ -53,7 +53,7 @@ async fn a_response_that_trickles_has_a_deadline() {
         let mut request = [0; 1024];
         let _ = stream.read(&mut request).await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n").await.unwrap();
-        // Always something, and never silent for a minute.
+        // A byte every 10 seconds, so the server is never silent for a minute.
         while stream.write_all(b" ").await.is_ok() {
             tokio::time::sleep(Duration::from_secs(10)).await;
         }
@@ -71,7 +71,7 @@ async fn a_response_that_trickles_has_a_deadline() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_not_chosen_is_told_with_what_chooses_one() {
+async fn error_for_an_unreachable_server_contains_the_hint() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url: ServerUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     drop(listener);

@@ -1,17 +1,17 @@
-//! Lists of what a server has, usage, and removal.
+//! JSON of the lists of files and xorbs, of usage, and of removals.
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "openapi")]
 use super::HashText;
 
-/// Response to `GET /v1/files`; `next` is the `after` of the next page.
+/// Response to `GET /v1/files`: one page of the list.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilesPage {
-    /// The files, by their hashes.
+    /// The files, sorted by hash.
     pub files: Vec<ListedFile>,
-    /// Behind what the next page begins; null for the last one.
+    /// The `after` of the next page; null for the last one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
     pub next: Option<String>,
 }
@@ -25,20 +25,20 @@ pub struct ListedFile {
     pub hash: String,
     /// Its bytes.
     pub len: u64,
-    /// Its sha256, if its client has claimed one.
+    /// Its sha256, if a client has stated one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
     pub sha256: Option<String>,
     /// When it was registered first, in seconds since 1970.
     pub registered_unix_secs: u64,
 }
 
-/// Response to `GET /v1/xorbs`; `next` is the `after` of the next page.
+/// Response to `GET /v1/xorbs`: one page of the list.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct XorbsPage {
-    /// The xorbs, by their hashes.
+    /// The xorbs, sorted by hash.
     pub xorbs: Vec<ListedXorb>,
-    /// Behind what the next page begins; null for the last one.
+    /// The `after` of the next page; null for the last one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
     pub next: Option<String>,
 }
@@ -50,7 +50,7 @@ pub struct ListedXorb {
     /// Its hash.
     #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
     pub hash: String,
-    /// Its chunks.
+    /// The number of its chunks.
     pub chunks: u32,
     /// Bytes as they are stored.
     pub serialized_len: u64,
@@ -58,30 +58,30 @@ pub struct ListedXorb {
     pub raw_len: u64,
 }
 
-/// Response to `GET /v1/usage`; `next` is the `after` of the next page.
+/// Response to `GET /v1/usage`: one page of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsagePage {
-    /// The repositories, by their names.
+    /// The repositories, sorted by name.
     pub repos: Vec<RepoUsage>,
-    /// Behind what the next page begins; null for the last one.
+    /// The `after` of the next page; null for the last one.
     pub next: Option<String>,
 }
 
-/// What a repository has.
+/// Usage and limits of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepoUsage {
-    /// Its name; `*` is what tokens of all repositories have registered.
+    /// Its name; `*` stands for files that tokens for all repositories have registered.
     pub repo: String,
-    /// What it has, and may have.
+    /// Usage and limits of the repository.
     #[serde(flatten)]
     pub usage: Usage,
-    /// All repositories of its owner together, where they have limits.
+    /// All repositories of its owner together, if they have limits.
     pub owner: Option<OwnerUsage>,
 }
 
-/// What all repositories of an owner have together.
+/// Usage and limits of all repositories of an owner together.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OwnerUsage {
@@ -96,25 +96,25 @@ pub struct OwnerUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
-    /// Files.
+    /// The number of files.
     pub files: u64,
     /// Bytes of the files.
     pub logical_bytes: u64,
-    /// Bytes stored for them; those of a xorb once for each repository.
+    /// Bytes stored for the files. A xorb that several repositories need counts in each of them.
     pub physical_bytes: u64,
     /// The limits.
     pub limits: UsageLimits,
 }
 
-/// Limits of a repository or an owner; null where there is none.
+/// Limits of a repository or an owner; null means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageLimits {
-    /// Files.
+    /// The number of files.
     pub files: Option<u64>,
     /// Bytes of the files.
     pub logical_bytes: Option<u64>,
-    /// Bytes stored for them.
+    /// Bytes stored for the files.
     pub physical_bytes: Option<u64>,
 }
 
@@ -125,9 +125,10 @@ pub struct RemovedFile {
     /// The file.
     #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
     pub file: String,
-    /// Whether no repository has the file any more. A token of one repository is told of that one
-    /// only: always true.
+    /// Whether the file was deleted because no repository has a claim to it any more. A token of
+    /// one repository always gets true, so that it learns nothing about other repositories.
     pub file_removed: bool,
-    /// The repositories that had it; `*` stands for tokens of all of them.
+    /// The repositories whose claims were removed. `*` stands for the claim that tokens for all
+    /// repositories share.
     pub claims_removed: Vec<String>,
 }

@@ -1,7 +1,7 @@
-//! JSON as it goes over the wire, as far as servers and clients share it.
+//! The JSON that both servers and clients of zorb use.
 //!
-//! Fields that are not listed are ignored, so a server may add some. With the feature `openapi`
-//! each type has a schema.
+//! A client ignores fields that are not listed here, so a server may add fields. With the feature
+//! `openapi` each type has a schema.
 
 mod lists;
 #[cfg(feature = "openapi")]
@@ -26,12 +26,12 @@ pub use self::openapi::HashText;
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WasInsertedJson {
-    /// Whether the xorb is new.
+    /// Whether the body was stored: the xorb is new, or the body replaced a longer serialization.
     pub was_inserted: bool,
 }
 
-/// Response to `GET /xorbs/{hash}/chunks`. Servers send all of it; what clients do not need may be
-/// missing.
+/// Response to `GET /xorbs/{hash}/chunks`. Servers send all fields; a client accepts a response
+/// without those that it does not use.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChunksJson {
@@ -39,7 +39,7 @@ pub struct ChunksJson {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = HashText, required = true))]
     pub hash: String,
-    /// Bytes of its chunks as they are stored.
+    /// Bytes of its chunks as they are stored, with their headers.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub serialized_len: u64,
@@ -66,7 +66,7 @@ pub struct ChunkJson {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(schema_with = openapi::schemes, required = true))]
     pub scheme: String,
-    /// Where it begins as it is stored.
+    /// Where it begins in the stored xorb.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub serialized_offset: u64,
@@ -82,25 +82,25 @@ pub struct ChunkJson {
     pub raw_len: u64,
 }
 
-/// Response to `GET /v2/reconstructions/{file}` (spec 5.1). Xorbs are keys.
+/// Response to `GET /v2/reconstructions/{file}` (spec 5.1).
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReconstructionV2Json {
     /// Bytes of the first term before the requested range.
     pub offset_into_first_range: u64,
-    /// In the order of the file.
+    /// The terms, in the order of the file.
     pub terms: Vec<TermJson>,
-    /// Where the chunks of the terms are.
+    /// Where the chunks of the terms are, by the hash of their xorb.
     pub xorbs: BTreeMap<String, Vec<FetchJson>>,
 }
 
-/// Response to the batch queries (spec 5.3). Files and xorbs are keys.
+/// Response to the batch queries (spec 5.3).
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchJson {
-    /// The terms of each file.
+    /// The terms of each file, by the hash of the file.
     pub files: BTreeMap<String, Vec<TermJson>>,
-    /// Where the chunks of the terms are.
+    /// Where the chunks of the terms are, by the hash of their xorb.
     pub fetch_info: BTreeMap<String, Vec<FetchInfoJson>>,
 }
 
@@ -108,29 +108,29 @@ pub struct BatchJson {
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TermJson {
-    /// The xorb that has the chunks.
+    /// The hash of the xorb that has the chunks.
     #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
     pub hash: String,
-    /// Their bytes when they are decompressed.
+    /// Bytes of the chunks when they are decompressed.
     pub unpacked_length: u64,
     /// Which chunks.
     pub range: ChunkRangeJson,
-    /// Raw lengths of its chunks, where they were asked for.
+    /// Raw lengths of the chunks, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_byte_sizes: Option<Vec<u32>>,
 }
 
-/// Chunks from `start` to `end`, the latter not included.
+/// Chunks from `start` to `end`; the chunk `end` is not included.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChunkRangeJson {
     /// The first chunk.
     pub start: u32,
-    /// The chunk behind the last one.
+    /// The chunk after the last one.
     pub end: u32,
 }
 
-/// Bytes of a serialized xorb from `start` to `end`, the latter included.
+/// Bytes of a serialized xorb from `start` to `end`; the byte `end` is included.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ByteRangeJson {
@@ -140,23 +140,24 @@ pub struct ByteRangeJson {
     pub end: u64,
 }
 
-/// Where a run of chunks is, version 1.
+/// Where a run of chunks is, in version 1 of reconstructions.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FetchInfoJson {
     /// Which chunks.
     pub range: ChunkRangeJson,
-    /// Where to get them.
+    /// The URL to get them from.
     pub url: String,
-    /// Their bytes in the serialized xorb, which is what to ask the URL for.
+    /// Their bytes in the serialized xorb: the `Range` to request from the URL.
     pub url_range: ByteRangeJson,
 }
 
-/// Where runs of chunks are, version 2: the URL serves each range alone, and all of them at once.
+/// Where runs of chunks are, in version 2 of reconstructions. The URL serves each range alone, or
+/// all of them with one request.
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FetchJson {
-    /// Where to get them.
+    /// The URL to get the runs from.
     pub url: String,
     /// The runs.
     pub ranges: Vec<DescriptorJson>,
@@ -177,7 +178,7 @@ pub struct DescriptorJson {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WindowJson {
-    /// Start, and end that is not included.
+    /// Start and end of the window in bytes of the file; the end is not included.
     pub dirty_byte_range: [u64; 2],
 }
 
@@ -185,9 +186,10 @@ pub struct WindowJson {
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SubtreeJson {
-    /// Its nodes, level by level.
+    /// Its nodes: those on the left of each level from the chunks upwards, then those on the right
+    /// from the top downwards.
     pub nodes: Vec<NodeJson>,
-    /// The nodes of each level: the first one, and how many.
+    /// The number of nodes on the left and on the right of each level, from the chunks upwards.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<[u64; 2]>))]
     pub levels: Vec<(usize, usize)>,
     /// Whether the run begins with the file.
@@ -203,12 +205,12 @@ pub struct NodeJson {
     /// Its hash.
     #[cfg_attr(feature = "openapi", schema(value_type = HashText))]
     pub hash: Text<NodeHash>,
-    /// Bytes below it.
+    /// Raw bytes of all chunks below the node.
     pub size: u64,
 }
 
-/// A value that is a text in JSON, without a copy of that text: a message may have a million
-/// hashes.
+/// A value that is written to JSON in its text form. It is written without a temporary string,
+/// because a message may have a million hashes.
 #[derive(Debug)]
 pub struct Text<T>(pub T);
 

@@ -1,4 +1,4 @@
-//! Schemas that types alone do not say.
+//! Schemas that cannot be derived from a type.
 
 use utoipa::ToSchema;
 use utoipa::openapi::RefOr;

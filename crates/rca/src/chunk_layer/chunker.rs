@@ -1,4 +1,5 @@
-//! Payload in, chunks out, in an order that a crash cannot hurt.
+//! Writes payload into chunks, in an order that is safe against a crash. "B2" and "B3" are bugs of
+//! the reference implementation that this order avoids (`docs/spec/rca-notes.md`).
 
 use std::io::SeekFrom;
 use std::ops::Range;
@@ -7,21 +8,23 @@ use super::{Chunk, Layout, Tail, scan};
 use crate::error::Error;
 use crate::storage::Storage;
 
-/// Appends to a chunk file, each append committed as a whole.
+/// Appends to a chunk file. Each append is committed as a whole.
 ///
-/// An append runs so; the *anchor* is the last committed chunk, or a new one if that is full:
+/// The *anchor* is the chunk whose header write commits an append: the last committed chunk, or a
+/// new one if that chunk is full or there is none. An append takes these steps:
 ///
-/// 1. once per opening, if there is garbage: cut it off, sync. It may hold what looks like a
-///    chunk, and an append that ends exactly at a chunk's limit would bring that to life (B3);
-/// 2. if the anchor is new, its header with size 0, for it is *not* behind a chunk that says "I am
-///    the last" (B2);
-/// 3. payload, and the final headers of further chunks;
-/// 4. sync: everything but the anchor's header is durable;
-/// 5. the anchor's header, one write of 10 to 16 bytes;
-/// 6. sync, then `Ok`.
+/// 1. In the first append after opening, if there is garbage: truncate it and sync. Garbage may
+///    look like a chunk, and an append that ends exactly at a chunk's limit would make it part of
+///    the file (B3).
+/// 2. If the anchor is new: write its header with size 0. The chunk before it is full, so a reader
+///    would take any other size there for a chunk (B2).
+/// 3. Write the payload, and the final headers of all chunks after the anchor.
+/// 4. Sync: now everything but the anchor's final header is durable.
+/// 5. Write the anchor's final header, in one write of 10 to 16 bytes.
+/// 6. Sync, then return `Ok`.
 ///
-/// Before step 5 the file says what it said before, plus garbage, whatever subset of the writes
-/// has reached the disk. A failure anywhere poisons the `Chunker`.
+/// A crash before step 5 leaves the old contents plus garbage, whatever subset of the writes has
+/// reached the disk. After any failure the `Chunker` refuses further appends.
 #[derive(Debug)]
 pub struct Chunker<S> {
     storage: S,
@@ -29,14 +32,16 @@ pub struct Chunker<S> {
     /// The last committed chunk.
     tail: Option<Chunk>,
     file_len: u64,
-    /// To be written before anything else, each synced.
+    /// The repair of a torn header. Each patch is written and synced before anything else is
+    /// written.
     patches: Vec<Patch>,
+    /// Whether an append has begun and was not committed.
     poisoned: bool,
-    /// Where the storage stands, if that is known.
+    /// The current position of the storage; `None` if unknown.
     at: Option<u64>,
 }
 
-/// Bytes to put at a place.
+/// Bytes to write at an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub(crate) offset: u64,
@@ -44,14 +49,14 @@ pub(crate) struct Patch {
 }
 
 impl<S: Storage> Chunker<S> {
-    /// Opens a chunk file, empty ones included, by its headers. Writes nothing yet.
+    /// Opens a chunk file, which may be empty. Reads only its headers, and writes nothing yet.
     ///
-    /// It ignores garbage as the format defines it. A chunk that runs past the end of the file
-    /// is refused: whether it is damage or a crash of another writer, only the owner of the
-    /// metadata can tell.
+    /// Garbage is not an error. A chunk that goes past the end of the file is refused, because it
+    /// may be damage, or left by a crash of another writer. To tell which, one must check the hash
+    /// in the metadata, and this layer does not know that the metadata is a hash.
     ///
     /// # Errors
-    /// [`Error::BadOptions`] if `layout` is too small for its own metadata,
+    /// [`Error::BadOptions`] if a chunk of this `layout` is too small for its own header,
     /// [`Error::BadChunkSize`], [`Error::TruncatedChunk`], [`Error::Io`].
     pub fn open(mut storage: S, layout: Layout) -> Result<Self, Error> {
         if layout.first_field().limit().is_some_and(|limit| limit < layout.first_field().header_len_u64()) {
@@ -66,18 +71,20 @@ impl<S: Storage> Chunker<S> {
         Ok(Chunker::resume(storage, layout, &found.chunks, found.file_len, Vec::new()))
     }
 
-    /// Goes on behind `chunks`; everything after them will be cut, after `patches` were applied.
+    /// A chunker that continues after `chunks`. The first append applies `patches` and truncates
+    /// everything after `chunks`.
     pub(crate) fn resume(storage: S, layout: Layout, chunks: &[Chunk], file_len: u64, patches: Vec<Patch>) -> Self {
         let tail = chunks.last().cloned();
         Chunker { storage, layout, tail, file_len, patches, poisoned: false, at: None }
     }
 
-    /// Appends `payload` and makes `metadata` the metadata of the file. All or nothing, durable
-    /// when `Ok`. An empty payload only replaces the metadata.
+    /// Appends `payload` and makes `metadata` the metadata of the file. After `Ok` both are
+    /// durable; after an error readers find both or neither. An empty payload only replaces the
+    /// metadata.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] after any earlier error, [`Error::BadOptions`] if `metadata` has not the
-    /// layout's length, [`Error::Io`].
+    /// [`Error::BadOptions`] if `metadata` does not have the length that the layout states; then
+    /// nothing has changed. [`Error::Io`]; after it, [`Error::Poisoned`] for every append.
     pub fn append(&mut self, payload: &[u8], metadata: &[u8]) -> Result<(), Error> {
         if metadata.len() != self.layout.metadata_len {
             return Err(Error::BadOptions("the metadata length differs from the layout's"));
@@ -88,7 +95,7 @@ impl<S: Storage> Chunker<S> {
         append.commit(metadata)
     }
 
-    /// Half-open end of the committed chunks, in bytes from the start of the file.
+    /// Offset in the file after the last committed chunk.
     pub fn committed_end(&self) -> u64 {
         self.tail.as_ref().map_or(0, Chunk::end)
     }
@@ -106,23 +113,25 @@ impl<S: Storage> Chunker<S> {
         Ok(())
     }
 
-    /// The storage, to be read between two appends.
+    /// The storage, for reading between two appends.
     pub(crate) fn storage(&mut self) -> &mut S {
         self.at = None;
         &mut self.storage
     }
 
-    /// Begins an append. The chunker is poisoned until it is committed.
+    /// Begins an append. The chunker is poisoned until the append is committed.
     ///
-    /// `before` is the metadata that belongs to the payload committed so far; a new chunk carries
-    /// it while its size is 0, so that a header write torn apart can be told from damage.
+    /// `before` is the metadata of the payload committed so far. It is the metadata of a new chunk
+    /// while the size of this chunk is 0, so that a torn header write can be distinguished from
+    /// damage.
     pub(crate) fn begin(&mut self, before: Vec<u8>) -> Result<Append<'_, S>, Error> {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
         self.poisoned = true;
         for patch in std::mem::take(&mut self.patches) {
-            // One by one: only in this order every intermediate state can be repaired again.
+            // Each patch is synced alone, because only then every intermediate state can be
+            // repaired.
             self.write_at(patch.offset, &patch.bytes)?;
             self.sync()?;
         }
@@ -130,8 +139,8 @@ impl<S: Storage> Chunker<S> {
         if self.file_len > end {
             self.storage.set_len(end).map_err(|source| Error::Io { op: "cut", offset: end, source })?;
             self.at = None;
-            // Before any payload: if the cut were lost and the payload were not, a stale header
-            // could stand in front of new bytes.
+            // The truncation must be durable before any payload: if a crash lost the truncation but
+            // not the payload, an old header could precede new bytes.
             self.sync()?;
             self.file_len = end;
         }
@@ -159,37 +168,39 @@ impl<S: Storage> Chunker<S> {
     }
 }
 
-/// One append under way. Dropped without [`commit`](Append::commit) it leaves garbage behind the
-/// committed end and a poisoned [`Chunker`].
+/// An append in progress. If it is dropped without [`commit`](Append::commit), garbage remains
+/// after the committed end, and the [`Chunker`] refuses further appends.
 #[derive(Debug)]
 pub(crate) struct Append<'a, S> {
     chunker: &'a mut Chunker<S>,
-    /// The tail before the append if there was one, then the chunks begun by it.
+    /// The last chunk before the append, if there was one, then the chunks that the append has
+    /// begun.
     touched: Vec<Chunk>,
-    /// Of each touched chunk, the range of the file that this append has filled.
+    /// For each touched chunk, the range of the file that the payload of this append has filled.
     written: Vec<Range<u64>>,
+    /// The metadata of the payload committed before: see [`Chunker::begin`].
     before: Vec<u8>,
 }
 
 impl<S: Storage> Append<'_, S> {
-    /// Appends payload.
+    /// Writes payload after what the file has, and begins new chunks as needed.
     pub(crate) fn write(&mut self, mut payload: &[u8]) -> Result<(), Error> {
         while !payload.is_empty() {
-            let room = match (self.touched.last(), self.written.last()) {
+            let space_left = match (self.touched.last(), self.written.last()) {
                 (Some(chunk), Some(_)) => chunk.field.limit().unwrap_or(u64::MAX).saturating_sub(chunk.size),
                 _ => 0,
             };
-            if room == 0 {
+            if space_left == 0 {
                 self.next_chunk()?;
                 continue;
             }
-            let len = payload.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-            let (now, later) = payload.split_at(len);
+            let len = payload.len().min(usize::try_from(space_left).unwrap_or(usize::MAX));
+            let (fitting, remaining) = payload.split_at(len);
             let (Some(chunk), Some(written)) = (self.touched.last_mut(), self.written.last_mut()) else { continue };
-            self.chunker.write_at(written.end, now)?;
-            chunk.size = chunk.size.saturating_add(len_u64(now));
+            self.chunker.write_at(written.end, fitting)?;
+            chunk.size = chunk.size.saturating_add(len_u64(fitting));
             written.end = chunk.end();
-            payload = later;
+            payload = remaining;
         }
         Ok(())
     }
@@ -199,7 +210,8 @@ impl<S: Storage> Append<'_, S> {
         self.written.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Offset in the file of the next payload byte, give or take a header.
+    /// Offset in the file of the next payload byte, or if that needs a new chunk, of the header
+    /// before it.
     pub(crate) fn offset(&self) -> u64 {
         self.written.last().map_or(0, |range| range.end)
     }
@@ -215,20 +227,20 @@ impl<S: Storage> Append<'_, S> {
         spans
     }
 
-    /// Replaces payload of this append, from its byte `from` on.
+    /// Replaces payload of this append by `bytes`, from its byte `from` on.
     pub(crate) fn overwrite(&mut self, from: u64, mut bytes: &[u8]) -> Result<(), Error> {
         for span in self.spans_from(from) {
             let len = usize::try_from(span.end - span.start).unwrap_or(usize::MAX).min(bytes.len());
-            let (now, later) = bytes.split_at(len);
-            if !now.is_empty() {
-                self.chunker.write_at(span.start, now)?;
+            let (fitting, remaining) = bytes.split_at(len);
+            if !fitting.is_empty() {
+                self.chunker.write_at(span.start, fitting)?;
             }
-            bytes = later;
+            bytes = remaining;
         }
         Ok(())
     }
 
-    /// The storage, to read back what was written.
+    /// The storage, for reading back what this append has written.
     pub(crate) fn storage(&mut self) -> &mut S {
         self.chunker.at = None;
         &mut self.chunker.storage
@@ -239,7 +251,8 @@ impl<S: Storage> Append<'_, S> {
         if self.touched.is_empty() {
             self.next_chunk()?;
         }
-        // The old tail is the anchor only if it has got payload, or if there was none to place.
+        // The old tail is the anchor if it received payload, or if there was no payload at all.
+        // Otherwise it was full, so its header stays as it is.
         let untouched = self.written.first().is_some_and(|range| range.is_empty());
         let skip = usize::from(untouched && self.touched.len() > 1 && self.chunker.tail.is_some());
         for chunk in &mut self.touched[skip..] {
@@ -260,6 +273,7 @@ impl<S: Storage> Append<'_, S> {
         Ok(())
     }
 
+    /// Begins a new chunk: writes its header with size 0.
     fn next_chunk(&mut self) -> Result<(), Error> {
         let (offset, field) = match self.touched.last() {
             Some(chunk) => (chunk.end(), chunk.field.next()),

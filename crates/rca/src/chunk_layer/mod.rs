@@ -2,18 +2,20 @@
 //!
 //! ```text
 //! chunk := size      big-endian, ceil(bits / 8) bytes, counts the whole chunk with this header
-//!          metadata  fixed length, opaque here; that of the last chunk counts
+//!          metadata  fixed length, opaque here; that of the last chunk is the metadata of the file
 //!          payload
 //! ```
 //!
-//! The width in bits doubles from chunk to chunk (an archive: 16, 32, 64). A chunk whose size is at
-//! the limit `1 << (bits - 1)` is full and another may follow; a smaller one is the last. Hence the
-//! chunks of an archive begin at 0, 0x8000 and 0x8000_8000 and never move. What follows the last
-//! chunk is garbage: an append that was not committed. Size 0 is the end of the file too: a chunk
-//! that was begun and never committed.
+//! The width of the size field, in bits, doubles from chunk to chunk (in an archive: 16, 32, 64). A
+//! chunk whose size is at the limit `1 << (bits - 1)` is full, and another may follow. A smaller
+//! chunk is the last. Hence the chunks of an archive begin at 0, 0x8000 and 0x8000_8000 and never
+//! move.
 //!
-//! Sizes above the limit are reserved by the format's text; like the reference we read such a
-//! chunk as a full one of that length, and never write one.
+//! Bytes after the last chunk are garbage: they belong to an append that was not committed. A chunk
+//! of size 0 was begun and never committed, so it is garbage, too.
+//!
+//! Sizes above the limit are reserved by the format description. Like the reference, this crate
+//! reads such a chunk as a full one of that length, and never writes one.
 
 mod chunker;
 mod scan;
@@ -31,7 +33,7 @@ use super::error::Error;
 use super::hash::DIGEST_LEN;
 use super::limits::{MAX_FIELD_BITS, MAX_METADATA_LEN};
 
-/// The two numbers a reader must know beforehand; the file does not hold them.
+/// The two numbers that a reader must know in advance, because the file does not contain them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     first_bits: u32,
@@ -39,7 +41,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of an archive: 16 bits and a digest.
+    /// The layout of an archive: 16 bits and a digest.
     pub const ARCHIVE: Layout = Layout { first_bits: 16, metadata_len: DIGEST_LEN };
 
     /// A layout whose first size field has `first_bits` bits and whose metadata `metadata_len`
@@ -62,7 +64,7 @@ impl Layout {
     }
 }
 
-/// The form of one chunk's header.
+/// The lengths of the two fields of one chunk's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     bits: u32,
@@ -75,7 +77,7 @@ impl Field {
         usize::try_from(self.bits.div_ceil(8)).expect("at most 2048 bits, see `next`")
     }
 
-    /// Bytes of size field and metadata.
+    /// Bytes of the whole header: size field and metadata.
     pub(crate) fn header_len(self) -> usize {
         self.size_len() + self.metadata_len
     }
@@ -89,13 +91,14 @@ impl Field {
         (self.bits <= 64).then(|| 1 << (self.bits - 1))
     }
 
-    /// The form of the chunk after a full one.
+    /// The field of the next chunk, which is twice as wide.
     pub(crate) fn next(self) -> Field {
         // Only a full chunk has a successor, so `bits` is at most 64 here.
         Field { bits: self.bits.min(MAX_FIELD_BITS) * 2, ..self }
     }
 
-    /// Splits header bytes; sizes that do not fit become `u64::MAX`, longer than any file.
+    /// Parses the bytes of a header. A size beyond 64 bits becomes `u64::MAX`, which is longer than
+    /// any file.
     pub(crate) fn parse(self, offset: u64, header: &[u8]) -> Chunk {
         let (size, metadata) = header.split_at(self.size_len().min(header.len()));
         let size = size.iter().try_fold(0_u64, |size, byte| Some(size.checked_mul(256)? | u64::from(*byte)));
@@ -106,7 +109,7 @@ impl Field {
 /// A chunk's header and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Of the first header byte in the file.
+    /// Offset in the file of the first header byte.
     pub(crate) offset: u64,
     pub(crate) field: Field,
     /// Bytes of the whole chunk, header included.
@@ -115,12 +118,12 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// First byte of the payload in the file.
+    /// Offset in the file of the first payload byte.
     pub(crate) fn payload_start(&self) -> u64 {
         self.offset.saturating_add(self.field.header_len_u64())
     }
 
-    /// Half-open end in the file.
+    /// Offset in the file after the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(self.size)
     }
@@ -130,12 +133,14 @@ impl Chunk {
         self.field.limit().is_some_and(|limit| self.size >= limit)
     }
 
-    /// The error for a size below the header's own length; 0 is not one.
+    /// The error for a size below the length of the header. Size 0 is not an error: it marks an
+    /// uncommitted chunk.
     pub(crate) fn bad_size(&self) -> Option<Error> {
         let (offset, size, header_len) = (self.offset, self.size, self.field.header_len_u64());
         (0 < size && size < header_len).then_some(Error::BadChunkSize { offset, size, header_len })
     }
 
+    /// The error for a file that ends before this chunk does.
     pub(crate) fn truncated(&self) -> Error {
         Error::TruncatedChunk { offset: self.offset, size: self.size }
     }

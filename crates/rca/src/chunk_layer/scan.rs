@@ -1,4 +1,4 @@
-//! The headers of a chunk file, and what is behind the last one.
+//! The headers of a chunk file, and what follows the last chunk.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -9,7 +9,8 @@ use crate::error::Error;
 /// What the headers of a file say.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// Chunks with a non-zero size, in order. Seven or fewer: each is twice as wide as the last.
+    /// Chunks with a non-zero size, in order. There are at most seven, because the width of the
+    /// size field doubles from chunk to chunk and a field beyond 64 bits cannot be full.
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) tail: Tail,
     pub(crate) file_len: u64,
@@ -18,17 +19,17 @@ pub(crate) struct Scan {
 /// What follows the chunks of a [`Scan`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing, or what is surely garbage: bytes behind a chunk that is not full, a header of size
-    /// 0, or fewer bytes than a header behind a full chunk.
+    /// Nothing, or bytes that are certainly garbage: bytes after a chunk that is not full, a header
+    /// of size 0, or less than a header after a full chunk.
     Garbage,
-    /// Nothing, because the last chunk of the list is longer than the file.
+    /// Nothing: the last chunk of the list goes past the end of the file.
     PastEnd,
-    /// A header whose size is below its own length.
+    /// A header whose size is below the length of the header. It is not in the list.
     BadSize(Chunk),
 }
 
 impl Scan {
-    /// Payload ranges of `chunks`, as far as the file goes.
+    /// The file ranges of the payloads of `chunks`, up to the end of the file.
     pub(crate) fn spans(chunks: &[Chunk], file_len: u64) -> Vec<Range<u64>> {
         chunks.iter().map(|chunk| chunk.payload_start()..chunk.end().min(file_len)).collect()
     }

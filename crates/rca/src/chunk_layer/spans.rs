@@ -1,4 +1,5 @@
-//! Payload by known places: what survey, repair and reading back stand on.
+//! Reads payload from known byte ranges (*spans*) of a file. The survey and the repair use this,
+//! and a writer that reads a long blob back.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -6,12 +7,13 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::limits::STEP_LEN;
 
-/// A source of inner bytes that also knows where in the file they are.
+/// A source of payload bytes of chunks that also knows where in the file they are.
 pub(crate) trait Payload {
-    /// Up to `want` of the next bytes, at least one; none at the end or if `want` is 0.
+    /// The next bytes, at least one and at most `want`, without consuming them. An empty slice at
+    /// the end or if `want` is 0.
     fn fill(&mut self, want: u64) -> Result<&[u8], Error>;
 
-    /// Moves on by `len` bytes of what `fill` has returned.
+    /// Consumes `len` of the bytes that `fill` has returned.
     fn consume(&mut self, len: usize);
 
     /// Offset in the file of the next byte.
@@ -22,11 +24,12 @@ pub(crate) trait Payload {
 #[derive(Debug)]
 pub(crate) struct SpanReader<'a, S: ?Sized> {
     source: BufReader<&'a mut S>,
-    /// Not yet read, the next one last; none is empty.
+    /// The spans that are not yet read, in reverse order, so that the next one is the last. None is
+    /// empty.
     left: Vec<Range<u64>>,
     /// Offset in the file of the next byte, or the end of the last span.
     pos: u64,
-    /// Where the source stands, if that is known.
+    /// The current position of `source`; `None` if unknown.
     at: Option<u64>,
 }
 
@@ -57,7 +60,7 @@ impl<'a, S: Read + Seek + ?Sized> SpanReader<'a, S> {
         true
     }
 
-    /// What is left to be read.
+    /// The spans that are left to be read.
     pub(crate) fn rest(&self) -> Vec<Range<u64>> {
         self.left.iter().rev().cloned().collect()
     }
@@ -65,7 +68,8 @@ impl<'a, S: Read + Seek + ?Sized> SpanReader<'a, S> {
     fn seek(&mut self, to: u64) -> io::Result<()> {
         match self.at {
             Some(at) if at == to => return Ok(()),
-            // Small steps stay within the buffer, which is what makes skipping small blobs cheap.
+            // `seek_relative` does not drop the buffer if the target is in it, so skipping small
+            // blobs is cheap.
             Some(at) if to > at && to - at < 1 << 32 => {
                 self.source.seek_relative(i64::try_from(to - at).map_err(io::Error::other)?)?;
             }

@@ -1,4 +1,5 @@
-//! Chunks in, payload out, in one pass and without seeking.
+//! Reads the payload of chunks, in one pass and without seeking. A seekable source can also skip
+//! payload and return to a mark.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
@@ -9,16 +10,16 @@ use crate::limits::STEP_LEN;
 
 /// Reads the payload of a chunk file from any source, pipes included.
 ///
-/// `source` must be at the first byte of the file. Payload that is there is handed out even if the
-/// chunk turns out to be longer than the file; the error comes after it. After [`Error::Io`] it is
-/// of no further use. Memory: one buffer of 128 KiB and a header.
+/// `source` must be at the first byte of the file. If a chunk goes past the end of the file, its
+/// existing payload is returned first, then the error. After [`Error::Io`] the reader is unusable.
+/// Memory: one buffer of 128 KiB and a header.
 ///
-/// Beside a writer that is appending it sees a committed state as long as the header is read
-/// whole, which reads of 16 bytes at a multiple of 0x8000 are on the systems we know.
+/// It may read while a writer appends: it finds a committed state if each header is read
+/// atomically. Known systems read 16 bytes at a multiple of 0x8000 atomically.
 #[derive(Debug)]
 pub struct Unchunker<R> {
     source: BufReader<R>,
-    /// Bytes taken from `source` so far.
+    /// Offset in the file of the next byte.
     pos: u64,
     state: State,
     /// The last chunk with a non-zero size.
@@ -34,11 +35,11 @@ enum State {
     Ended {
         garbage: bool,
     },
-    /// A header that cannot be; kept to report it again.
+    /// An invalid header, retained to return the same error again.
     Bad(Chunk),
 }
 
-/// Where an [`Unchunker`] stood, to come back to.
+/// A position of an [`Unchunker`] that [`Unchunker::restore`] returns to.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     pos: u64,
@@ -52,7 +53,8 @@ impl<R: Read> Unchunker<R> {
         Unchunker::with_buffer(source, layout, STEP_LEN)
     }
 
-    /// One with this buffer size: a small one for a caller that skips most bytes.
+    /// As [`new`](Self::new), with this buffer size: a small one for a caller that skips most
+    /// bytes.
     pub(crate) fn with_buffer(source: R, layout: Layout, buffer_len: usize) -> Self {
         Unchunker {
             source: BufReader::with_capacity(buffer_len, source),
@@ -64,8 +66,9 @@ impl<R: Read> Unchunker<R> {
 
     /// Reads payload into `buf`: at least one byte, or 0 at the end (or if `buf` is empty).
     ///
-    /// # Errors [`Error::BadChunkSize`], [`Error::TruncatedChunk`] and [`Error::Io`]. After the
-    /// first two the same error is returned again.
+    /// # Errors
+    /// [`Error::BadChunkSize`] and [`Error::TruncatedChunk`], which every later call returns again;
+    /// and [`Error::Io`].
     pub fn read_payload(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         let want = u64::try_from(buf.len()).unwrap_or(u64::MAX);
         let bytes = self.fill(want)?;
@@ -75,13 +78,13 @@ impl<R: Read> Unchunker<R> {
         Ok(len)
     }
 
-    /// Metadata of the last chunk that was begun to be read; after the end it is the one that
-    /// counts. `None` if there is no chunk.
+    /// Metadata of the chunk that is being read; after the end, that of the last chunk, which is
+    /// the metadata of the file. `None` if there is no chunk.
     pub fn metadata(&self) -> Option<&[u8]> {
         self.chunk.as_ref().map(|chunk| chunk.metadata.as_slice())
     }
 
-    /// Whether bytes follow the last chunk; `None` before a clean end.
+    /// Whether bytes follow the last chunk; `None` if the end was not reached without error.
     pub fn trailing_garbage(&self) -> Option<bool> {
         match self.state {
             State::Ended { garbage } => Some(garbage),
@@ -89,12 +92,12 @@ impl<R: Read> Unchunker<R> {
         }
     }
 
-    /// Offset in the file of the last chunk that was begun to be read, 0 if there is none.
+    /// Offset in the file of the chunk that is being read or was read last, 0 if there is none.
     pub(crate) fn chunk_offset(&self) -> u64 {
         self.chunk.as_ref().map_or(0, |chunk| chunk.offset)
     }
 
-    /// Moves on to a state that has payload, or to the end.
+    /// Reads headers until the next byte is a payload byte or the end is reached.
     fn advance(&mut self) -> Result<(), Error> {
         loop {
             match &self.state {
@@ -116,6 +119,7 @@ impl<R: Read> Unchunker<R> {
         }
     }
 
+    /// Reads a chunk header; returns the state after it.
     fn header(&mut self, field: Field) -> Result<State, Error> {
         let (offset, mut header) = (self.pos, Vec::with_capacity(field.header_len()));
         while header.len() < field.header_len() {
@@ -125,7 +129,7 @@ impl<R: Read> Unchunker<R> {
             }
             let len = bytes.len().min(field.header_len() - header.len());
             header.extend_from_slice(&bytes[..len]);
-            self.took(len);
+            self.consume_buffered(len);
         }
         let chunk = field.parse(offset, &header);
         if chunk.size == 0 {
@@ -139,8 +143,10 @@ impl<R: Read> Unchunker<R> {
         Ok(State::Payload { left })
     }
 
+    /// The buffered bytes of the source; empty only at its end.
     fn peek(&mut self) -> Result<&[u8], Error> {
-        // The loop is the retry; the second fill_buf finds the buffer filled and cannot fail.
+        // The loop retries interrupted reads. The bytes are taken from `buffer` after it, because
+        // the borrow checker does not accept a slice returned from within the loop.
         loop {
             match self.source.fill_buf() {
                 Ok(_) => break,
@@ -151,18 +157,20 @@ impl<R: Read> Unchunker<R> {
         Ok(self.source.buffer())
     }
 
-    fn took(&mut self, len: usize) {
+    /// Consumes `len` of the buffered bytes.
+    fn consume_buffered(&mut self, len: usize) {
         self.source.consume(len);
         self.pos = self.pos.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
     }
 
+    /// The current position, for [`restore`](Self::restore).
     pub(crate) fn mark(&self) -> Mark {
         Mark { pos: self.pos, state: self.state.clone(), chunk: self.chunk.clone() }
     }
 }
 
 impl<R: Read + Seek> Unchunker<R> {
-    /// Goes back, or on, to `mark`; the file's first byte is the source's position 0.
+    /// Seeks to `mark`. The file must begin at position 0 of the source.
     pub(crate) fn restore(&mut self, mark: &Mark) -> Result<(), Error> {
         let to = SeekFrom::Start(mark.pos);
         self.source.seek(to).map_err(|source| Error::Io { op: "seek in", offset: mark.pos, source })?;
@@ -172,15 +180,15 @@ impl<R: Read + Seek> Unchunker<R> {
         Ok(())
     }
 
-    /// Moves on by `len` bytes of payload without reading them; `false` if there are fewer.
+    /// Moves on by `len` bytes of payload without reading them; `false` if the chunks have fewer.
     ///
-    /// A seek goes past the end of a file as well, so what lies there is for the caller to find
-    /// out.
+    /// A seek past the end of a file succeeds, so the caller must check with [`reach`](Self::reach)
+    /// that the file has these bytes.
     pub(crate) fn skip(&mut self, mut len: u64) -> Result<bool, Error> {
         while len > 0 {
             self.advance()?;
             let State::Payload { left } = &mut self.state else { return Ok(false) };
-            // A step of a seek is a signed number.
+            // The distance of a seek is a signed number, so long ones are split.
             let step = len.min(*left).min(u64::from(u32::MAX));
             let by = i64::try_from(step).expect("32 bits fit");
             self.source.seek_relative(by).map_err(|source| Error::Io { op: "seek in", offset: self.pos, source })?;
@@ -191,7 +199,7 @@ impl<R: Read + Seek> Unchunker<R> {
         Ok(true)
     }
 
-    /// The same place, with a buffer of another length.
+    /// The same reader at the same place, with a buffer of another length.
     pub(crate) fn rebuffered(self, buffer_len: usize) -> Result<Self, Error> {
         let Unchunker { source, pos, state, chunk } = self;
         let mut source = BufReader::with_capacity(buffer_len, source.into_inner());
@@ -199,7 +207,7 @@ impl<R: Read + Seek> Unchunker<R> {
         Ok(Unchunker { source, pos, state, chunk })
     }
 
-    /// Bytes of the file up to here, and the error for a file that has fewer.
+    /// The offset in the file of the next byte, and the error to return if the file is shorter.
     pub(crate) fn reach(&self) -> (u64, Option<Error>) {
         (self.pos, self.chunk.as_ref().map(Chunk::truncated))
     }
@@ -232,14 +240,14 @@ impl<R: Read> Payload for Unchunker<R> {
     }
 
     fn consume(&mut self, len: usize) {
-        self.took(len);
+        self.consume_buffered(len);
         if let State::Payload { left } = &mut self.state {
             *left = left.saturating_sub(u64::try_from(len).unwrap_or(u64::MAX));
         }
     }
 
     fn offset(&self) -> u64 {
-        // At the end of a full chunk the next byte is behind a header that was not read yet.
+        // At the end of a full chunk the next payload byte follows a header that was not read yet.
         match (&self.state, &self.chunk) {
             (State::Payload { left: 0 }, Some(chunk)) if chunk.is_full() => {
                 chunk.end().saturating_add(chunk.field.next().header_len_u64())

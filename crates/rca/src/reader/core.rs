@@ -1,5 +1,5 @@
-//! The reading of blocks: hashes, sessions, decompression. [`Reader`](super::Reader) adds what a
-//! caller may do in which order.
+//! Reads the blocks of an archive: hashes them, verifies sessions and decompresses blobs.
+//! [`Reader`](super::Reader) ensures that nothing is called after an error.
 
 use std::io::{self, Read, Seek};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::hash::{DIGEST_LEN, Digest, HashRule, SessionHash};
 use crate::limits::STEP_LEN;
 use crate::zstd_stream::ZstdDecompressor;
 
-/// What one step has come to.
+/// The result of one step.
 #[derive(Debug)]
 pub(super) enum Step {
     Blob { name: String, offset: u64 },
@@ -20,23 +20,31 @@ pub(super) enum Step {
     End(End),
 }
 
-/// A reader without the memory of having failed.
+/// A reader that does not remember errors: its caller must stop after one.
 #[derive(Debug)]
 pub(super) struct Core<R> {
     source: Unchunker<R>,
     options: ReadOptions,
+    /// The hash of the current session so far.
     hash: SessionHash,
+    /// The rule that a hash matched; `None` as long as both rules match.
     rule: Option<HashRule>,
+    /// Whether a reset block was `81 02`.
     readme_varint: bool,
     zstd: ZstdDecompressor,
+    /// The number of the current session, from 0.
     session: u64,
-    /// Whether the hash of the last session has been checked.
+    /// Whether the hash of the last session of the archive has been checked.
     closed: bool,
-    /// Index of the session's first blob.
+    /// Index of the current session's first blob.
     first_blob: u64,
+    /// Blobs read to their end.
     blobs: u64,
+    /// Blobs verified by the hash of their session.
     verified: u64,
+    /// The blob that is being read.
     open: Option<OpenBlob>,
+    /// A buffer for decompressed bytes that the caller does not get directly.
     scratch: Vec<u8>,
     /// The part of `scratch` with unread content of the open blob.
     ready: Range<usize>,
@@ -48,11 +56,11 @@ struct OpenBlob {
     head: Head,
     /// Payload bytes not yet read.
     left: u64,
-    /// zstd may hold output of the payload read so far.
+    /// Whether zstd may hold output of the payload read so far.
     pending: bool,
 }
 
-/// A place between blobs to come back to: the beginning of a session.
+/// The beginning of a session, to return to.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionStart {
     mark: Mark,
@@ -88,6 +96,7 @@ impl<R: Read> Core<R> {
         self.blobs
     }
 
+    /// The index of the next blob that will be opened.
     pub(super) fn next_index(&self) -> u64 {
         self.blobs.saturating_add(u64::from(self.open.is_some()))
     }
@@ -104,6 +113,7 @@ impl<R: Read> Core<R> {
         if self.readme_varint || self.rule == Some(HashRule::Excluded) { Dialect::Readme } else { Dialect::Reference }
     }
 
+    /// Digest of the current session up to here.
     pub(super) fn seal(&self) -> Digest {
         self.hash.digest()
     }
@@ -118,12 +128,14 @@ impl<R: Read> Core<R> {
         }
     }
 
-    /// Goes on to the next thing worth telling, behind what is left of an open blob.
+    /// Reads up to the next blob, verified session or end; the rest of an open blob is read first.
     pub(super) fn step(&mut self) -> Result<Step, Error> {
         self.drain()?;
         loop {
-            // The hash of a session ends before the varint of the reset block behind it, and a
-            // varint can be of any length: so it goes into the old hash and into a new one.
+            // The varint of a reset block belongs to the hash of the new session, every other
+            // varint to that of the current session. The kind of the block is known only after the
+            // varint was read. So the varint is added to both hashes, and `before` is the hash of
+            // the current session without it.
             let before = self.hash.clone();
             let mut after = SessionHash::after_reset(self.rule);
             let hash = &mut self.hash;
@@ -145,6 +157,8 @@ impl<R: Read> Core<R> {
         }
     }
 
+    /// Ends the session at a reset block. `before` is the hash of this session, `after` the hash of
+    /// the next one, which begins with the varint of the reset block.
     fn reset(&mut self, head: Head, before: &SessionHash, mut after: SessionHash) -> Result<Step, Error> {
         let offset = head.offset;
         let stored = read_stored_hash(&mut self.source, head)?;
@@ -152,7 +166,8 @@ impl<R: Read> Core<R> {
         let readme = head.kind == Kind::ReadmeReset;
         read_payload(&mut self.source, head, head.extra_len(), |bytes| after.update(bytes))?;
         self.rule = before.verify(stored, self.rule).map_err(|computed| {
-            // If it is not the README's reset after all, it is the reference's with four bytes.
+            // The hash of an `81 02` does not match, so it is not a reset of the README's dialect.
+            // In the dialect of the reference it is a short reset.
             if readme { Error::ShortReset { offset } } else { Error::ResetHashMismatch { offset, stored, computed } }
         })?;
         self.readme_varint |= readme;
@@ -163,7 +178,7 @@ impl<R: Read> Core<R> {
         Ok(Step::Verified(done))
     }
 
-    /// The end: of the last session when first reached, then of everything.
+    /// The end of the archive. The first call ends the last session, later calls return the end.
     fn finish(&mut self) -> Result<Step, Error> {
         let stored = self.source.metadata().and_then(|metadata| <[u8; DIGEST_LEN]>::try_from(metadata).ok());
         if let (Some(stored), false) = (stored.map(Digest), self.closed) {
@@ -183,6 +198,7 @@ impl<R: Read> Core<R> {
         }))
     }
 
+    /// Marks all blobs so far as verified and returns their session.
     fn close_session(&mut self) -> Session {
         let done = Session { index: self.session, blobs: self.first_blob..self.blobs };
         self.first_blob = self.blobs;
@@ -190,7 +206,7 @@ impl<R: Read> Core<R> {
         done
     }
 
-    /// Begins a blob: decompresses its name.
+    /// Begins a blob: decompresses its name and returns it.
     fn open(&mut self, head: Head) -> Result<String, Error> {
         let offset = head.offset;
         if self.zstd.is_finished() {
@@ -202,15 +218,16 @@ impl<R: Read> Core<R> {
         let mut name = Vec::new();
         while !self.name_part(&mut name, offset)? {}
         String::from_utf8(name).or_else(|e| {
-            // The reference looks at the name when it has all of the blob: a payload that does not
-            // decompress is the graver error.
+            // The reference parses the name after it has decompressed the whole blob. So if the
+            // payload does not decompress either, this function reports that error instead.
             let mut scratch = self.take_scratch();
             while self.pull(&mut scratch)? > 0 {}
             Err(Error::BadUtf8Name { offset, valid_up_to: e.utf8_error().valid_up_to() })
         })
     }
 
-    /// Decompresses once and takes what belongs to the name; `true` if that is all of it.
+    /// Decompresses once and adds the bytes before the NUL to `name`. Returns whether the NUL was
+    /// found; the bytes after it are content and stay in `scratch`.
     fn name_part(&mut self, name: &mut Vec<u8>, offset: u64) -> Result<bool, Error> {
         let limit = self.options.max_name_len;
         let mut scratch = self.take_scratch();
@@ -229,7 +246,7 @@ impl<R: Read> Core<R> {
         Ok(nul.is_some())
     }
 
-    /// Content of the open blob; 0 at its end, which closes it.
+    /// Reads content of the open blob into `buf`. At its end returns 0 and closes the blob.
     pub(super) fn content(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         if buf.is_empty() {
             return Ok(0);
@@ -247,7 +264,7 @@ impl<R: Read> Core<R> {
         Ok(len)
     }
 
-    /// Reads what is left of the open blob, if there is one.
+    /// Reads and drops the rest of the open blob, if there is one.
     fn drain(&mut self) -> Result<(), Error> {
         self.ready = 0..0;
         if self.open.is_some() {
@@ -258,7 +275,8 @@ impl<R: Read> Core<R> {
         Ok(())
     }
 
-    /// The scratch buffer at its full length; given back by assignment, or lost with an error.
+    /// Takes the scratch buffer, at its full length. The caller assigns it back to `scratch`; after
+    /// an error it is not needed any more.
     fn take_scratch(&mut self) -> Vec<u8> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(STEP_LEN, 0);
@@ -277,12 +295,12 @@ impl<R: Read> Core<R> {
             let progress = match self.zstd.decompress(input, buf) {
                 Ok(progress) => progress,
                 Err(source) => {
-                    // Is all of the payload there? If not, that is the error to report.
+                    // If the payload is also incomplete, this returns the error for that instead.
                     read_payload(&mut self.source, open.head, open.left, |_| {})?;
                     return Err(Error::Zstd { offset, source });
                 }
             };
-            // Whatever follows the end of a frame in its block is ignored, but hashed.
+            // Bytes after the end of a frame in its block are hashed, but not decompressed.
             let consumed = if self.zstd.is_finished() { input.len() } else { progress.consumed };
             self.hash.update(&input[..consumed]);
             self.source.consume(consumed);
@@ -297,8 +315,8 @@ impl<R: Read> Core<R> {
 }
 
 impl<R: Read + Seek> Core<R> {
-    /// Goes on to the beginning of the next session; only between blobs. Reads nothing but varints
-    /// and reset blocks, and believes them. `false` at the end.
+    /// Moves to the beginning of the next session; to be called only between blobs. Reads only
+    /// varints and reset blocks, and verifies no hash. `false` at the end.
     pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
         loop {
             let mut after = SessionHash::after_reset(self.rule);
@@ -333,6 +351,7 @@ impl<R: Read + Seek> Core<R> {
         self.source.file_len()
     }
 
+    /// Returns to the beginning of a session.
     pub(super) fn restore(&mut self, start: &SessionStart) -> Result<(), Error> {
         self.source.restore(&start.mark)?;
         let offset = self.source.offset();

@@ -1,4 +1,4 @@
-//! The blob layer, reading: one pass, any source, bounded memory.
+//! Reads the blobs of an archive: in one pass, from any source, with bounded memory.
 
 mod core;
 
@@ -11,17 +11,18 @@ use super::error::Error;
 use super::hash::Digest;
 use super::limits::{DEFAULT_MAX_LISTING_LEN, DEFAULT_MAX_NAME_LEN, MAX_WINDOW_LOG};
 
-/// Bounds on what an untrusted archive can make a reader hold.
+/// Bounds on the memory that an untrusted archive can make a reader allocate.
 ///
-/// The memory of a [`Reader`] is at most `1 << max_window_log` (only if a frame asks for it; ours
-/// ask for 2 MiB) + `max_name_len` + some 600 KiB, whatever the blobs' lengths.
+/// The memory of a [`Reader`] is at most `1 << max_window_log` + `max_name_len` + some 600 KiB,
+/// whatever the lengths of the blobs. The window has the size that the zstd frame states, which is
+/// 2 MiB in archives of this crate with default options.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     /// Largest zstd window, as a binary logarithm of bytes from 10 to 27; default 27.
     pub max_window_log: u32,
     /// Longest name in bytes; default 1 MiB.
     pub max_name_len: usize,
-    /// Sum of name lengths in bytes that an [`Archive`](super::Archive) may hold; default 256 MiB.
+    /// Largest sum of name lengths in bytes in an [`Archive`](super::Archive); default 256 MiB.
     pub max_listing_len: usize,
 }
 
@@ -38,11 +39,11 @@ impl Default for ReadOptions {
 /// How an archive's reset blocks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// As the reference implementation does: `81 04`, and the hash bytes are hashed. An archive
-    /// without anything that would tell (no reset block) counts as this.
+    /// As the reference implementation does: a reset is `81 04`, and its hash bytes are hashed. An
+    /// archive without a reset block fits both dialects and counts as this one.
     Reference,
-    /// As the README's text says, in at least one respect: `81 02`, or the hash bytes are left out
-    /// of the hash.
+    /// As the README says, in at least one respect: a reset is `81 02`, or its hash bytes are not
+    /// hashed.
     Readme,
 }
 
@@ -57,46 +58,46 @@ impl Dialect {
     }
 }
 
-/// What a [`Reader`] has come to.
+/// What a [`Reader`] has reached.
 #[derive(Debug)]
 pub enum Event<'a, R> {
-    /// A blob, not yet covered by a hash that was checked.
+    /// A blob. Its hash has not been checked yet.
     Blob(UnverifiedBlob<'a, R>),
-    /// The hash of a session was right: its blobs are what the writer wrote.
+    /// The hash of a session matched: its blobs are what the writer wrote.
     Verified(Session),
     /// The clean end of the archive; everything before it has been verified.
     End(End),
 }
 
-/// Blobs that one hash covers, and that share one zstd state.
+/// The blobs that one hash covers and that share one zstd state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// 0-based; a reset block begins the next one.
+    /// Number of the session, from 0. A reset block begins the next session.
     pub index: u64,
-    /// Its blobs, counted from 0 over the whole archive, half-open; may be empty.
+    /// Indexes of its blobs among all blobs of the archive, from 0; may be empty.
     pub blobs: Range<u64>,
 }
 
-/// What is known at a clean end.
+/// What is known when the end was reached without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// Blobs in the archive.
     pub blobs: u64,
-    /// Whether bytes follow that belong to nothing: an append that was interrupted. No error.
+    /// Whether garbage follows the end: bytes of an interrupted append. This is not an error.
     pub trailing_garbage: bool,
-    /// The dialect met.
+    /// The dialect that was found.
     pub dialect: Dialect,
 }
 
 /// Reads an archive from its first byte on, from any reader, pipes included.
 ///
-/// Blobs are streamed *before* the hash that covers them can be checked, because it covers the
-/// whole session; hence [`UnverifiedBlob`] and the later [`Event::Verified`]. A caller that must
-/// not see wrong bytes buffers them until then, or uses [`Archive`](super::Archive) on a seekable
-/// source.
+/// A hash covers a whole session, so it can be checked only after the blobs of the session were
+/// streamed. Therefore a reader returns an [`UnverifiedBlob`] for each blob, and
+/// [`Event::Verified`] after the last blob of the session. A caller that must not use wrong bytes
+/// buffers them until this event, or uses [`Archive`](super::Archive) on a seekable source.
 ///
-/// The first error ends the reading: every later call returns [`Error::Stopped`].
-/// [`verified`](Reader::verified) and [`blobs`](Reader::blobs) still tell how far it was valid.
+/// After the first error every call returns [`Error::Stopped`]. [`verified`](Reader::verified) and
+/// [`blobs`](Reader::blobs) then tell how many blobs were verified or read before it.
 ///
 /// ```
 /// # let mut writer = rca::Writer::open(std::io::Cursor::new(Vec::new()))?;
@@ -128,28 +129,28 @@ impl<R: Read> Reader<R> {
     /// A reader with the default limits.
     ///
     /// # Errors
-    /// [`Error::BadOptions`] if zstd gives no state.
+    /// [`Error::BadOptions`] if zstd cannot allocate its state.
     pub fn new(source: R) -> Result<Self, Error> {
         Reader::with_options(source, ReadOptions::default())
     }
 
-    /// A reader with its own limits. `source` is at the first byte of the archive; it is read in
-    /// steps of 128 KiB and needs no buffer of its own.
+    /// A reader with these limits. `source` must be at the first byte of the archive. It needs no
+    /// buffer of its own, because it is read in steps of 128 KiB.
     ///
     /// # Errors
-    /// [`Error::BadOptions`] for a window outside the limits.
+    /// [`Error::BadOptions`] for a window outside the limits, or if zstd cannot allocate its state.
     pub fn with_options(source: R, options: ReadOptions) -> Result<Self, Error> {
         Ok(Reader { core: Core::new(source, options)?, stage: Stage::Reading })
     }
 
-    /// Goes on to the next blob, verified session or end. What the caller has not read of the
-    /// blob before is decompressed and dropped: the next one may refer to it.
+    /// Moves to the next blob, verified session or end. The unread rest of the blob before is
+    /// decompressed and dropped, because the next blob may refer to it.
     ///
-    /// Behind the end it is the end again.
+    /// After the end, every call returns the end again.
     ///
     /// # Errors
-    /// Any that [`Error::is_damage`], [`Error::NameTooLong`], [`Error::Io`]; then
-    /// [`Error::Stopped`].
+    /// Any error for which [`Error::is_damage`] is `true`, [`Error::NameTooLong`], [`Error::Io`].
+    /// After an error: [`Error::Stopped`].
     pub fn next_event(&mut self) -> Result<Event<'_, R>, Error> {
         match self.step()? {
             Step::Blob { name, offset } => Ok(Event::Blob(self.blob(name, offset))),
@@ -158,7 +159,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Goes on to the next blob, or `None` at the clean end, when all of them are verified.
+    /// Moves to the next blob; `None` at the end, where all blobs are verified.
     ///
     /// # Errors
     /// As [`next_event`](Reader::next_event).
@@ -172,23 +173,23 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Blobs that were read to their end, verified or not. A blob that is being read has this
-    /// index; if none is, the next one has it.
+    /// How many blobs were read to their end, verified or not. So it is also the index of the blob
+    /// that is being read, or if none is, of the next one.
     pub fn blobs(&self) -> u64 {
         self.core.blobs()
     }
 
-    /// How many blobs, from the first on, are covered by a hash that was right.
+    /// How many blobs, from the first on, are verified by the hash of their session.
     pub fn verified(&self) -> u64 {
         self.core.verified()
     }
 
-    /// The dialect as far as it has shown.
+    /// The dialect found so far.
     pub fn dialect(&self) -> Dialect {
         self.core.dialect()
     }
 
-    /// What is known of the end; `None` before a clean one.
+    /// What is known of the end; `None` if it was not reached without an error.
     pub fn end(&self) -> Option<End> {
         match self.stage {
             Stage::Ended(end) => Some(end),
@@ -196,12 +197,13 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The beginning of the session; only right before its first block.
+    /// The beginning of the session, to return to. To be called only before the first block of the
+    /// session is read.
     pub(super) fn session_start(&self) -> SessionStart {
         self.core.session_start()
     }
 
-    /// The session that is being read, from 0; `None` behind its end or an error.
+    /// The session that is being read, from 0; `None` after its end or an error.
     pub(super) fn session(&self) -> Option<u64> {
         matches!(self.stage, Stage::Reading).then(|| self.core.session())
     }
@@ -211,6 +213,7 @@ impl<R: Read> Reader<R> {
         self.core.next_index()
     }
 
+    /// Does a step of [`Core`], unless the reader has stopped or is at the end.
     fn step(&mut self) -> Result<Step, Error> {
         match self.stage {
             Stage::Stopped => return Err(Error::Stopped),
@@ -231,13 +234,13 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Goes on to the beginning of the next session without reading this one; `false` at the end.
-    /// Only right before the first block of a session.
+    /// Moves to the beginning of the next session without reading this one; `false` at the end.
+    /// To be called only before the first block of a session is read.
     pub(super) fn skip_session(&mut self, file_len: u64) -> Result<bool, Error> {
         self.core.skip_session(file_len).inspect_err(|_| self.stage = Stage::Stopped)
     }
 
-    /// The same place, reading so many bytes at once.
+    /// The same reader at the same place, with a buffer of this length.
     pub(super) fn rebuffered(self, buffer_len: usize) -> Result<Self, Error> {
         Ok(Reader { core: self.core.rebuffered(buffer_len)?, stage: self.stage })
     }
@@ -246,8 +249,8 @@ impl<R: Read + Seek> Reader<R> {
         self.core.file_len()
     }
 
-    /// Goes back, or on, to the beginning of a session. What follows is read as if it had been
-    /// reached from there, except that the hash in front of it is not checked again.
+    /// Seeks to the beginning of a session. Reading continues there as if the reader had read
+    /// everything before, except that the hash of the session before is not checked again.
     pub(super) fn restore(&mut self, start: &SessionStart) -> Result<(), Error> {
         self.core.restore(start).inspect_err(|_| self.stage = Stage::Stopped)?;
         self.stage = Stage::Reading;
@@ -255,10 +258,10 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
-/// A blob whose bytes no hash has been checked for yet.
+/// A blob whose hash has not been checked yet.
 ///
-/// Its content is what the archive says, which damage may have changed: it is to be trusted only
-/// when [`Event::Verified`] has come with a range that holds [`index`](UnverifiedBlob::index).
+/// Damage may have changed its content. Trust it only after an [`Event::Verified`] whose range
+/// contains [`index`](UnverifiedBlob::index).
 #[derive(Debug)]
 pub struct UnverifiedBlob<'a, R> {
     reader: &'a mut Reader<R>,
@@ -269,12 +272,13 @@ pub struct UnverifiedBlob<'a, R> {
 }
 
 impl<R: Read> UnverifiedBlob<'_, R> {
-    /// Its name. May be empty, may repeat, may be a path that leads anywhere: not checked.
+    /// Its name, valid UTF-8 without NUL. It may be empty, may occur several times, and may be an
+    /// unsafe path.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its place among all blobs, from 0.
+    /// Its index among all blobs of the archive, from 0.
     pub fn index(&self) -> u64 {
         self.index
     }
@@ -293,7 +297,7 @@ impl<R: Read> UnverifiedBlob<'_, R> {
     /// before the end.
     ///
     /// # Errors
-    /// As [`Reader::next_event`]; the reader stops.
+    /// Those of [`Reader::next_event`]. After an error the reader stops.
     pub fn read_content(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
         if matches!(self.reader.stage, Stage::Stopped) {
             return Err(Error::Stopped);

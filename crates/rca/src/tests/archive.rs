@@ -1,4 +1,4 @@
-//! The two-pass reader.
+//! Tests of [`Archive`], which reads in two passes.
 
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 
@@ -55,7 +55,7 @@ fn a_blob_that_is_not_read_to_its_end_does_not_disturb_the_next() {
 }
 
 #[test]
-fn damage_is_told_and_only_what_is_before_it_can_be_read() {
+fn damage_is_reported_and_only_blobs_before_it_are_readable() {
     let (mut bytes, _) = archive(&[&[("a", b"first")], &[("b", b"second"), ("c", b"third")]]);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;

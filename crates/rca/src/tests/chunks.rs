@@ -1,4 +1,4 @@
-//! The chunk layer alone, at other widths.
+//! The chunk layer without blobs, also with size fields of other widths.
 
 use std::io::{Cursor, Read};
 
@@ -13,7 +13,7 @@ fn unchunk(data: &[u8], layout: Layout) -> (Vec<u8>, Option<Vec<u8>>, Option<boo
     (payload, unchunker.metadata().map(<[u8]>::to_vec), unchunker.trailing_garbage())
 }
 
-/// In any pieces, by any number of openings.
+/// The payload is written in pieces of random lengths, and the file is reopened after each.
 #[test]
 fn chunks_of_any_layout_read_back_what_was_written() {
     let seed = 11;
@@ -47,7 +47,7 @@ fn chunks_of_any_layout_read_back_what_was_written() {
     }
 }
 
-/// A full chunk has no successor until more is written.
+/// A full chunk has no successor until more payload is written.
 #[test]
 fn chunks_begin_at_offsets_of_the_format() {
     let layout = Layout::ARCHIVE;
@@ -99,7 +99,7 @@ fn payload_of_a_short_file_is_returned_before_the_error() {
 }
 
 #[test]
-fn layouts_without_sense_are_refused() {
+fn impossible_layouts_are_refused() {
     for (bits, metadata_len) in [(0, 8), (1025, 8), (16, 65_537), (u32::MAX, 0), (16, usize::MAX)] {
         assert!(matches!(Layout::new(bits, metadata_len), Err(Error::BadOptions(_))));
     }

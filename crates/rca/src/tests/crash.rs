@@ -1,4 +1,5 @@
-//! What our own writer leaves behind when it dies, whatever the disk has kept of its writes.
+//! The states that a crash of this crate's writer can leave, whatever subset of its writes is on
+//! the disk.
 
 use std::collections::HashSet;
 
@@ -10,22 +11,24 @@ use crate::{WriteOptions, Writer};
 
 type Session<'a> = Vec<(&'a str, Vec<u8>)>;
 
-/// Sessions appended to an archive by one writer, and what was committed before.
+/// One session that a writer appends to an archive.
 struct Scenario<'a> {
     name: &'a str,
+    /// The archive before the session.
     before: Vec<u8>,
+    /// The blobs that are committed in `before`.
     truth: Vec<Blob>,
     session: Session<'a>,
     options: WriteOptions,
 }
 
-/// What the disk may hold after a crash.
+/// A state in which a crash may leave the disk.
 #[derive(Debug)]
 struct State {
     data: Vec<u8>,
-    /// How many blobs were committed by then.
+    /// How many blobs were committed before the crash.
     committed: usize,
-    /// Whether the header write that commits was torn: only then may readers meet an error.
+    /// Whether the header write that commits was torn: only then may a reader return an error.
     torn_header: bool,
 }
 
@@ -51,13 +54,13 @@ fn second_crash_during_repair_loses_no_committed_blob() {
     for scenario in scenarios() {
         let all = [scenario.truth.clone(), blobs(&scenario.session)].concat();
         let first = crash_states(&scenario.before, scenario.truth.len(), &scenario.session, scenario.options);
-        // All of the torn ones, and a sample of the others.
+        // All states with a torn header, and a sample of the others.
         for (i, state) in first.into_iter().enumerate().filter(|(i, state)| state.torn_header || i % 7 == 0) {
             let there = committed_in(&state, &all);
             let session = vec![("later", b"the session that is interrupted again".to_vec())];
             let all = [&all[..there], &blobs(&session)].concat();
             for mut again in crash_states(&state.data, there, &session, WriteOptions::default()) {
-                // As long as it is not mended, the header is as torn as before.
+                // Until it is repaired, the header is as torn as before.
                 again.torn_header |= state.torn_header && again.committed == there;
                 check(&format!("{} {i}", scenario.name), &again, &all);
                 states += 1;
@@ -69,7 +72,7 @@ fn second_crash_during_repair_loses_no_committed_blob() {
     assert!(states > 500 && torn > 100, "{states} {torn}");
 }
 
-/// How many blobs a writer that reopens the state goes on behind.
+/// The number of committed blobs that a writer finds when it reopens the state.
 fn committed_in(state: &State, all: &[Blob]) -> usize {
     let again = append(state.data.clone(), &[AFTER], WriteOptions::default()).unwrap();
     let seen = read(again.as_slice());
@@ -77,6 +80,8 @@ fn committed_in(state: &State, all: &[Blob]) -> usize {
     seen.blobs.len() - 1
 }
 
+/// Checks that the committed blobs of a state can be read, and that a writer can append to it.
+/// `all` are the blobs that the writer had committed or was appending.
 #[track_caller]
 fn check(name: &str, state: &State, all: &[Blob]) {
     let seen = read(state.data.as_slice());
@@ -100,7 +105,7 @@ fn check(name: &str, state: &State, all: &[Blob]) {
     assert!(!seen.end.unwrap().trailing_garbage, "{name}");
 }
 
-/// Runs the session and collects every state the disk may be in.
+/// Runs the session and collects every state in which a crash may leave the disk.
 fn crash_states(before: &[u8], n_before: usize, session: &Session<'_>, options: WriteOptions) -> Vec<State> {
     let mut storage = Recorder::new(before.to_vec());
     let mut marks = Vec::new();
@@ -140,7 +145,8 @@ fn crash_states(before: &[u8], n_before: usize, session: &Session<'_>, options: 
     states
 }
 
-/// The number of calls after which each append has returned, by running it again for each.
+/// For each append, the number of storage calls after which it has returned. To count them, runs
+/// the session again up to each append.
 fn commit_marks(before: &[u8], session: &Session<'_>, options: WriteOptions, appends: usize) -> Vec<usize> {
     let mark = |n: usize| {
         let mut storage = Recorder::new(before.to_vec());
@@ -154,7 +160,8 @@ fn commit_marks(before: &[u8], session: &Session<'_>, options: WriteOptions, app
     (1..=appends).map(mark).collect()
 }
 
-/// Whether a call mends a torn header: it comes before the first payload and before the cut.
+/// Whether a call is part of the repair of a torn header: such calls are before the truncation and
+/// the first payload.
 fn is_patch(ops: &[Op], op: usize) -> bool {
     let header = |op: &Op| match op {
         Op::Write { at, bytes } => at % 0x8000 < 16 && bytes.len() <= 16,
@@ -165,12 +172,14 @@ fn is_patch(ops: &[Op], op: usize) -> bool {
     matches!(ops.get(1), Some(Op::Sync)) && op < patches
 }
 
-/// Every prefix of what may be a header; some of anything longer.
+/// The lengths after which a write of `len` bytes may be torn: all of them if it may be a header,
+/// some if it is longer.
 fn tears(len: usize) -> Vec<usize> {
     if len <= 16 { (1..len).collect() } else { vec![1, 2, 3, 9, 11, len / 2, len - 7, len - 1] }
 }
 
-/// After each call: everything before the last sync, and any subset of the calls since.
+/// The states that a power cut after each call may leave: all calls before the last sync, and any
+/// subset of the calls since. Each with the number of calls made.
 fn power_losses(before: &[u8], ops: &[Op]) -> Vec<(Vec<u8>, usize)> {
     let mut states = Vec::new();
     for done in 0..=ops.len() {
@@ -182,7 +191,7 @@ fn power_losses(before: &[u8], ops: &[Op]) -> Vec<(Vec<u8>, usize)> {
             let mut data = durable.clone();
             for (i, op) in open.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
                 apply(&mut data, op, usize::MAX);
-                // The file system may also know the length and not the bytes.
+                // The file system may also have stored the length and not the bytes.
                 if let (Op::Write { bytes, .. }, true) = (op, i % 3 == 2) {
                     let end = data.len();
                     data[end.saturating_sub(bytes.len() / 2)..].fill(0);
@@ -194,6 +203,7 @@ fn power_losses(before: &[u8], ops: &[Op]) -> Vec<(Vec<u8>, usize)> {
     states
 }
 
+/// Subsets of `n` calls as bit masks: all of them, or if there are many, a random sample.
 fn subsets(n: usize) -> Vec<u64> {
     if n <= 7 {
         return (0..1 << n).collect();
@@ -219,7 +229,7 @@ fn scenarios<'a>() -> Vec<Scenario<'a>> {
     let almost_truth = [base_truth.clone(), vec![blob("fill", &almost_fill)]].concat();
     let beyond = append(full.clone(), &[("x", b"in the second chunk")], defaults).unwrap();
     let beyond_truth = [full_truth.clone(), vec![blob("x", b"in the second chunk")]].concat();
-    // Garbage up to 0x8000 and then what looks like a chunk that is wholly there (bug B3).
+    // Garbage up to 0x8000, and after it bytes that look like a complete chunk (bug B3).
     let mut stale = base.clone();
     stale.resize(0x8000, 0x77);
     stale.extend_from_slice(b"\0\0\x01\0hashhash");

@@ -1,13 +1,15 @@
-//! Archives by hand: both dialects, unknown blocks, odd varints, limits.
+//! Archives that the tests build byte by byte: both dialects, unknown blocks, overlong varints,
+//! limits.
 
 use super::support::{Blob, append, blob, read};
 use crate::hash::Hasher;
 use crate::{Dialect, Error, ReadOptions, Reader, WriteOptions, ZstdCompressor};
 
-/// Builds the payload of one chunk and its hashes.
+/// Builds an archive of one chunk.
 #[derive(Default)]
 struct Maker {
     payload: Vec<u8>,
+    /// The bytes of the current session that its hash covers.
     session: Vec<u8>,
     zstd: Option<ZstdCompressor>,
 }
@@ -93,12 +95,12 @@ fn resets_of_either_form_under_either_hash_are_read_and_named() {
 }
 
 #[test]
-fn a_single_reset_tells_the_dialect_by_the_final_hash() {
+fn final_hash_decides_the_dialect_of_a_single_reset() {
     let make = |hashed| {
         let maker = Maker::default().blob("one", "1").blob("two", "2").reset([0x81, 0x04], hashed, b"xyz");
         maker.blob("three", "3")
     };
-    // 81 04 says eight bytes; with three more it is 11 << 6 | 1 = 0x2c1.
+    // `81 04` states 8 bytes. For 11 bytes the varint is 11 << 6 | 1 = 0x2c1.
     let longer = |mut maker: Maker| {
         let at = maker.payload.windows(2).position(|w| w == [0x81, 0x04]).unwrap();
         maker.payload[at..at + 2].copy_from_slice(&[0xc1, 0x05]);
@@ -110,7 +112,7 @@ fn a_single_reset_tells_the_dialect_by_the_final_hash() {
 }
 
 #[test]
-fn an_archive_must_keep_to_the_hash_rule_it_has_told() {
+fn archive_that_mixes_hash_rules_is_refused() {
     let maker = Maker::default().blob("one", "1").reset([0x81, 0x04], Hashed::Included, b"").blob("two", "2");
     let mixed = maker.reset([0x81, 0x04], Hashed::Excluded, b"").blob("three", "3").archive();
     let seen = read(mixed.as_slice());
@@ -121,7 +123,7 @@ fn an_archive_must_keep_to_the_hash_rule_it_has_told() {
     assert_eq!((seen.code(), seen.verified), (Some("final_hash_mismatch"), 2));
 }
 
-/// So does the reference implementation.
+/// The reference reports the same error.
 #[test]
 fn readme_reset_with_wrong_hash_reads_as_short_reset() {
     let mut bytes = three([0x81, 0x02], Hashed::Excluded);
@@ -142,11 +144,12 @@ fn nothing_is_appended_to_the_readme_dialect() {
     append(three([0x81, 0x04], Hashed::Included), &[("x", b"y")], WriteOptions::default()).unwrap();
 }
 
-/// Behind a full chunk of the README's dialect, one that a crash has cut short: it is not damage.
+/// After a full chunk in the README's dialect, a crash has left a chunk that goes past the end of
+/// the file. The archive is not damaged.
 #[test]
 fn a_torn_append_to_the_readme_dialect_is_refused_as_such() {
     let maker = Maker::default().blob("one", "1").reset([0x81, 0x02], Hashed::Excluded, b"").blob("two", "2");
-    // An unknown block fills the chunk: type 1 and the length above it, in a varint of three bytes.
+    // An unknown control block of type 1 fills the chunk. Its varint has three bytes.
     let len = 0x8000 - 10 - maker.payload.len() - 3;
     let varint = len << 6 | 3;
     let varint =
@@ -158,7 +161,7 @@ fn a_torn_append_to_the_readme_dialect_is_refused_as_such() {
     assert_eq!(refused.unwrap_err().code(), "readme_dialect");
 }
 
-/// They are read, hashed, and appended to.
+/// Readers hash them, and a writer appends after them.
 #[test]
 fn unknown_control_blocks_and_overlong_varints_are_accepted() {
     let bytes = Maker::default()
@@ -199,7 +202,7 @@ fn unknown_control_blocks_and_overlong_varints_are_accepted() {
 }
 
 #[test]
-fn resets_first_doubled_and_last_are_fine() {
+fn resets_at_start_end_and_in_a_row_are_accepted() {
     let reset = [0x81, 0x04];
     let bytes = Maker::default()
         .reset(reset, Hashed::Included, b"")

@@ -1,4 +1,5 @@
-//! A file in which nothing is committed: an interrupted first append, or somebody's data.
+//! Files in which nothing is committed: an interrupted first append, or a user's file that is not
+//! an archive.
 
 use std::io::Cursor;
 
@@ -6,7 +7,7 @@ use super::reference::{list, load, manifest, text};
 use super::support::{append, noise};
 use crate::{WriteOptions, Writer};
 
-/// `None` if it is refused, or something is committed in it.
+/// What a writer says of the file; `None` if it refuses the file, or if something is committed.
 fn is_foreign(bytes: &[u8]) -> Option<bool> {
     let writer = Writer::open(Cursor::new(bytes.to_vec())).ok()?;
     (writer.opened().committed_end == 0).then(|| writer.opened().is_foreign)
@@ -20,16 +21,16 @@ fn interrupted_first_append_is_recognised_as_an_archive() {
     {
         let whole = append(Vec::new(), &[("name", content)], options).unwrap();
         for metadata in [&[0xef, 0x2a, 0x8b, 0x78, 0xdd, 0x80, 0xda, 0x9c], &whole[2..10], &[0; 8]] {
-            // Before the commit, with the length filled in or not, cut anywhere; and zeros where
-            // bytes have not come yet.
+            // The file before the commit: with the length filled in or not, truncated at any byte,
+            // and with zeros instead of bytes that are not written yet.
             let header = [&[0, 0], metadata].concat();
             let block = &whole[10..];
             let unfilled = [&[0; 6], &block[block.iter().position(|byte| *byte == 0x28).unwrap()..]].concat();
             for left in [[&header, block].concat(), [&header[..], &unfilled].concat()] {
                 for len in (0..left.len()).take(100).chain([left.len()]) {
                     assert_eq!(is_foreign(&left[..len]), Some(false), "{len} of {}", left.len());
-                    // The length of the file is there, and bytes are not: by sectors, so not
-                    // between these.
+                    // The file system has stored the length of the file and not the last bytes.
+                    // Sectors are written whole, so the bytes 10 to 30 are not split.
                     if len <= 10 || len > 30 {
                         let holes = [&left[..len], &vec![0; left.len() - len]].concat();
                         assert_eq!(is_foreign(&holes), Some(false), "{len} of {}, then zeros", left.len());
@@ -41,7 +42,7 @@ fn interrupted_first_append_is_recognised_as_an_archive() {
 }
 
 #[test]
-fn every_recorded_crash_of_a_first_append_can_be_gone_on_with() {
+fn every_recorded_crash_of_a_first_append_can_be_continued() {
     let manifest = manifest();
     let files = list(&manifest["vectors"]).iter().map(|vector| text(&vector["file"]));
     let uncommitted: Vec<_> = files.filter_map(|file| Some((file, is_foreign(&load(file))?))).collect();

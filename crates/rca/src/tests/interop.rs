@@ -1,4 +1,4 @@
-//! What we write, read by an independent reader in another language.
+//! Checks that an independent reader in another language reads the archives that this crate writes.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
@@ -31,7 +31,8 @@ fn independent_reader_reads_500_random_archives_alike() {
         full += usize::from(truth.iter().any(|(name, ..)| name == "fill"));
         let mut phantom = false;
         if n % 10 == 3 {
-            // Where a chunk may begin, garbage is taken for one, by everyone.
+            // At the start of the file and after a full chunk, every reader takes garbage for a
+            // chunk.
             phantom = bytes.is_empty() || bytes.len() == 0x8000;
             bytes.extend_from_slice(&noise(n as u64, rng.random_range(1..300)));
         }
@@ -54,7 +55,7 @@ fn independent_reader_reads_500_random_archives_alike() {
     }
 }
 
-/// Compares what `zorb rca ls --json` prints with what the independent reader says.
+/// Compares the output of `zorb rca ls --json` with the report of the independent reader.
 fn check_listing(path: &Path, report: &Value, what: &str) {
     let zorb = std::env::var_os("ZORB_BINARY").expect("set ZORB_BINARY to the path of the `zorb` to be tested");
     let output = Command::new(&zorb).args(["rca", "ls", "--json"]).arg(path).output().unwrap();
@@ -68,7 +69,7 @@ fn check_listing(path: &Path, report: &Value, what: &str) {
     assert_eq!(output.status.code(), Some(i32::from(!report["error"].is_null())), "{what}");
 }
 
-/// Sessions of blobs in memory, and what is in them.
+/// A random archive in memory, and its blobs.
 fn random_archive(rng: &mut StdRng) -> (Vec<u8>, Vec<Blob>) {
     let (mut bytes, mut truth, mut earlier): (Vec<u8>, Vec<Blob>, Vec<u8>) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rng.random_range(1..5) {
@@ -131,8 +132,9 @@ fn random_content(rng: &mut StdRng, earlier: &[u8]) -> Vec<u8> {
     }
 }
 
-/// 2 GiB of zeros as an unknown control block, and a session of its own behind it, so that the next
-/// writer need not hash the zeros again. Ends `below` bytes before the second chunk is full.
+/// An archive that ends `below` bytes before its second chunk is full. It has 2 GiB of zeros in an
+/// unknown control block, then another session, so that the next writer need not hash the zeros
+/// again.
 fn sparse_archive(path: &Path, below: u64) -> Vec<Blob> {
     let (small, truth) = archive(&[&[("one", b"first")]]);
     let (first, reset_len, last) = (&small[10..], 10, [0x3f; 30]); // empty control blocks of type 31

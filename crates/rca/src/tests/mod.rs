@@ -1,4 +1,4 @@
-//! Tests of the archive code that go through its public interface.
+//! Tests of the archive code, mostly through its public interface.
 
 mod archive;
 mod chunks;

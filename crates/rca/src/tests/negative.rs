@@ -1,4 +1,4 @@
-//! Damage of every kind to small archives: no panic, and nothing wrong that is called verified.
+//! Damages small archives in many ways: nothing panics, and no wrong blob is reported as verified.
 
 use std::io::Cursor;
 
@@ -7,13 +7,13 @@ use rand::RngExt;
 use super::support::{Blob, append, archive, noise, read, rng};
 use crate::{Archive, Layout, ReadOptions, Unchunker, WriteOptions};
 
-/// Three sessions, contents that refer to each other, an unfinished look at everything.
+/// Three sessions with contents that refer to each other.
 fn small() -> (Vec<u8>, Vec<Blob>) {
     let text = b"a text that comes again, a text that comes again";
     archive(&[&[("foo", b"first"), ("bar", text)], &[("", text), ("empty", b"")], &[("bäz", text)]])
 }
 
-/// All that can be done with bytes; `truth` is what they were before the damage.
+/// Reads, verifies and appends to the bytes; `truth` is what they contained before the damage.
 fn check(damaged: &[u8], truth: &[Blob], what: &str) {
     let seen = read(damaged);
     assert!(seen.verified <= seen.exact(truth), "{what}: a wrong blob was called verified");
@@ -31,7 +31,7 @@ fn check(damaged: &[u8], truth: &[Blob], what: &str) {
     if let Some(offset) = seen.error.as_ref().and_then(|e| e.offset()) {
         assert!(offset <= damaged.len() as u64, "{what}: {offset}");
     }
-    // A writer refuses, or what it appends can be read if what was there can.
+    // A writer refuses the archive, or its blob can be read if the earlier blobs can be read.
     if let Ok(longer) = append(damaged.to_vec(), &[("new", b"content")], WriteOptions::default()) {
         let again = read(longer.as_slice());
         assert!(again.verified >= seen.verified.min(again.exact(truth)), "{what}");
@@ -66,7 +66,7 @@ fn every_value_of_every_byte_is_noticed_or_harmless() {
             damaged[at] ^= xor;
             let seen = read(damaged.as_slice());
             assert!(seen.verified <= seen.exact(&truth), "byte {at} ^ {xor}");
-            // Only the size field can make an archive that is sound and shorter: size 0.
+            // Only a change of the size field to 0 gives a sound archive: an empty one.
             noticed += usize::from(seen.error.is_some());
             assert!(seen.error.is_some() || at < 2 && seen.blobs.is_empty(), "byte {at} ^ {xor}");
             if xor.is_power_of_two() || xor == 255 {

@@ -1,4 +1,4 @@
-//! Sessions found without reading what is in them.
+//! Tests of [`Outline`], which finds sessions without reading their blobs.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
@@ -12,7 +12,7 @@ fn open(bytes: &[u8]) -> Result<Outline<Cursor<Vec<u8>>>, Error> {
     Outline::open(Cursor::new(bytes.to_vec()), ReadOptions::default())
 }
 
-/// The blobs of one session, which is read to its hash.
+/// The blobs of one session, which is read up to its verification.
 fn session<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Vec<Blob>, Error> {
     let reader = outline.session(index)?.unwrap();
     let mut seen = Vec::new();
@@ -49,7 +49,7 @@ fn sound_reference_archives_have_the_blobs_of_their_sessions() {
         let file = text(&vector["file"]);
         let bytes = load(file);
         if read(bytes.as_slice()).error.is_some() {
-            // Whatever it is, it is an error or an outline, and never a panic.
+            // A damaged archive may give an error or an outline, but no panic.
             let _ = open(&bytes).and_then(|mut outline| session(&mut outline, 0));
             continue;
         }
@@ -78,8 +78,8 @@ fn a_session_with_a_changed_byte_is_found_and_not_verified() {
 fn cut_archive_is_an_error_or_an_outline_of_the_rest() {
     let (bytes, _) = archive(&[&[("a", b"some content")], &[("b", &noise(1, 3000))]]);
     for len in 0..bytes.len() {
-        // The one chunk says how long it is, so every cut is seen; only one into the header leaves
-        // nothing.
+        // The header of the only chunk states its size, so every truncation is found. If the header
+        // itself is cut, nothing is committed.
         let outline = open(&bytes[..len]);
         if len < 10 {
             assert_eq!(outline.unwrap().blob_count(), 0, "{len}");
@@ -97,12 +97,13 @@ fn an_outline_reads_a_buffer_per_blob_and_no_more() {
     let outline = Outline::open(&mut source, ReadOptions::default()).unwrap();
     assert_eq!(outline.blob_count(), 3);
     drop(outline);
-    // Three varints, the reset block, and the headers of two chunks.
+    // Six places are read, each with one buffer: three varints, the reset block, and the headers of
+    // two chunks.
     assert!(source.read_len <= 6 * (4 << 10), "{}", source.read_len);
 }
 
 #[test]
-fn session_begins_when_told_and_only_after_a_blob() {
+fn begin_session_has_an_effect_only_after_a_blob() {
     let mut writer = Writer::open(Cursor::new(Vec::new())).unwrap();
     writer.begin_session().unwrap();
     writer.append("a", &b"1"[..]).unwrap();
@@ -113,7 +114,7 @@ fn session_begins_when_told_and_only_after_a_blob() {
     writer.append("c", &b"3"[..]).unwrap();
     writer.begin_session().unwrap();
     let bytes = writer.into_storage().into_inner();
-    // Byte for byte what reopening it gives.
+    // The bytes are the same as those of a writer that is reopened for each session.
     let (expected, all) = archive(&[&[("a", b"1")], &[("b", b"2"), ("c", b"3")]]);
     assert_eq!(bytes, expected);
     read(bytes.as_slice()).assert_clean(&all, "sessions by one writer");
@@ -133,7 +134,7 @@ fn a_writer_reads_back_its_own_sessions_between_two_appends() {
     read(writer.into_storage().into_inner().as_slice()).assert_clean(&all, "read between appends");
 }
 
-/// Readers then find a clean end.
+/// After that, readers find the end without an error or garbage.
 #[test]
 fn outline_of_a_writer_repairs_what_a_crash_left() {
     let (before, all) = archive(&[&[("a", b"some content")]]);
@@ -158,7 +159,7 @@ fn outline_of_a_writer_repairs_what_a_crash_left() {
 fn session_reader_works_beside_a_reader_of_everything() {
     let (bytes, all) = archive(&[&[("a", b"1")], &[("b", b"2")]]);
     let mut outline = open(&bytes).unwrap();
-    // Going on behind the session's end is going on into the next one.
+    // After the end of the session the reader continues with the next one.
     let reader = outline.session(0).unwrap().unwrap();
     let names: Vec<_> = std::iter::from_fn(|| reader.next_blob().unwrap().map(|blob| blob.name().to_owned())).collect();
     assert_eq!(names, ["a", "b"]);

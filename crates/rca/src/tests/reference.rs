@@ -1,4 +1,4 @@
-//! Where the recorded results are, and how to run the independent reader.
+//! Reads the recorded results of the reference, and runs the independent reader.
 
 use std::path::{Path, PathBuf};
 #[cfg(feature = "independent-reader")]
@@ -43,7 +43,7 @@ pub(super) fn unhex(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Reports of the independent reader, one per file, from one process.
+/// The reports of the independent reader, one per file. One process reads all files.
 #[cfg(feature = "independent-reader")]
 pub(super) fn verify_with_python(files: &[PathBuf]) -> Vec<Value> {
     let python = std::env::var("ZORB_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -1,8 +1,8 @@
-//! SHA-256 as hex, because that is what the recorded results name contents by.
+//! SHA-256 as hex, because the recorded results identify contents by it.
 
 use sha2::Digest;
 
-/// Hex digest of what is fed in pieces.
+/// Computes the hash of bytes that are passed in pieces.
 pub(super) struct Sha256(sha2::Sha256);
 
 impl Sha256 {

@@ -1,10 +1,10 @@
-//! Storages that remember what was done to them, or fail.
+//! A storage that records the calls to it, and can fail at one of them.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
 use crate::Storage;
 
-/// A call that changes something, or makes it durable.
+/// A call that changes a storage or makes changes durable.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Write { at: u64, bytes: Vec<u8> },
@@ -12,7 +12,7 @@ pub(super) enum Op {
     Sync,
 }
 
-/// Applies a call; `torn` bytes at most of a write.
+/// Applies a call to `data`. Of a write, applies at most the first `torn` bytes.
 pub(super) fn apply(data: &mut Vec<u8>, op: &Op, torn: usize) {
     match op {
         Op::Write { at, bytes } => {

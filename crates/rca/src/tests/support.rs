@@ -1,4 +1,5 @@
-//! What several test files need: reading everything, archives of an exact length, seeded bytes.
+//! What several test files need: reading a whole archive, archives of an exact length, seeded
+//! random bytes.
 
 use std::io::{Cursor, Read};
 
@@ -8,13 +9,13 @@ use rand::{Rng, SeedableRng};
 use super::sha256::Sha256;
 use crate::{End, Error, Event, Reader, WriteOptions, Writer};
 
-/// Name, sha256 and length: what the recorded results say of a blob.
+/// Name, sha256 and length of a blob, as the recorded results have them.
 pub(super) type Blob = (String, String, u64);
 
 /// What one pass over an archive has found.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Those that were read to their end.
+    /// The blobs that were read to their end.
     pub(super) blobs: Vec<Blob>,
     pub(super) verified: usize,
     pub(super) end: Option<End>,
@@ -43,7 +44,7 @@ impl Seen {
     }
 }
 
-/// Streams an archive in odd steps.
+/// Streams a whole archive, in steps of an odd length, and checks what the reader says at the end.
 pub(super) fn read(source: impl Read) -> Seen {
     let mut reader = Reader::new(source).unwrap();
     let mut seen = Seen::default();
@@ -107,7 +108,7 @@ pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// An archive in memory with these sessions, and what is in it.
+/// An archive in memory with these sessions, and its blobs.
 pub(super) fn archive(sessions: &[&[(&str, &[u8])]]) -> (Vec<u8>, Vec<Blob>) {
     let (mut bytes, mut blobs) = (Vec::new(), Vec::new());
     for session in sessions {
@@ -117,7 +118,7 @@ pub(super) fn archive(sessions: &[&[(&str, &[u8])]]) -> (Vec<u8>, Vec<Blob>) {
     (bytes, blobs)
 }
 
-/// One more session.
+/// Appends one more session to an archive.
 pub(super) fn append(bytes: Vec<u8>, session: &[(&str, &[u8])], options: WriteOptions) -> Result<Vec<u8>, Error> {
     let mut writer = Writer::with_options(Cursor::new(bytes), options)?;
     for (name, content) in session {
@@ -126,8 +127,8 @@ pub(super) fn append(bytes: Vec<u8>, session: &[(&str, &[u8])], options: WriteOp
     Ok(writer.into_storage().into_inner())
 }
 
-/// Content for a blob `fill` that makes the archive end at `end` exactly when it is appended, in
-/// the session that `session` leaves open (a new one if it is empty).
+/// Content for a blob `fill`. If `fill` is appended to `before` after the blobs of `session`, in
+/// the same session, the archive ends exactly at `end`.
 pub(super) fn filling(before: &[u8], session: &[(&str, &[u8])], end: usize) -> Vec<u8> {
     let mut len = end - before.len() - session.iter().map(|(_, content)| content.len()).sum::<usize>() - 40;
     for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! Everything that was recorded from the reference, against our reader and our writer.
+//! Compares the reader and the writer of this crate with all recorded results of the reference.
 
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 
@@ -15,7 +15,8 @@ fn later() -> Blob {
     blob(LATER.0, LATER.1)
 }
 
-/// The reference refuses them, and has to: they follow the README. See the module's doc.
+/// Whether a file is in the README's dialect: the reference refuses such files, this crate reads
+/// them.
 fn is_readme_dialect(file: &str) -> bool {
     file.starts_with("corrupt/readme_")
 }
@@ -81,7 +82,7 @@ fn check_row(seen: Seen, truth: &[Blob], want: &[Value], what: &Value) {
     assert!(seen.verified <= seen.exact(truth), "{what}: a wrong blob was called verified");
 }
 
-/// It refuses or repairs all others.
+/// A damaged file it may refuse or repair.
 #[test]
 fn reopened_writer_appends_to_sound_files_refuses_or_repairs() {
     let manifest = manifest();
@@ -93,13 +94,14 @@ fn reopened_writer_appends_to_sound_files_refuses_or_repairs() {
         match append(data, &[LATER], WriteOptions::default()) {
             Err(e) => assert!(!must, "{file}: {e:?}"),
             Ok(after) => {
-                // What the recorded results count as sound, and the new one behind it.
+                // The recorded blobs, and the new one after them.
                 let all = [truth, vec![later()]].concat();
                 let seen = read(after.as_slice());
                 if must {
                     seen.assert_clean(&all, file);
                 }
-                // Otherwise it was damage that a look at the last session's hash cannot show.
+                // Otherwise the damage is in an earlier session, whose hash a writer does not
+                // check.
                 assert!(must || seen.exact(&all) == seen.blobs.len(), "{file}");
             }
         }
@@ -107,13 +109,13 @@ fn reopened_writer_appends_to_sound_files_refuses_or_repairs() {
 }
 
 #[test]
-fn a_reopened_writer_does_what_the_notes_ask_of_a_better_one() {
-    // B1, B2, B3: the committed blobs stay and the archive goes on.
+fn reopened_writer_follows_the_safe_rule_of_the_notes() {
+    // Bugs B1, B2 and B3 of the reference: the committed blobs stay, and appends continue.
     for (file, n) in [("corrupt/size_0.rca", 0), ("crash/E_full_same_session_op1.rca", 2)] {
         let seen = read(append(load(file), &[LATER], WriteOptions::default()).unwrap().as_slice());
         assert_eq!((seen.blobs.len(), seen.verified, seen.code()), (n + 1, n + 1, None), "{file}");
     }
-    // B5 and damage: refused with what a reader says.
+    // Bug B5 and damage: the writer refuses with the error of a reader.
     for (file, code) in [
         ("corrupt/size_plus1.rca", "truncated_chunk"),
         ("corrupt/size_minus1.rca", "truncated_block"),
@@ -156,6 +158,7 @@ fn reference_crash_states_read_as_recorded_and_take_appends() {
     assert!(states > 50, "{states} states");
 }
 
+/// The file of a recorded crash state: `before`, with the writes that were done before the crash.
 fn rebuild(before: &[u8], after: &[u8], replay: &Value, state: &Value) -> Vec<u8> {
     let (mut data, ops, done) = (before.to_vec(), list(&replay["ops"]), number(&state["ops_done"]));
     let mut put = |op: &Value, torn: usize| {
@@ -230,7 +233,7 @@ fn every_sparse_recipe_reads_as_recorded() {
 }
 
 #[test]
-fn the_recorded_files_are_the_recorded_files() {
+fn recorded_files_have_their_recorded_sha256() {
     for vector in list(&manifest()["vectors"]) {
         let (file, mut sha) = (text(&vector["file"]), Sha256::new());
         load(file).chunks(1000).for_each(|piece| sha.update(piece));

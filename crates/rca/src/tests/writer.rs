@@ -1,4 +1,4 @@
-//! The writer's promises apart from crashes.
+//! Tests of the writer, except for crashes.
 
 use std::io::{self, Cursor, Read};
 
@@ -38,19 +38,20 @@ fn opening_without_appending_writes_nothing_even_over_garbage() {
 }
 
 #[test]
-fn what_was_found_at_opening_is_told() {
+fn opening_reports_end_garbage_and_torn_header() {
     let (bytes, _) = archive(&[&[("a", b"some content")], &[("b", b"more content")]]);
     let opened = |bytes: Vec<u8>| Writer::open(Cursor::new(bytes)).unwrap().opened();
     let len = bytes.len() as u64;
     let clean = Opened { committed_end: len, garbage_len: 0, torn_header: false, is_foreign: false };
     assert_eq!(opened(bytes.clone()), clean);
     let later = append(bytes.clone(), &[("c", b"even more")], WriteOptions::default()).unwrap();
-    // The append was written, and of its header the size and 3 bytes of the hash: go back.
+    // Of the new header, the size and 3 bytes of the hash were written: the repair restores the old
+    // header.
     let mut torn = later.clone();
     torn[5..10].copy_from_slice(&bytes[5..10]);
     let garbage_len = later.len() as u64 - len;
     assert_eq!(opened(torn), Opened { committed_end: len, garbage_len, torn_header: true, is_foreign: false });
-    // With 4 bytes of the hash: go on.
+    // With 4 bytes of the hash, the repair completes the new header.
     let mut torn = later.clone();
     torn[6..10].copy_from_slice(&bytes[6..10]);
     let committed_end = later.len() as u64;
@@ -85,7 +86,7 @@ fn failed_call_poisons_the_writer_and_keeps_committed_blobs() {
         drop(writer);
         let after = append(storage.data.into_inner(), &[("after", b"more")], options).unwrap();
         let seen = read(after.as_slice());
-        // A failed last sync may have committed the blob, although nobody was told.
+        // A failed last sync may have committed the blob, although the caller got an error.
         assert!(seen.blobs.starts_with(&committed), "call {fail_at}");
         assert_eq!((seen.code(), seen.blobs.last()), (None, Some(&blob("after", b"more"))), "call {fail_at}");
         failures += 1;
@@ -136,7 +137,7 @@ fn lock_ends_with_its_writer_even_if_a_fork_has_the_file() {
     let path = dir.path().join("a.rca");
     let open = || std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
     let file = open();
-    // What a fork leaves: one more descriptor of the same opening.
+    // A fork leaves one more descriptor of the same open file description.
     let forked = file.try_clone().unwrap();
     let writer = Writer::open(file).unwrap();
     assert_eq!(Writer::open(open()).unwrap_err().code(), "locked");
@@ -190,7 +191,7 @@ fn blob_beyond_the_buffer_streams_with_a_padded_length() {
     assert_eq!(reader.verified(), 3);
 }
 
-/// Endless bytes that compress well, but not to nothing.
+/// Endless bytes that compress well, but not to almost nothing.
 struct Ramp(u64);
 
 impl Read for Ramp {
@@ -203,7 +204,7 @@ impl Read for Ramp {
     }
 }
 
-/// Archives with any other level and window are readable.
+/// Archives with valid levels and windows are readable.
 #[test]
 fn unknown_zstd_levels_and_windows_are_refused() {
     for window_log in [Some(9), Some(28)] {

@@ -1,4 +1,4 @@
-//! The zstd states alone.
+//! Tests of [`ZstdCompressor`] and [`ZstdDecompressor`] without an archive.
 
 use super::support::noise;
 use crate::{ZstdCompressor, ZstdDecompressor};
@@ -35,7 +35,7 @@ fn first_flush_begins_with_the_header_of_an_open_2_mib_frame() {
 }
 
 #[test]
-fn each_flush_can_be_had_whole_with_any_output_buffer() {
+fn each_flush_decompresses_with_any_output_buffer() {
     let (mut zstd, contents) =
         (ZstdCompressor::new(3, None).unwrap(), [noise(1, 300_000), vec![0; 500_000], noise(1, 300_000)]);
     let packed: Vec<_> = contents.iter().map(|content| packed(&mut zstd, content)).collect();
@@ -50,7 +50,7 @@ fn each_flush_can_be_had_whole_with_any_output_buffer() {
 }
 
 #[test]
-fn behind_the_end_of_a_frame_nothing_is_taken() {
+fn nothing_is_consumed_after_the_end_of_a_frame() {
     let frame = zstd::encode_all(&b"content"[..], 3).unwrap();
     let mut zstd = ZstdDecompressor::new(27).unwrap();
     let mut out = [0; 100];

@@ -1,14 +1,16 @@
 //! Partial aggregates: what is known of a file's merkle tree from a run of its chunks (spec 1.9).
 //!
 //! A client that edits a file in the middle needs the new file hash without the hashes of all
-//! chunks. It gets a summary of the runs that stay as they are, and joins them with what it has
-//! hashed itself. A summary of any run is a few hundred nodes at most.
+//! chunks. It gets a summary of each run that does not change, and joins these with summaries of
+//! the chunks that it has hashed itself. A summary of any run is a few hundred nodes at most.
 //!
-//! A node can be given a parent only where the bounds of its group do not depend on chunks outside
-//! the run. That is so next to three natural cuts in a row at fitting distances: whatever comes
-//! before, the grouping meets the middle one. What lies outside of the first and the last of such
-//! *stable points* stays as it is, on the left and on the right of its level, and the level above
-//! belongs between the two:
+//! A node gets a parent only if the bounds of its group do not depend on chunks outside the run. A
+//! *natural cut* is a node whose hash (its last word) is divisible by 4, so that it can end a
+//! group. Take three consecutive natural cuts, each 3 to 7 nodes after the one before it. Then a
+//! group ends at the second of them, whatever nodes come before the first. The end of this group is
+//! a *stable point*. The nodes before the first stable point of a level and after the last one get
+//! no parents: they are the left and the right rest of the level. The parents of the nodes in
+//! between are the level above:
 //!
 //! ```text
 //! level 2:            [ left ]
@@ -16,9 +18,10 @@
 //! level 0: [left]                    [right]
 //! ```
 //!
-//! The summary of a run does not depend on how it was put together. (That of the reference
-//! implementation does, and one that was joined from runs of which none starts the file may even be
-//! wrong there; clients join from the start.)
+//! The summary of a run does not depend on the parts that it was joined from. In the reference
+//! implementation it does, and a summary joined from runs that all begin after the start of the
+//! file may even be wrong there. Stock clients are not affected, because they join from the start
+//! of the file.
 
 mod parts;
 #[cfg(test)]
@@ -39,7 +42,7 @@ const PENDING_COUNT: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeHash([u8; 32]);
 
-/// A node that has no parent yet, or is the root.
+/// A node of a summary: it has no parent yet, or it is the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubtreeNode {
     /// Its hash.
@@ -51,7 +54,7 @@ pub struct SubtreeNode {
 /// The summary of one or more consecutive chunks.
 #[derive(Clone, Debug)]
 pub struct Subtree {
-    /// From the chunks upwards; the last one is not empty.
+    /// One per level, from the chunks upwards; that of the last level is not empty.
     rests: Vec<Rest>,
     at_start: bool,
     at_end: bool,
@@ -70,8 +73,9 @@ pub enum JoinError {
 
 /// The nodes of one level that have no parent.
 ///
-/// Where there is a level above, its nodes are between the two sides. On a side where the run
-/// neither starts nor ends the file, the nodes of that side then end, or begin, at a stable point.
+/// If there is a level above, its nodes are the parents of the nodes between the two sides. Then
+/// `left` ends at a stable point, or is empty because the run starts the file. In the same way
+/// `right` begins at a stable point, or is empty because the run ends the file.
 #[derive(Clone, Debug, Default)]
 struct Rest {
     left: Vec<Node>,
@@ -87,7 +91,7 @@ pub struct SubtreeBuilder {
 }
 
 impl Subtree {
-    /// The summary of these chunks, `(hash, raw length in bytes)`; `None` for none of them.
+    /// The summary of these chunks, `(hash, raw length in bytes)`; `None` without chunks.
     ///
     /// `at_start`: the first one is the first of the file. `at_end`: the last one is the last of
     /// the file.
@@ -131,7 +135,7 @@ impl Subtree {
         Ok(joined)
     }
 
-    /// Adds levels for these nodes until nothing more can be merged. A single one is put on top.
+    /// Adds a level for these nodes, one for their parents, and so on, until no node gets a parent.
     fn raise(&mut self, nodes: Vec<Node>) {
         let mut nodes = nodes;
         while !nodes.is_empty() {
@@ -146,23 +150,29 @@ impl Subtree {
         parents(middle)
     }
 
-    /// Adds a level that has the nodes of two neighbours, and `carry` between them, which is new on
-    /// this level.
+    /// Adds one level of the joined run from the runs `a` and `b`. Between their nodes on this
+    /// level are the nodes of `carry`: the parents that joining the level below gave. Returns the
+    /// same for the level above.
     fn join_level(&mut self, a: Side<'_>, b: Side<'_>, carry: &[Node]) -> Vec<Node> {
         let (at_start, at_end) = (self.at_start, self.at_end);
         match (a.has_above, b.has_above) {
             (false, false) => {
+                // No node of this level has a parent yet.
                 let all = [a.left, carry, b.left].concat();
                 self.push_level(stable_part(&all, at_start, at_end))
             }
+            // `a.right` begins and `b.left` ends at a stable point, so all nodes between get
+            // parents.
             (true, true) => self.push_level((a.left, &[a.right, carry, b.left].concat(), b.right)),
             (true, false) => {
+                // `a.right` begins at a stable point, so the middle begins there, too.
                 let rest = [a.right, carry, b.left].concat();
                 let end = if at_end { Some(rest.len()) } else { last_stable_point(&rest, true) };
                 let (middle, right) = end.and_then(|end| rest.split_at_checked(end)).unwrap_or((&[], &rest));
                 self.push_level((a.left, middle, right))
             }
             (false, true) => {
+                // `b.left` ends at a stable point, so the middle ends there, too.
                 let rest = [a.left, carry, b.left].concat();
                 let start = if at_start { Some(0) } else { first_stable_point(&rest) };
                 let (left, middle) = start.and_then(|start| rest.split_at_checked(start)).unwrap_or((&rest, &[]));
@@ -171,7 +181,7 @@ impl Subtree {
         }
     }
 
-    /// What joining needs to know of a level.
+    /// The nodes of a level as joining needs them; a level that the summary lacks has none.
     fn side(&self, level: usize) -> Side<'_> {
         let above = self.rests.len().saturating_sub(1);
         let (left, right) = self.rests.get(level).map_or((&[][..], &[][..]), |rest| (&rest.left, &rest.right));
@@ -215,7 +225,7 @@ impl Subtree {
         let mut nodes = self.nodes();
         let root = if self.at_start && self.at_end { nodes.next()? } else { return None };
         if nodes.next().is_some() {
-            // Only if a received summary is false.
+            // This happens only if a received summary is false.
             return None;
         }
         Some(FileHash::from_bytes(*blake3::keyed_hash(&FILE_SALT, &root.hash.0).as_bytes()))
@@ -223,7 +233,7 @@ impl Subtree {
 }
 
 impl SubtreeBuilder {
-    /// A builder that has seen no chunk. `at_start`: the first one to come is the first of the
+    /// A builder that has seen no chunk. `at_start`: the first chunk pushed is the first of the
     /// file.
     #[must_use]
     pub const fn new(at_start: bool) -> Self {
@@ -238,12 +248,13 @@ impl SubtreeBuilder {
         }
     }
 
-    /// The summary of the chunks given, `None` for none of them. `at_end`: the last one is the last
+    /// The summary of the chunks pushed; `None` without chunks. `at_end`: the last one is the last
     /// of the file.
     #[must_use]
     pub fn finish(mut self, at_end: bool) -> Option<Subtree> {
         if at_end && self.pending.is_empty() {
-            // The end came with the last flush, which did not know it: an empty run closes it.
+            // The last chunk was flushed before the end was known. Joining with an empty run that
+            // ends the file makes the summary one that ends the file.
             let done = self.done?;
             let end = Subtree { rests: Vec::new(), at_start: false, at_end };
             return done.join(&end).ok();
@@ -258,22 +269,24 @@ impl SubtreeBuilder {
         let Some(next) = Subtree::of_nodes(pending, at_start, at_end) else { return };
         self.done = match self.done.take() {
             None => Some(next),
-            // Neither of the errors can be: `done` was flushed without end, `next` without start.
+            // No error is possible: `done` does not end the file, and `next` does not start it.
             Some(done) => done.join(&next).ok(),
         };
     }
 }
 
-/// One level of one of two neighbours.
+/// One level of one of the two runs that are joined.
 #[derive(Clone, Copy, Debug)]
 struct Side<'a> {
     left: &'a [Node],
     right: &'a [Node],
-    /// Whether nodes of higher levels are between the two. If not, there are no nodes on the right.
+    /// Whether the run has a level above, whose nodes are between the two sides. If it has none,
+    /// all nodes are on the left.
     has_above: bool,
 }
 
-/// Nodes to the left of what can be merged, those that can, and those to the right.
+/// Splits the nodes of a level into those before the first stable point, those that get parents,
+/// and those after the last stable point. The start and the end of the file count as stable points.
 fn stable_part(nodes: &[Node], at_start: bool, at_end: bool) -> (&[Node], &[Node], &[Node]) {
     let nothing = (nodes, &[][..], &[][..]);
     if nodes.len() <= 1 {
@@ -292,14 +305,14 @@ fn first_stable_point(nodes: &[Node]) -> Option<usize> {
     cut_positions(nodes).find_map(|position| cuts.push(position))
 }
 
-/// The number of nodes before the last stable point. `after_stable`: so is the place before the
-/// first node.
+/// The number of nodes before the last stable point. `after_stable`: there is a stable point right
+/// before the first node.
 fn last_stable_point(nodes: &[Node], after_stable: bool) -> Option<usize> {
     let mut cuts = Cuts { last: after_stable.then_some((0, true)) };
     cut_positions(nodes).filter_map(|position| cuts.push(position)).last()
 }
 
-/// Where a group may end: after so many of the nodes.
+/// The natural cuts, each as the number of nodes up to and including it.
 fn cut_positions(nodes: &[Node]) -> impl Iterator<Item = usize> + '_ {
     let is_cut = |node: &Node| last_word(&node.hash).is_multiple_of(MEAN_CHILD_COUNT);
     nodes.iter().zip(1..).filter_map(move |(node, position)| is_cut(node).then_some(position))
@@ -308,16 +321,16 @@ fn cut_positions(nodes: &[Node]) -> impl Iterator<Item = usize> + '_ {
 /// The natural cuts of a level, from left to right.
 #[derive(Debug, Default)]
 struct Cuts {
-    /// The last one, and whether its distance to the one before fits.
+    /// The position of the last cut, and whether its distance to the cut before it is 3 to 7.
     last: Option<(usize, bool)>,
 }
 
 impl Cuts {
-    /// Takes the next cut; returns the last one where that is now known to be a stable point.
+    /// Takes the next cut. Returns the cut before it if that is now known to be a stable point.
     ///
-    /// A group that contains the first of three such cuts, in whatever place, has its third to
-    /// ninth node at the second. The third one is not needed for that; the rule is that of the
-    /// reference.
+    /// Take three cuts at such distances. Whatever the place of the first cut in its group is, the
+    /// second is the third to ninth node of its own group, so it ends this group. The third cut is
+    /// not needed for this, but the reference requires it.
     fn push(&mut self, position: usize) -> Option<usize> {
         let before = self.last;
         let fits = before.is_some_and(|(last, _)| (3..8).contains(&position.saturating_sub(last)));

@@ -25,7 +25,7 @@ fn a_reader_that_lacks_one_byte_says_where_and_does_not_move() {
 }
 
 #[test]
-fn the_largest_length_there_is_does_not_wrap() {
+fn largest_possible_length_does_not_wrap() {
     let mut reader = Reader::new(&[0; 7]);
     reader.u8().unwrap();
     assert_eq!(reader.take(u64::MAX), Err(OutOfBytes { offset: 1, wanted: u64::MAX, left: 6 }));
@@ -44,7 +44,7 @@ fn a_part_counts_its_offsets_from_the_start_of_the_whole() {
 }
 
 #[test]
-fn taking_nothing_at_the_end_is_fine() {
+fn taking_no_bytes_at_the_end_succeeds() {
     let mut reader = Reader::new(&[]);
     assert_eq!(reader.take(0), Ok(&[][..]));
     assert_eq!(reader.sub(0).unwrap().finish(), Ok(()));

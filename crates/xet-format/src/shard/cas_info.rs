@@ -1,4 +1,4 @@
-//! What a xorb is made of (spec 4.4, 4.5).
+//! The xorb section of a shard: xorbs and their chunks (spec 4.4, 4.5).
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
 use crate::reader::Reader;
 use crate::{ChunkHash, HmacKey, XorbHash};
 
-/// Flag of a chunk: clients may ask for it in the global index, whatever its hash.
+/// Flag of a chunk: clients may query it for global deduplication, whatever its hash is.
 const DEDUP_ELIGIBLE: u32 = 1 << 31;
 
 /// A xorb and all its chunks.
@@ -26,19 +26,20 @@ pub struct CasInfo {
 /// One chunk of a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasChunk {
-    /// The chunk's hash; in a deduplication response blinded with its key.
+    /// The chunk's hash; in a deduplication response it is blinded with the key of the response.
     pub hash: ChunkHash,
-    /// Where the chunk begins in the raw contents of the xorb: the end of the one before.
+    /// Where the chunk begins in the raw contents of the xorb: at the end of the chunk before it.
     pub raw_offset: u32,
-    /// Its raw bytes.
+    /// How many raw bytes it has.
     pub raw_len: u32,
-    /// Whether clients may ask for it in the global index, whatever its hash (spec 1.8, rule c).
+    /// Whether clients may query it for global deduplication, whatever its hash is (spec 1.8, rule
+    /// c).
     pub dedup_eligible: bool,
 }
 
 impl CasInfo {
-    /// Whether a xorb can be like this at all; the offset is that of its block. Parsers and writers
-    /// agree on it.
+    /// Checks the xorb against the limits. `offset` is where its block begins in the shard. The
+    /// parser and the writer both use this check.
     fn check(&self, offset: u64) -> Result<(), ParseError> {
         if u64::from(self.raw_len) > MAX_XORB_RAW_LEN {
             return Err(Kind::XorbTooLarge { raw_len: self.raw_len }.at(offset));
@@ -52,7 +53,7 @@ impl CasInfo {
             if chunk.raw_offset != raw_end {
                 return Err(Kind::ChunkOffset { stated: chunk.raw_offset, expected: raw_end }.at(place));
             }
-            // At most 8192 chunks of 128 KiB: 2^30 bytes.
+            // At most 8192 chunks of 128 KiB are 2^30 bytes, so this does not saturate.
             raw_end = raw_end.saturating_add(chunk.raw_len);
         }
         if self.raw_len != raw_end {
@@ -71,18 +72,18 @@ const fn check_count(count: u32) -> Result<(), Kind> {
     }
 }
 
-/// Treatment of a duplicate xorb entry. Clients list each xorb once; a duplicate costs the memory
-/// and the proof of up to 8192 chunks without new information.
+/// What the parser does with a second entry of the same xorb. Clients list each xorb once. A
+/// duplicate adds no information, but costs memory for up to 8192 chunks and work to prove them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubled {
-    /// The shard is refused.
+pub(super) enum DuplicatePolicy {
+    /// The parser refuses the shard.
     Refused,
-    /// It is read like any, and then dropped.
+    /// The parser checks the entry like any other and then drops it.
     Dropped,
 }
 
-/// Reads the xorb section up to and with its bookend.
-pub(super) fn parse_section(reader: &mut Reader<'_>, doubled: Doubled) -> Result<Vec<CasInfo>, ParseError> {
+/// Reads the xorb section up to and including its bookend, the record that ends it.
+pub(super) fn parse_section(reader: &mut Reader<'_>, duplicates: DuplicatePolicy) -> Result<Vec<CasInfo>, ParseError> {
     let mut xorbs = Vec::new();
     let mut seen = HashSet::new();
     loop {
@@ -95,12 +96,12 @@ pub(super) fn parse_section(reader: &mut Reader<'_>, doubled: Doubled) -> Result
         let _flags = header.u32()?;
         let chunk_count = header.u32()?;
         let raw_len = header.u32()?;
-        // The length on disk: always 0 from today's clients, and never true from others (spec 9,
-        // row 15).
+        // The length on disk. Today's clients write 0, and no other client writes the true length
+        // (spec 9, row 15).
         let _serialized_len = header.u32()?;
         check_count(chunk_count).map_err(|kind| kind.at(start))?;
         let is_new = seen.insert(hash);
-        if !is_new && doubled == Doubled::Refused {
+        if !is_new && duplicates == DuplicatePolicy::Refused {
             return Err(Kind::DuplicateXorb.at(start));
         }
         let chunks = parse_chunks(reader, chunk_count)?;
@@ -113,7 +114,7 @@ pub(super) fn parse_section(reader: &mut Reader<'_>, doubled: Doubled) -> Result
 }
 
 fn parse_chunks(reader: &mut Reader<'_>, count: u32) -> Result<Vec<CasChunk>, ParseError> {
-    // All records at once: the shard has that many bytes, or nothing is allocated.
+    // Takes all records before it allocates: if the shard is too short for them, this fails first.
     let mut records = reader.sub(u64::from(count).saturating_mul(RECORD_LEN))?;
     let mut chunks = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
     while !records.is_at_end() {
@@ -127,8 +128,8 @@ fn parse_chunks(reader: &mut Reader<'_>, count: u32) -> Result<Vec<CasChunk>, Pa
     Ok(chunks)
 }
 
-/// Writes the xorb section with its bookend, chunk hashes blinded with `key`. What the parser would
-/// refuse is an error.
+/// Writes the xorb section with its bookend and blinds the chunk hashes with `key`. Returns an
+/// error for xorbs that the parser would refuse.
 pub(super) fn write_section(out: &mut Vec<u8>, xorbs: &[CasInfo], key: &HmacKey) -> Result<(), ParseError> {
     let mut seen = HashSet::new();
     for xorb in xorbs {

@@ -17,7 +17,8 @@ pub struct ParseError {
     pub kind: Kind,
 }
 
-/// Why values cannot be written as a shard: what a parser would say of the bytes.
+/// Why values cannot be written as a shard: the error that a parser would return for the bytes, or
+/// a kind that exists "only when writing".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("cannot be written at byte {offset}: {kind}")]
 pub struct WriteError {
@@ -27,16 +28,16 @@ pub struct WriteError {
     pub kind: Kind,
 }
 
-/// The sorts of trouble that a client may want to tell apart.
+/// Classes of errors that a client may want to distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// The bytes end too early.
     Truncated,
-    /// The bytes are something else, or contradict themselves.
+    /// The bytes are not a shard, or they contradict themselves.
     Malformed,
-    /// The bytes are of a later version, or say something that is not known here.
+    /// The bytes have an unknown version or an unknown flag.
     Unsupported,
-    /// A number is beyond a limit of the protocol.
+    /// A number is beyond a limit.
     Limit,
 }
 
@@ -56,12 +57,12 @@ impl Class {
 /// What is wrong with a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Kind {
-    /// The bytes end within a record, or before all the records that one announces.
+    /// The bytes end within a record, or before the last of the records that a header announces.
     #[error("{wanted} bytes expected, {left} left")]
     Truncated {
-        /// Bytes that were announced.
+        /// Bytes that the record or the records have.
         wanted: u64,
-        /// Bytes that there are.
+        /// Bytes that are left.
         left: u64,
     },
     /// The first 32 bytes are not those of a shard.
@@ -79,13 +80,13 @@ pub enum Kind {
         /// The length that is announced.
         found: u64,
     },
-    /// No footer is announced where only a shard with one is of use.
+    /// The shard has no footer, but this kind of shard needs one.
     #[error("the shard has no footer")]
     FooterAbsent,
-    /// It has more files than a shard may have.
+    /// The shard has more files than a shard may have.
     #[error("a shard has at most {MAX_SHARD_FILE_COUNT} files")]
     TooManyFiles,
-    /// No footer was announced, yet bytes follow.
+    /// The header announces no footer, but bytes follow the second section.
     #[error("{count} bytes after the end")]
     TrailingBytes {
         /// How many.
@@ -97,13 +98,13 @@ pub enum Kind {
         /// The version that is there.
         found: u64,
     },
-    /// The footer says that it stands elsewhere, so what is here is not the whole shard.
+    /// The footer states another offset than its own, so these bytes are not the whole shard.
     #[error("the footer states that it begins at byte {found}")]
     FooterOffset {
         /// The offset that it states.
         found: u64,
     },
-    /// An unknown flag of a file: it may announce records of unknown length.
+    /// A file has an unknown flag. It is refused because the flag may announce further records.
     #[error("unknown file flags {found:#010x}")]
     FileFlags {
         /// All flags of the file.
@@ -112,10 +113,12 @@ pub enum Kind {
     /// Some files of the shard have range hashes and some have none (spec 4.2).
     #[error("only some files have range hashes")]
     MixedVerification,
-    /// The terms of the shard name more chunks than one shard may make anybody hash.
+    /// The terms of the shard name more chunks than the limit. The limit bounds the work of the
+    /// server, which hashes the hash of each.
     #[error("the terms name more than {MAX_SHARD_TERM_CHUNK_COUNT} chunks; spread the files over several shards")]
     TooManyTermChunks,
-    /// The chunks of a term run backwards, are none, or go beyond what a xorb can have.
+    /// The chunk range of a term is empty, runs backwards, or ends beyond the last chunk that a
+    /// xorb can have.
     #[error("a term has chunks {start}-{end}, a xorb has at most {MAX_XORB_CHUNK_COUNT}")]
     TermChunks {
         /// Index of the first chunk.
@@ -123,7 +126,7 @@ pub enum Kind {
         /// Index after the last chunk.
         end: u32,
     },
-    /// So many chunks cannot have so many bytes.
+    /// This number of chunks cannot have this number of bytes.
     #[error("a term of {count} chunks cannot have {raw_len} bytes")]
     TermLen {
         /// Chunks of the term.
@@ -131,7 +134,7 @@ pub enum Kind {
         /// Raw bytes that it states.
         raw_len: u32,
     },
-    /// A file has no terms, and is not the empty one.
+    /// A file has no terms, but does not have the hash of the empty file.
     #[error("a file without terms has the hash of the empty file, not another one")]
     TermsAbsent,
     /// A xorb is listed a second time.
@@ -174,7 +177,7 @@ pub enum Kind {
         /// Raw end of the chunk before.
         expected: u32,
     },
-    /// Only when writing: a hash that marks the end of a section is no hash of anything.
+    /// Only when writing: the hash is all ones, which marks the end of a section.
     #[error("a hash of all ones would end the section")]
     BookendHash,
     /// Only when writing: a file has another number of range hashes than of terms, or more than a
@@ -186,19 +189,21 @@ pub enum Kind {
         /// Its range hashes.
         range_hashes: usize,
     },
-    /// Only when writing: the same file twice.
+    /// Only when writing: a file is listed a second time. (The parser drops the second one.)
     #[error("duplicate file in the shard")]
     DuplicateFile,
 }
 
 impl Kind {
-    /// The sort of trouble that this is.
+    /// The class of the error.
     #[must_use]
     pub const fn class(self) -> Class {
         match self {
             Self::Truncated { .. } => Class::Truncated,
             Self::Version { .. } | Self::FooterVersion { .. } | Self::FileFlags { .. } => Class::Unsupported,
-            Self::XorbChunkCount { .. } | Self::XorbTooLarge { .. } | Self::TooManyFiles => Class::Limit,
+            Self::XorbChunkCount { .. } | Self::XorbTooLarge { .. } | Self::TooManyFiles | Self::TooManyTermChunks => {
+                Class::Limit
+            }
             _ => Class::Malformed,
         }
     }
@@ -235,14 +240,14 @@ impl Kind {
         }
     }
 
-    /// This trouble, found at that offset.
+    /// The error of this kind at this offset.
     pub(super) const fn at(self, offset: u64) -> ParseError {
         ParseError { offset, kind: self }
     }
 }
 
 impl ParseError {
-    /// The sort of trouble that this is.
+    /// The class of the error.
     #[must_use]
     pub const fn class(&self) -> Class {
         self.kind.class()

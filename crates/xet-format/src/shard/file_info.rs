@@ -1,4 +1,4 @@
-//! What a file is made of (spec 4.2).
+//! The file section of a shard: files and their terms (spec 4.2).
 
 use std::collections::HashSet;
 
@@ -14,17 +14,17 @@ const WITH_RANGE_HASHES: u32 = 1 << 31;
 /// Flag of a file: a record with the sha256 comes last.
 const WITH_SHA256: u32 = 1 << 30;
 
-/// A file: its terms in order, and what proves and names it.
+/// A file: its hash, its terms, and optionally its range hashes and its sha256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
     /// The file's hash as the client states it.
     pub hash: FileHash,
-    /// Its contents, in order. None for the empty file.
+    /// Its contents, in order. The empty file has no terms.
     pub terms: Vec<Term>,
-    /// Proof, term by term, that the client knows the chunks. Present for all files of a shard or
-    /// for none.
+    /// One range hash per term, which proves that the client knows the chunks of the term. Present
+    /// for all files of a shard or for none.
     pub range_hashes: Option<Vec<RangeHash>>,
-    /// The sha256 that the client claims, if it does.
+    /// The sha256 that the client states, if any.
     pub sha256: Option<Sha256>,
 }
 
@@ -35,12 +35,12 @@ pub struct Term {
     pub xorb: XorbHash,
     /// Raw bytes of these chunks together, as the client states them.
     pub raw_len: u32,
-    /// Which chunks.
+    /// Which chunks of the xorb.
     pub chunks: ChunkRange,
 }
 
 impl FileInfo {
-    /// Raw bytes of all terms: the length of the file, if they are true.
+    /// Raw bytes of all terms: the length of the file, if the terms are true.
     #[must_use]
     pub fn raw_len(&self) -> u64 {
         self.terms.iter().map(|term| u64::from(term.raw_len)).fold(0, u64::saturating_add)
@@ -48,7 +48,7 @@ impl FileInfo {
 }
 
 impl Term {
-    /// Whether a term can be like this at all. Terms and writers agree on it.
+    /// Checks the term against the limits of a xorb. Parser and writer both use this check.
     fn check(&self) -> Result<(), Kind> {
         let count = self.chunks.count();
         if self.chunks.end() > MAX_XORB_CHUNK_COUNT {
@@ -62,12 +62,14 @@ impl Term {
     }
 }
 
-/// Reads the file section up to and including its bookend. Duplicate files are read and dropped.
+/// Reads the file section up to and including its bookend. A second entry of a file is checked like
+/// any other and then dropped.
 pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, ParseError> {
     let mut files: Vec<FileInfo> = Vec::new();
     let mut seen = HashSet::new();
-    let mut verified = None;
-    let mut left = MAX_SHARD_TERM_CHUNK_COUNT;
+    // Whether the first file has range hashes: then all must have them, else none may.
+    let mut with_range_hashes = None;
+    let mut chunks_left = MAX_SHARD_TERM_CHUNK_COUNT;
     loop {
         let start = reader.offset();
         let mut header = reader.sub(RECORD_LEN)?;
@@ -84,12 +86,12 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
             return Err(Kind::FileFlags { found: flags }.at(start));
         }
         let has_range_hashes = flags & WITH_RANGE_HASHES != 0;
-        if *verified.get_or_insert(has_range_hashes) != has_range_hashes {
+        if *with_range_hashes.get_or_insert(has_range_hashes) != has_range_hashes {
             return Err(Kind::MixedVerification.at(start));
         }
         let hash = FileHash::from_bytes(hash);
         check_count(hash, term_count).map_err(|kind| kind.at(start))?;
-        let terms = parse_terms(reader, term_count, &mut left)?;
+        let terms = parse_terms(reader, term_count, &mut chunks_left)?;
         let range_hashes = if has_range_hashes { Some(parse_range_hashes(reader, term_count)?) } else { None };
         let sha256 = if flags & WITH_SHA256 == 0 { None } else { Some(parse_sha256(reader)?) };
         if seen.insert(hash) {
@@ -98,19 +100,21 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
     }
 }
 
-/// Whether a file can have that many terms. What has none and is not empty would only cost memory:
-/// it is proven by nothing.
+/// Whether a file with this hash can have that many terms. Only the empty file may have none:
+/// another file without terms could not be proven, but would take memory.
 fn check_count(hash: FileHash, term_count: u32) -> Result<(), Kind> {
     if term_count == 0 && hash != FileHash::EMPTY { Err(Kind::TermsAbsent) } else { Ok(()) }
 }
 
-/// The records of a block, taken at once: the shard has that many bytes, or nothing was allocated.
+/// Takes `count` records at once. So if the shard is too short for them, the caller fails before it
+/// allocates memory for them.
 fn records<'a>(reader: &mut Reader<'a>, count: u32) -> Result<Reader<'a>, ParseError> {
     Ok(reader.sub(u64::from(count).saturating_mul(RECORD_LEN))?)
 }
 
-/// `left` is how many chunks terms may still name.
-fn parse_terms(reader: &mut Reader<'_>, count: u32, left: &mut u64) -> Result<Vec<Term>, ParseError> {
+/// Reads the terms of one file. `chunks_left` is the number of chunks that further terms of the
+/// shard may name.
+fn parse_terms(reader: &mut Reader<'_>, count: u32, chunks_left: &mut u64) -> Result<Vec<Term>, ParseError> {
     let mut records = records(reader, count)?;
     let mut terms = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
     while !records.is_at_end() {
@@ -122,7 +126,7 @@ fn parse_terms(reader: &mut Reader<'_>, count: u32, left: &mut u64) -> Result<Ve
         let chunks = ChunkRange::new(start, end).ok_or(Kind::TermChunks { start, end }.at(offset))?;
         let term = Term { xorb, raw_len, chunks };
         term.check().map_err(|kind| kind.at(offset))?;
-        *left = left.checked_sub(chunks.count().into()).ok_or(Kind::TooManyTermChunks.at(offset))?;
+        *chunks_left = chunks_left.checked_sub(chunks.count().into()).ok_or(Kind::TooManyTermChunks.at(offset))?;
         terms.push(term);
     }
     Ok(terms)
@@ -142,10 +146,11 @@ fn parse_sha256(reader: &mut Reader<'_>) -> Result<Sha256, ParseError> {
     Ok(Sha256::from_swapped(reader.sub(RECORD_LEN)?.array()?))
 }
 
-/// Writes the file section with its bookend. What the parser would refuse or drop is an error.
+/// Writes the file section with its bookend. Returns an error for files that the parser would
+/// refuse or drop.
 pub(super) fn write_section(out: &mut Vec<u8>, files: &[FileInfo]) -> Result<(), ParseError> {
     let mut seen = HashSet::new();
-    let verified = files.first().is_some_and(|file| file.range_hashes.is_some());
+    let with_range_hashes = files.first().is_some_and(|file| file.range_hashes.is_some());
     for file in files {
         let offset = out.len() as u64;
         if *file.hash.as_bytes() == BOOKEND {
@@ -154,7 +159,7 @@ pub(super) fn write_section(out: &mut Vec<u8>, files: &[FileInfo]) -> Result<(),
         if !seen.insert(file.hash) {
             return Err(Kind::DuplicateFile.at(offset));
         }
-        if file.range_hashes.is_some() != verified {
+        if file.range_hashes.is_some() != with_range_hashes {
             return Err(Kind::MixedVerification.at(offset));
         }
         write_file(out, file)?;

@@ -7,20 +7,20 @@ use crate::reader::Reader;
 /// The first 32 bytes of every shard.
 const TAG: [u8; 32] = *b"HFRepoMetaData\0\x55\x69\x67\x45\x6a\x7b\x81\x57\x83\xa5\xbd\xd9\x5c\xcd\xd1\x4a\xa9";
 
-/// The one version there is.
+/// The only version.
 const VERSION: u64 = 2;
 
-/// Whether lookup tables and a footer follow the second section.
+/// Whether the header announces lookup tables and a footer after the second section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FooterMode {
     /// The shard ends with the second section.
     Absent,
-    /// The shard ends with a footer.
+    /// The header announces a footer. Some clients announce it and send none.
     Present,
 }
 
-/// Reads the header. The reference client does not look at the version; the documents demand it
-/// (spec 9, row 17).
+/// Reads the header. It checks the version, as the specification requires, although the reference
+/// client does not (spec 9, row 17).
 pub(super) fn parse(reader: &mut Reader<'_>) -> Result<FooterMode, ParseError> {
     let start = reader.offset();
     let mut header = reader.sub(RECORD_LEN)?;

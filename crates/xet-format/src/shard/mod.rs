@@ -5,18 +5,19 @@
 //! ┌────────────────┬──────────────────────┬─────────┬──────────────────────┬─────────┬───────────────────────────┐
 //! │ header         │ file blocks          │ bookend │ xorb blocks          │ bookend │ lookup tables, footer     │
 //! │ tag, version 2 │ header, terms,       │ 48      │ header, chunks       │ 48      │ only where the header     │
-//! │ footer length  │ range hashes, sha256 │         │                      │         │ announces 200 bytes of it │
+//! │ footer length  │ range hashes, sha256 │         │                      │         │ states a footer length    │
 //! └────────────────┴──────────────────────┴─────────┴──────────────────────┴─────────┴───────────────────────────┘
 //! ```
 //!
-//! Every record is 48 bytes long. [`parse()`] reads from the front to the second bookend and
-//! believes nothing that it reads after that. [`write_upload`] makes what clients send,
-//! [`write_dedup_response`] what they get when they ask for a chunk, and
-//! [`parse_dedup_response`] reads that.
+//! Every record is 48 bytes long. The file blocks and the xorb blocks are the two *sections* of a
+//! shard. A *bookend* is the record that ends a section. [`parse()`] reads up to the second bookend
+//! and ignores lookup tables and footer. [`write_upload`] writes the shard that clients send.
+//! [`write_dedup_response`] writes the response to a chunk query, and [`parse_dedup_response`]
+//! reads it.
 //!
-//! A [`Shard`] that was parsed is *well-formed*: every number in it is possible, and those that can
-//! be told from others agree. It is not *true*: whether its xorbs exist, have these chunks, and
-//! yield these files is decided against the index, never within one shard (spec 4.8, 7.3).
+//! A parsed [`Shard`] is *well-formed*: every number is within its limits, and numbers that depend
+//! on each other agree. A well-formed shard may still be *false*: only the index tells whether its
+//! xorbs exist, have these chunks, and yield these files (spec 4.8, 7.3).
 
 mod cas_info;
 mod error;
@@ -47,8 +48,9 @@ const BOOKEND: [u8; 32] = [0xff; 32];
 
 /// A shard as it is uploaded: files, and xorbs that its client has sent before.
 ///
-/// Either list may be empty: a file that is wholly deduplicated names xorbs of others, and a
-/// session that is split into several shards may have one that only lists xorbs.
+/// Either list may be empty. A shard lists no xorbs if other clients have uploaded all xorbs of its
+/// files. It lists no files if a client splits its registration into several shards and this one
+/// only lists xorbs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shard {
     /// The files, in the order of the shard, each hash once.

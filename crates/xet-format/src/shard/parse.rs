@@ -1,6 +1,6 @@
 //! Reading shards: uploads of clients, and responses to deduplication queries.
 
-use super::cas_info::Doubled;
+use super::cas_info::DuplicatePolicy;
 use super::error::{Kind, ParseError};
 use super::header::{self, FooterMode};
 use super::{CasInfo, RECORD_LEN, Shard, cas_info, file_info, footer};
@@ -9,38 +9,38 @@ use crate::reader::Reader;
 
 /// Reads a shard from the first byte to the last.
 ///
-/// The one budget for all of it is the length of `bytes`: what a record announces is taken from
-/// that before anything is allocated for it (spec 4.10), and the values returned are a small
-/// multiple of it.
+/// The length of `bytes` bounds the memory: the records that a header announces must be present
+/// before memory for them is allocated (spec 4.10). The result takes a small multiple of this
+/// length.
 ///
-/// Where the header announces a footer, everything behind the second section is skipped and not
-/// judged: lookup tables and a footer, or nothing at all, which hf_xet 1.1.6 to 1.1.10 and 1.2.0
-/// send (spec 4.8). Flags and reserved fields that have no meaning are ignored, but for unknown
-/// flags of a file: those could announce records.
+/// If the header announces a footer, everything after the second section is skipped unchecked. This
+/// may be lookup tables and a footer, or nothing, which hf_xet 1.1.6 to 1.1.10 and 1.2.0 send
+/// (spec 4.8). Unknown flags and reserved fields are ignored. Unknown flags of a file are an error,
+/// because they could announce further records.
 ///
 /// # Errors
 ///
-/// The bytes are not a well-formed shard of version 2, end before it does, or go on after it
-/// although no footer is announced.
+/// The bytes are not a well-formed shard of version 2, or end before the shard does. Without an
+/// announced footer, bytes after the second section are an error, too.
 pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
-    parse_with(bytes, Doubled::Refused)
+    parse_with(bytes, DuplicatePolicy::Refused)
 }
 
-/// Like [`parse`], for a shard that is stored already. Earlier versions accepted a shard that lists
-/// a xorb twice; the second mention is ignored here.
+/// Like [`parse`], for a shard that is stored already. Earlier versions of zorb accepted and stored
+/// shards that list a xorb twice, so this function accepts them, too, and drops the second entry.
 ///
 /// # Errors
 ///
-/// As [`parse`], except for a xorb that is listed twice.
+/// Those of [`parse`], except for a xorb that is listed twice.
 pub fn parse_stored(bytes: &[u8]) -> Result<Shard, ParseError> {
-    parse_with(bytes, Doubled::Dropped)
+    parse_with(bytes, DuplicatePolicy::Dropped)
 }
 
-fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
+fn parse_with(bytes: &[u8], duplicates: DuplicatePolicy) -> Result<Shard, ParseError> {
     let mut reader = Reader::new(bytes);
     let footer = header::parse(&mut reader)?;
     let files = file_info::parse_section(&mut reader)?;
-    let xorbs = cas_info::parse_section(&mut reader, doubled)?;
+    let xorbs = cas_info::parse_section(&mut reader, duplicates)?;
     match footer {
         FooterMode::Absent => reader.finish()?,
         FooterMode::Present => {}
@@ -48,26 +48,26 @@ fn parse_with(bytes: &[u8], doubled: Doubled) -> Result<Shard, ParseError> {
     Ok(Shard { files, xorbs })
 }
 
-/// The response to a chunk query, as the client reads it; the server writes
+/// The response to a chunk query, as the client reads it. The server writes the response from a
 /// [`DedupResponse`](super::DedupResponse).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupShard {
     /// Xorbs with all their chunks. Their chunk hashes are blinded with `key`.
     pub xorbs: Vec<CasInfo>,
-    /// What a client blinds its own chunk hashes with to find them among these.
+    /// The key with which a client blinds its own chunk hashes to find them in `xorbs`.
     pub key: HmacKey,
-    /// When this was made, in seconds since 1970.
+    /// When the response was made, in seconds since 1970.
     pub created_unix_secs: u64,
-    /// Until when it may be kept, in seconds since 1970; 0 for "only now".
+    /// Until when a client may cache the response, in seconds since 1970; 0: do not cache.
     pub key_expires_unix_secs: u64,
 }
 
 /// Reads the shard of a deduplication response, from the first byte to the last (spec 4.9).
 ///
-/// Like [`parse`] it takes its only budget from the length of `bytes`. Files in it are read and
-/// dropped: there should be none, but the reference server responds with the shard as it was
-/// uploaded. The described xorbs are only claims; a client that relies on a false one makes a shard
-/// that the server rejects.
+/// As in [`parse`], the length of `bytes` bounds the memory. A response should list no files, but
+/// the reference server responds with the shard as it was uploaded, so files are read and dropped.
+/// The listed xorbs are not proven: if an entry is false and a client relies on it, the server
+/// rejects the shard that the client sends later.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub fn parse_dedup_response(bytes: &[u8]) -> Result<DedupShard, ParseError> {
         return Err(Kind::FooterAbsent.at(RECORD_LEN.saturating_sub(8)));
     }
     file_info::parse_section(&mut reader)?;
-    let xorbs = cas_info::parse_section(&mut reader, Doubled::Dropped)?;
-    let footer::Told { key, created_unix_secs, key_expires_unix_secs } = footer::parse(reader)?;
+    let xorbs = cas_info::parse_section(&mut reader, DuplicatePolicy::Dropped)?;
+    let footer::FooterFields { key, created_unix_secs, key_expires_unix_secs } = footer::parse(reader)?;
     Ok(DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs })
 }

@@ -7,9 +7,9 @@ use crate::ParseHashError;
 
 /// An ordinary sha256, as git-lfs and hubs know it. Its text form is ordinary hex.
 ///
-/// In a shard it does **not** stand as these 32 bytes: clients put the *hex* through their parser
-/// of hash strings, so that every group of eight bytes is reversed there (spec 4.2). Only this
-/// module knows.
+/// A shard does **not** contain these 32 bytes as they are. Clients parse the *hex* as if it were
+/// the text form of a protocol hash, so each group of eight bytes is reversed in a shard
+/// (spec 4.2). Only this module reverses them.
 ///
 /// ```
 /// use xet_format::shard::Sha256;
@@ -23,13 +23,13 @@ use crate::ParseHashError;
 pub struct Sha256([u8; 32]);
 
 impl Sha256 {
-    /// The value of this digest.
+    /// The value with these 32 bytes, in the ordinary order.
     #[must_use]
     pub const fn from_digest(digest: [u8; 32]) -> Self {
         Self(digest)
     }
 
-    /// The digest.
+    /// The 32 bytes, in the ordinary order.
     #[must_use]
     pub const fn as_digest(&self) -> &[u8; 32] {
         &self.0
@@ -71,8 +71,8 @@ impl FromStr for Sha256 {
 
     /// Reads 64 hex digits of either case; anything else is refused.
     fn from_str(text: &str) -> Result<Self, ParseHashError> {
-        // The digits of a hash string are those of the digest, only their place among the bytes
-        // differs.
+        // Parsing the text as a protocol hash reverses each group of eight bytes. `from_swapped`
+        // reverses them back.
         crate::XorbHash::from_str(text).map(|hash| Self::from_swapped(*hash.as_bytes()))
     }
 }

@@ -12,8 +12,7 @@ use crate::HmacKey;
 ///
 /// # Errors
 ///
-/// The value is one that `parse` could not have returned; the error says which record it would
-/// refuse or drop.
+/// `parse` would refuse or drop a part of the written shard. The error says which record that is.
 pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
     let mut out = Vec::with_capacity(upload_len(shard));
     header::write(&mut out, FooterMode::Absent);
@@ -22,8 +21,8 @@ pub fn write_upload(shard: &Shard) -> Result<Vec<u8>, WriteError> {
     Ok(out)
 }
 
-/// Bytes of the shard as it is uploaded: a buffer that grows to it would take up to three times as
-/// many meanwhile.
+/// Length in bytes of the uploaded shard, so that the buffer gets exactly this capacity. A buffer
+/// that grows would take up to three times the memory, because growing copies it to a larger one.
 fn upload_len(shard: &Shard) -> usize {
     let records_of = |file: &FileInfo| {
         let range_hashes = file.range_hashes.as_ref().map_or(0, Vec::len);
@@ -35,29 +34,31 @@ fn upload_len(shard: &Shard) -> usize {
     };
     let files = shard.files.iter().map(records_of).fold(0, usize::saturating_add);
     let xorbs = shard.xorbs.iter().map(|xorb| xorb.chunks.len().saturating_add(1)).fold(0, usize::saturating_add);
-    // The header and two bookends beside them.
+    // Three more records: the header and two bookends.
     let record_count = files.saturating_add(xorbs).saturating_add(3);
     usize::try_from(RECORD_LEN).unwrap_or(usize::MAX).saturating_mul(record_count)
 }
 
-/// What a client gets that asked for a chunk (spec 4.9).
+/// The response to a chunk query (spec 4.9).
 #[derive(Clone, Copy, Debug)]
 pub struct DedupResponse<'a> {
-    /// The xorb with the chunk, and optionally others. Chunk hashes are unblinded here.
+    /// The xorb with the queried chunk, and optionally others. Their chunk hashes are not blinded
+    /// yet.
     ///
     /// A xorb of one chunk has that chunk's hash, and xorb hashes are not blinded: such a xorb may
     /// only be listed if it holds the queried chunk (spec 6.2, rule 9).
     pub xorbs: &'a [CasInfo],
-    /// Blinds the chunk hashes. Use a fresh key for each response, or for a short time.
+    /// The key that blinds the chunk hashes. Use a fresh key for each response, or use one key only
+    /// for a short time.
     pub key: HmacKey,
-    /// When this was made, in seconds since 1970.
+    /// When the response was made, in seconds since 1970.
     pub created_unix_secs: u64,
     /// Expiry in seconds since 1970. Clients discard expired shards, so 0 is invalid.
     pub key_expires_unix_secs: u64,
 }
 
-/// Writes the shard of a deduplication response: only xorbs, chunk hashes blinded, with the footer
-/// that clients require.
+/// Writes the shard of a deduplication response: xorbs with blinded chunk hashes, no files, and the
+/// footer that clients require.
 ///
 /// # Errors
 ///

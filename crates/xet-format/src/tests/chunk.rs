@@ -17,7 +17,7 @@ fn header_is_version_payload_length_scheme_and_raw_length() {
 }
 
 #[test]
-fn lengths_are_taken_from_1_up_to_their_limits_and_not_beyond() {
+fn lengths_are_accepted_from_1_up_to_their_limits() {
     let parse = |payload_len, raw_len| ChunkHeader::parse(&bytes(0, payload_len, 1, raw_len));
     for (payload_len, raw_len) in [(1, 1), (1, 131_072), (262_144, 1), (262_144, 131_072)] {
         let header = parse(payload_len, raw_len).unwrap();
@@ -32,7 +32,7 @@ fn lengths_are_taken_from_1_up_to_their_limits_and_not_beyond() {
 }
 
 #[test]
-fn only_version_0_and_schemes_0_to_2_are_taken() {
+fn only_version_0_and_schemes_0_to_2_are_accepted() {
     for byte in 0..=255 {
         let version = ChunkHeader::parse(&bytes(byte, 5, 0, 5));
         if byte > 0 {

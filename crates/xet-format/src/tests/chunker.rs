@@ -5,8 +5,8 @@ use crate::chunker::{Chunker, chunks};
 use crate::gear_table::GEAR_TABLE;
 use crate::{ChunkHash, RangeHash, merkle};
 
-/// Where the cuts fall when the data arrives in pieces of this length; the end of the data is the
-/// last one.
+/// The ends of the chunks if the data arrives in pieces of this length. The last one is the end of
+/// the data.
 fn ends(data: &[u8], piece_len: usize) -> Vec<usize> {
     let mut chunker = Chunker::new();
     let mut ends = Vec::new();
@@ -65,7 +65,7 @@ fn constant_bytes_are_cut_at_the_maximum() {
 }
 
 #[test]
-fn no_bytes_are_no_chunks_and_a_short_rest_is_one() {
+fn empty_data_has_no_chunks_and_short_data_has_one() {
     assert_eq!(chunks(b"").count(), 0);
     for len in [1, 63, 64, 65, 8_126, 8_127, 8_128, 8_191] {
         let data = vec![7; len];
@@ -74,7 +74,7 @@ fn no_bytes_are_no_chunks_and_a_short_rest_is_one() {
 }
 
 #[test]
-fn a_chunk_that_ends_with_the_data_leaves_no_empty_one() {
+fn cut_at_the_end_of_the_data_leaves_no_empty_chunk() {
     let data = vec![59; 262_144];
     assert_eq!(ends(&data, data.len()), [131_072, 262_144]);
     assert_eq!(chunks(&data).count(), 2);
@@ -91,8 +91,9 @@ fn cuts_do_not_depend_on_how_the_data_arrives() {
     }
 }
 
-/// The rule as the specification words it: every byte of a chunk is hashed, nothing is skipped.
-fn ends_by_the_letter(data: &[u8]) -> Vec<usize> {
+/// The ends of the chunks by the rule of the specification, without optimization: every byte of a
+/// chunk is hashed.
+fn ends_by_the_specification(data: &[u8]) -> Vec<usize> {
     let (mut hash, mut start, mut ends) = (0_u64, 0, Vec::new());
     for (index, byte) in data.iter().enumerate() {
         hash = (hash << 1).wrapping_add(GEAR_TABLE[usize::from(*byte)]);
@@ -112,12 +113,12 @@ fn ends_by_the_letter(data: &[u8]) -> Vec<usize> {
 fn skipping_ahead_changes_no_cut() {
     for seed in 0..8 {
         let data = Noise::new(seed).bytes(1_500_000);
-        assert_eq!(ends(&data, 50_000), ends_by_the_letter(&data), "seed {seed}");
+        assert_eq!(ends(&data, 50_000), ends_by_the_specification(&data), "seed {seed}");
     }
 }
 
-/// 64 bytes after which the hash has no bit of the mask, found by trial as the reference's tests
-/// have them.
+/// 64 bytes after which a chunk can end, because the hash has no bit of the mask. They are found by
+/// trial, as in the tests of the reference.
 fn trigger() -> Vec<u8> {
     let mut noise = Noise::new(5);
     loop {

@@ -3,8 +3,8 @@ use crate::bg4;
 use crate::chunk::ChunkHeader;
 use crate::compression::{DecodeError, Decoder, Encoder, Policy, Scheme};
 
-/// Lengths around everything that could matter: quads, the smallest LZ4 input, the two block sizes,
-/// the limit.
+/// Lengths around every bound in the code: groups of four bytes, the shortest input that LZ4
+/// compresses, the two LZ4 block sizes, and the limit of a chunk.
 pub(super) const LENS: [usize; 19] =
     [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 63, 64, 65, 1_000, 65_535, 65_536, 65_537, 131_071, 131_072];
 
@@ -19,11 +19,11 @@ fn grouping_sorts_bytes_by_position_mod_4_and_joining_undoes() {
     assert_eq!(&grouped, b"0481592637");
     for len in (0..70).chain(LENS) {
         let raw = Noise::new(len as u64).bytes(len);
-        let by_the_letter: Vec<u8> =
+        let expected: Vec<u8> =
             (0..4).flat_map(|group| raw.iter().skip(group).step_by(4).copied().collect::<Vec<_>>()).collect();
         let mut grouped = vec![0; len];
         bg4::split(&raw, &mut grouped);
-        assert_eq!(grouped, by_the_letter, "{len} bytes");
+        assert_eq!(grouped, expected, "{len} bytes");
         let mut joined = vec![0; len];
         bg4::join(&grouped, &mut joined);
         assert_eq!(joined, raw, "{len} bytes");
@@ -101,7 +101,7 @@ fn decoder_refuses_headers_put_together_by_hand() {
 }
 
 #[test]
-fn decoder_shows_nothing_of_the_chunk_before() {
+fn decoder_output_has_no_bytes_of_earlier_chunks() {
     let mut decoder = Decoder::new();
     for scheme in [Policy::Lz4, Policy::ByteGroupedLz4] {
         for (kind, len) in [(Kind::Text, 131_072), (Kind::Zeros, 100), (Kind::Text, 70_000)] {

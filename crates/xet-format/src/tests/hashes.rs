@@ -149,8 +149,9 @@ fn aggregation_gives_the_published_xorb_and_file_hashes() {
     );
 }
 
-/// The aggregation as the specification words it: level by level, on whole lists. Slow and plain.
-fn aggregate_by_the_letter(nodes: &[(ChunkHash, u64)]) -> XorbHash {
+/// The aggregation by the rule of the specification, without optimization: level by level, on whole
+/// lists.
+fn aggregate_by_the_specification(nodes: &[(ChunkHash, u64)]) -> XorbHash {
     let node_key: [u8; 32] = [
         0x01, 0x7e, 0xc5, 0xc7, 0xa5, 0x47, 0x29, 0x96, 0xfd, 0x94, 0x66, 0x66, 0xb4, 0x8a, 0x02, 0xe6, 0x5d, 0xdd,
         0x53, 0x6f, 0x37, 0xc7, 0x6d, 0xd2, 0xf8, 0x63, 0x52, 0xe6, 0x4a, 0x53, 0x71, 0x3f,
@@ -180,14 +181,14 @@ fn aggregation_equals_level_by_level_up_to_1100_chunks() {
     let mut aggregator = Aggregator::new();
     let mut nodes = Vec::new();
     for index in 0_u64..1_100 {
-        assert_eq!(aggregator.clone().xorb_hash(), aggregate_by_the_letter(&nodes), "{} chunks", nodes.len());
+        assert_eq!(aggregator.clone().xorb_hash(), aggregate_by_the_specification(&nodes), "{} chunks", nodes.len());
         let node = (ChunkHash::of(&index.to_le_bytes()), index * 37 + 1);
         aggregator.push(&node.0, node.1);
         nodes.push(node);
     }
 }
 
-/// Hashes that never, or always, end a group.
+/// With hashes of which none, or each, can end a group.
 #[test]
 fn aggregation_equals_level_by_level_without_and_all_group_ends() {
     for last_byte in [0, 1] {
@@ -200,7 +201,7 @@ fn aggregation_equals_level_by_level_without_and_all_group_ends() {
                 })
                 .collect();
             let pairs = nodes.iter().map(|(hash, len)| (hash, *len));
-            assert_eq!(merkle::xorb_hash(pairs), aggregate_by_the_letter(&nodes), "{count} chunks, {last_byte}");
+            assert_eq!(merkle::xorb_hash(pairs), aggregate_by_the_specification(&nodes), "{count} chunks, {last_byte}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::compression::LENS;
 use super::samples::{Kind, Noise};
 use crate::lz4_frame::{FrameError, FrameErrorKind, decode, encode};
 
-/// Every combination of what a frame's header can say, but for dictionaries.
+/// Every combination of the options of a frame header, except dictionaries.
 fn infos(raw_len: usize) -> Vec<FrameInfo> {
     let mut infos = Vec::new();
     for block_size in [BlockSize::Auto, BlockSize::Max64KB, BlockSize::Max256KB, BlockSize::Max1MB, BlockSize::Max4MB] {
@@ -26,8 +26,8 @@ fn infos(raw_len: usize) -> Vec<FrameInfo> {
     infos
 }
 
-/// A frame of these bytes, written in pieces and flushed after each, so that a frame has several
-/// small blocks.
+/// A frame of these bytes. They are written in pieces and flushed after each, so that the frame has
+/// several small blocks.
 fn frame(info: &FrameInfo, raw: &[u8], piece_len: usize) -> Vec<u8> {
     let mut encoder = FrameEncoder::with_frame_info(info.clone(), Vec::new());
     for piece in raw.chunks(piece_len) {
@@ -42,21 +42,23 @@ fn decode_to(frame: &[u8], raw_len: usize) -> Result<Vec<u8>, FrameError> {
     decode(frame, &mut raw).map(|()| raw)
 }
 
-/// What clients make of a frame: its bytes, and what is left behind it.
+/// Decodes a frame as clients do. Returns the raw bytes, and how many bytes follow the frame.
 fn decode_as_clients(mut frame: &[u8]) -> std::io::Result<(Vec<u8>, usize)> {
     let mut raw = Vec::new();
     FrameDecoder::new(&mut frame).read_to_end(&mut raw)?;
     Ok((raw, frame.len()))
 }
 
-/// A frame put together by hand: descriptor (without checksum), then what follows.
+/// A frame with this descriptor and the bytes that follow it. The checksum of the descriptor is
+/// computed.
 fn raw_frame(descriptor: &[u8], rest: &[u8]) -> Vec<u8> {
     let [_, checksum, _, _] = XxHash32::oneshot(0, descriptor).to_le_bytes();
     [&[0x04, 0x22, 0x4D, 0x18], descriptor, &[checksum], rest].concat()
 }
 
-/// Version 1, independent blocks of 64 KiB, nothing else.
+/// The descriptor of a frame of version 1 with independent blocks of 64 KiB, without any option.
 const PLAIN: [u8; 2] = [0x60, 0x40];
+/// The end mark of a frame.
 const END: [u8; 4] = [0; 4];
 
 /// A block that is stored uncompressed.
@@ -74,7 +76,7 @@ fn frames_of_all_option_combinations_decode() {
     for kind in Kind::ALL {
         for len in LENS {
             let raw = Noise::new(len as u64).sample(kind, len);
-            // 8 MiB per encoder add up; the largest samples take the combinations in turn.
+            // Each encoder takes 8 MiB, so each of the largest samples gets only some combinations.
             let infos = infos(len);
             let step = if len > 1_000 { 7 } else { 1 };
             for info in infos.iter().skip(len % step).step_by(step) {
@@ -132,7 +134,7 @@ fn frame_of_another_length_is_refused_before_an_overrun() {
 
 #[test]
 fn expansion_bomb_is_refused_at_the_length_of_the_chunk() {
-    // One literal, then a match that repeats it: 255 more per byte.
+    // One literal, then a match that repeats it: each byte 0xFF makes the match 255 bytes longer.
     let mut data = vec![0x1F, b'a', 1, 0];
     data.resize(60_000, 0xFF);
     data.extend_from_slice(&[0, 0x50, b'a', b'a', b'a', b'a', b'a']);
@@ -144,7 +146,7 @@ fn expansion_bomb_is_refused_at_the_length_of_the_chunk() {
 }
 
 #[test]
-fn headers_that_are_not_taken() {
+fn unsupported_frame_headers_are_refused() {
     let check = |frame: &[u8], offset, kind| {
         assert_eq!(decode_to(frame, 3), Err(FrameError { offset, kind }));
     };
@@ -183,20 +185,20 @@ fn headers_that_are_not_taken() {
 }
 
 #[test]
-fn blocks_that_are_not_taken() {
+fn invalid_blocks_are_refused() {
     let check = |blocks: &[u8], raw_len, offset, kind| {
         let frame = raw_frame(&PLAIN, &[blocks, &END].concat());
         assert_eq!(decode_to(&frame, raw_len), Err(FrameError { offset, kind }));
     };
-    // Empty ones look like the end of the data to clients.
+    // Clients take an empty block for the end of the data.
     check(&[stored(b"abc"), stored(b"")].concat(), 3, 14, FrameErrorKind::EmptyBlock);
     check(&[stored(b""), stored(b"abc")].concat(), 3, 7, FrameErrorKind::EmptyBlock);
     check(&[stored(b"abc"), compressed(&[0])].concat(), 3, 14, FrameErrorKind::EmptyBlock);
-    // More than the block size, both ways.
+    // A stored and a compressed block with more bytes than the block size.
     let long = FrameErrorKind::BlockTooLong { len: 65_537, limit: 65_536 };
     check(&stored(&[1; 65_537]), 65_537, 7, long);
     check(&compressed(&[1; 65_537]), 65_537, 7, long);
-    // An offset of 0, an offset before the start, literals that are not there, a block that ends
+    // A match offset of 0, a match offset before the start, missing literals, and a block that ends
     // with a match.
     for data in [[0x10, b'a', 0, 0, 0].as_slice(), &[0x10, b'a', 2, 0, 0], &[0xF0, 9, b'a'], &[0x14, b'a', 1, 0]] {
         check(&compressed(data), 100, 7, FrameErrorKind::CorruptBlock);
@@ -205,8 +207,8 @@ fn blocks_that_are_not_taken() {
 
 #[test]
 fn matches_reach_into_the_previous_block_only_if_linked() {
-    // No literal, a match of 4 bytes from 3 back, then one literal, as the last bytes of a block
-    // must be.
+    // No literal, a match of 4 bytes that begins 3 bytes back, then one literal, because a block
+    // must end with literals.
     let second = compressed(&[0x00, 3, 0, 0x10, b'!']);
     let blocks = [stored(b"abc"), second, END.to_vec()].concat();
     assert_eq!(decode_to(&raw_frame(&[0x40, 0x40], &blocks), 8).unwrap(), b"abcabca!");
@@ -240,9 +242,9 @@ fn wrong_checksums_of_blocks_and_contents_are_found() {
     assert_eq!((error.offset, error.kind), (22, FrameErrorKind::ContentChecksum));
 }
 
-/// The property that matters: a chunk that verifies on the server is the same chunk on the client.
+/// A chunk that verifies on the server must be the same chunk on the client.
 #[test]
-fn what_is_accepted_of_corrupted_frames_is_what_clients_decode() {
+fn accepted_corrupted_frames_decode_alike_in_clients() {
     let mut accepted = 0;
     for seed in 0..60_000 {
         let mut noise = Noise::new(seed);
@@ -262,8 +264,8 @@ fn what_is_accepted_of_corrupted_frames_is_what_clients_decode() {
                 _ => frame.insert(index, noise.next() as u8),
             }
         }
-        // Most corruptions change the length that comes out, so the decoder is asked for what
-        // clients would get.
+        // Most corruptions change the raw length, so the decoder gets the length that clients would
+        // decode.
         let clients = decode_as_clients(&frame);
         let raw_len = clients.as_ref().map_or(len, |(raw, _)| raw.len().clamp(1, 131_072));
         if let Ok(decoded) = decode_to(&frame, raw_len) {

@@ -1,4 +1,5 @@
-//! Tests of the formats below the xorb. The vectors are those of the specification's appendix C.
+//! Tests of hashes, ranges, the chunker, chunk headers, compression and LZ4 frames. The vectors are
+//! those of appendix C of the specification.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

@@ -1,8 +1,8 @@
-//! Ranges of chunks and of bytes as they are asked for.
+//! Ranges of chunks and of bytes as users and clients write them.
 
 use crate::{ByteRange, ByteRangeSpec, ChunkRange, ChunkRangeSpec, ParseRangeError};
 
-/// Of a xorb of four chunks; `Ok(None)` is a range that goes past them.
+/// Resolves a range of a xorb of four chunks. `Ok(None)` is a range that goes past them.
 fn check(text: &str, expected: Result<Option<(u32, u32)>, ParseRangeError>) {
     let range = text.parse::<ChunkRangeSpec>().map(|spec| spec.resolve(4));
     assert_eq!(range, expected.map(|range| range.and_then(|(start, end)| ChunkRange::new(start, end))), "{text}");

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use crate::{ChunkHash, FileHash, RangeHash, XorbHash, merkle};
 
-/// The directory with the sample data: `ZORB_REFERENCE_DIR`, or `shared/reference` beside the working
-/// tree.
+/// The directory with the sample data: `ZORB_REFERENCE_DIR`, or `shared/reference` beside the
+/// working tree.
 fn reference_dir() -> PathBuf {
     std::env::var_os("ZORB_REFERENCE_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference"), PathBuf::from)
 }
 
-/// A file of the sample data. A missing one fails the test: a suite that skips its references
-/// proves nothing.
+/// A file of the sample data. If it is missing, the test fails, because a test that skips its
+/// reference data proves nothing.
 fn reference_file(name: &str) -> Vec<u8> {
     let path = reference_dir().join("xet").join(name);
     fs::read(&path).unwrap_or_else(|error| {

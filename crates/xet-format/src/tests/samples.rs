@@ -1,6 +1,6 @@
-//! Bytes to test with, the same on every run.
+//! Sample bytes for tests, the same on every run.
 
-/// SplitMix64, as the specification's chunking vector uses it.
+/// The random number generator SplitMix64, which the chunking vector of the specification uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Noise(u64);
 
@@ -45,7 +45,8 @@ impl Noise {
             Kind::Floats => {
                 let mut floats = Vec::with_capacity(len + 4);
                 while floats.len() < len {
-                    // 16 bits of noise between 1 and 2: one byte never changes, one hardly.
+                    // Random floats between 1 and 2 with 16 random bits. So of the four bytes of
+                    // each, one is always the same and one has few values.
                     let float = 1.0 + f32::from(self.next() as u16) / 65_536.0;
                     floats.extend_from_slice(&float.to_le_bytes());
                 }

@@ -56,7 +56,7 @@ fn check_windows(file: &File, dirty: &[(u64, u64)], expected: &[(u64, u64)]) {
     assert_eq!(response.gaps.len(), expected.len() + 1);
 }
 
-/// Segments of one chunk each, so that segments play no part.
+/// A file of segments with one chunk each, so that windows end independently of segments.
 fn fine(count: usize, len: u32) -> File {
     File::of(&vec![&[len][..]; count])
 }
@@ -170,9 +170,9 @@ fn segments_that_are_not_as_long_as_the_file_have_no_response() {
     assert!(builder.finish().is_none());
 }
 
-/// The windows as the rules say it, chunk by chunk and with no regard to cost.
+/// The windows by the rules of the module, computed chunk by chunk without optimization.
 fn expected_windows(file: &File, dirty: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut chunks = Vec::new(); // start, end, dirty, stable, ends a segment
+    let mut chunks = Vec::new(); // (start, end, is dirty, is stable, is the last of its segment)
     let mut start = 0;
     for (_, segment) in &file.segments {
         for (index, (_, len)) in segment.iter().enumerate() {
@@ -225,8 +225,8 @@ fn random_changes_get_rule_windows_and_gaps_give_file_hash() {
     }
 }
 
-/// What the client does: gaps and windows joined in order are the file, and the segments kept are
-/// those outside.
+/// Checks what a client relies on: gaps and windows joined in order are the file, and the range
+/// hashes are those of the segments outside the windows.
 fn check_whole(file: &File, response: &ChunkWindows) {
     let mut start = 0;
     let places: Vec<(u64, u64, Chunk)> = file

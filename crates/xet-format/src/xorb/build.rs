@@ -1,4 +1,4 @@
-//! Builds xorbs: raw chunks in, serialized bytes out.
+//! Builds xorbs: takes raw chunks and returns the serialized bytes.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ use crate::limits::{
     CHUNK_HEADER_LEN, MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN, MAX_XORB_SERIALIZED_LEN,
 };
 
-/// Why a chunk was not added. The builder is as it was.
+/// Why a chunk was not added. The builder is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
-    /// The chunk does not fit any more; it goes into the next xorb.
+    /// The xorb has no space for the chunk. The caller puts it into the next xorb.
     #[error("the xorb is full: it would exceed {limit}")]
     Full {
-        /// The limit that the chunk would go beyond.
+        /// The limit that the xorb would exceed with this chunk.
         limit: BuildLimit,
     },
-    /// A chunk has at least one byte.
+    /// The chunk has no bytes.
     #[error("a chunk cannot be empty")]
     EmptyChunk,
     /// The chunk is longer than a chunk may be.
@@ -39,7 +39,7 @@ pub enum BuildLimit {
     ChunkCount,
     /// [`MAX_XORB_RAW_LEN`].
     RawLen,
-    /// [`MAX_XORB_SERIALIZED_LEN`], without a footer.
+    /// [`MAX_XORB_SERIALIZED_LEN`]; the builder writes no footer.
     SerializedLen,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for BuildLimit {
     }
 }
 
-/// Collects chunks to a xorb.
+/// Builds one xorb from chunks.
 ///
 /// ```
 /// use xet_format::compression::Policy;
@@ -91,7 +91,7 @@ impl XorbBuilder {
     ///
     /// # Errors
     ///
-    /// The chunk is no chunk, or does not fit; the builder is as it was.
+    /// The chunk is empty or too long, or does not fit; the builder is unchanged.
     pub fn push(&mut self, raw: &[u8]) -> Result<ChunkHash, BuildError> {
         let raw_len = match u32::try_from(raw.len()) {
             Ok(0) => return Err(BuildError::EmptyChunk),
@@ -106,7 +106,8 @@ impl XorbBuilder {
             return Err(BuildError::Full { limit: BuildLimit::RawLen });
         }
         let before = self.bytes.len();
-        // The header follows from the payload, so its place is kept free until that is there.
+        // The header depends on the payload, so these bytes are replaced by it after the payload is
+        // written.
         self.bytes.extend_from_slice(&[0; CHUNK_HEADER_LEN as usize]);
         let scheme = self.encoder.encode(self.policy, raw, &mut self.bytes);
         let added = self.close_record(before, scheme, raw_len).and_then(|record_len| {
@@ -144,7 +145,7 @@ impl XorbBuilder {
         self.bytes.len() as u64
     }
 
-    /// The xorb; `None` where there is no chunk.
+    /// The xorb; `None` without chunks.
     #[must_use]
     pub fn finish(self) -> Option<BuiltXorb> {
         let Self { bytes, seen, .. } = self;
@@ -184,13 +185,13 @@ impl BuiltXorb {
         &self.bytes
     }
 
-    /// What the bytes are.
+    /// Hash, layout, chunk hashes and schemes of the xorb.
     #[must_use]
     pub const fn xorb(&self) -> &VerifiedXorb {
         &self.xorb
     }
 
-    /// The serialized xorb and what it is.
+    /// The serialized xorb, and its hash, layout, chunk hashes and schemes.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u8>, VerifiedXorb) {
         (self.bytes, self.xorb)

@@ -9,16 +9,16 @@ use crate::chunk::HeaderError;
 use crate::compression::{DecodeError, FrameErrorKind};
 use crate::limits::{CHUNK_HEADER_LEN, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
 
-/// Why a body is not a xorb that we take, and where.
+/// Why a body is not an acceptable xorb, and where.
 ///
 /// Printed it reads `chunk 17 at byte 1204312: compressed length 300000 exceeds the limit of
 /// 262144`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbError {
-    /// Byte of the body that is to blame: the field that is wrong, the header of the chunk that is
-    /// too much, the LZ4 block that does not decode, or, where the body is incomplete, its end.
+    /// The byte of the body where the error is: the wrong field, the header of the first chunk
+    /// beyond a limit, the LZ4 block that does not decode, or the end of an incomplete body.
     pub offset: u64,
-    /// Index of the chunk that it concerns, if it concerns one.
+    /// Index of the chunk with the error; `None` if the error is not in a chunk.
     pub chunk: Option<u32>,
     /// What is wrong.
     pub kind: XorbErrorKind,
@@ -27,10 +27,10 @@ pub struct XorbError {
 /// What is wrong with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum XorbErrorKind {
-    /// There is not one byte.
+    /// The body has no bytes.
     #[error("the body is empty")]
     Empty,
-    /// The body ends within a chunk header, or where one was about to tell from a footer.
+    /// The body ends within the first eight bytes of a chunk header or a footer.
     #[error("the body ends after {have} of the {CHUNK_HEADER_LEN} bytes of a chunk header")]
     HeaderIncomplete {
         /// Bytes of the header that are there, at least 1.
@@ -49,19 +49,19 @@ pub enum XorbErrorKind {
     FooterIncomplete {
         /// Bytes of the footer that are there.
         have: u64,
-        /// Bytes that it has for the chunks before it.
+        /// Bytes that the footer of these chunks must have.
         expected: u64,
     },
-    /// There is a footer and no chunk.
+    /// The body has a footer and no chunk.
     #[error("the xorb has no chunks")]
     NoChunks,
-    /// A chunk header that we do not take.
+    /// An invalid chunk header.
     #[error("{0}")]
     Header(HeaderError),
     /// A payload that does not give the chunk that the header describes.
     #[error("{0}")]
     Payload(DecodeError),
-    /// The chunk or the footer does not fit into the longest body.
+    /// With this chunk or footer the body is longer than the limit.
     #[error("the body is longer than the limit of {limit} bytes")]
     BodyTooLong {
         /// The limit that was given.
@@ -73,26 +73,26 @@ pub enum XorbErrorKind {
     /// There are more chunks than a xorb may have.
     #[error("the xorb has more than {MAX_XORB_CHUNK_COUNT} chunks")]
     TooManyChunks,
-    /// A footer that we do not take.
+    /// An invalid footer.
     #[error("{0}")]
     Footer(FooterError),
 }
 
-/// What the sender of a body can do about an error; each class has one code in responses of the
-/// server.
+/// Classes of errors by what the sender of the body can do about them. Each class has one code in
+/// the responses of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XorbErrorClass {
     /// The bytes contradict the format or themselves.
     Malformed,
     /// A chunk header or footer of another version.
     UnsupportedVersion,
-    /// A compression scheme, or a kind of LZ4 frame, that is not taken.
+    /// A compression scheme or a kind of LZ4 frame that this crate does not support.
     UnsupportedCompression,
     /// More bytes, serialized or raw, than a xorb may have.
     TooLarge,
     /// More chunks than a xorb may have.
     TooManyChunks,
-    /// The body ends before the xorb does: it may be sent again.
+    /// The body ends before the xorb does. To send it again may succeed.
     Incomplete,
 }
 
@@ -152,7 +152,8 @@ impl XorbErrorClass {
     }
 }
 
-/// Valid LZ4 of a kind that is not taken is unsupported; everything else is broken.
+/// Kinds of LZ4 frames that are valid but not accepted are unsupported compression; every other
+/// error is malformed data.
 const fn class_of_frame(kind: FrameErrorKind) -> XorbErrorClass {
     match kind {
         FrameErrorKind::Legacy

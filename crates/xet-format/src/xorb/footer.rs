@@ -1,4 +1,4 @@
-//! The optional footer behind the chunks of a xorb (spec 3.5): written, and checked, field by
+//! The optional footer after the chunks of a xorb (spec 3.5): writes it, and checks it field by
 //! field.
 //!
 //! ```text
@@ -11,13 +11,13 @@
 //!   length of the above
 //! ```
 //!
-//! Every byte of a footer but the 16 follows from the chunks, so nothing of it is ever *read*: what
-//! it must be is written down when it begins, and the bytes that arrive are compared with that. A
-//! length or a count in a footer can not lie to us, and no more is kept of a footer than it takes
-//! for the chunks that were seen. (The 16 bytes are free: clients put a nonce there that tells
-//! apart uploads of the same xorb.)
+//! The 16 bytes may have any value: clients put a nonce there, which distinguishes uploads of one
+//! xorb. Every other byte of a footer follows from the chunks. So a footer is never *parsed*: when
+//! it begins, the expected bytes are computed, and the received bytes are compared with them. No
+//! length or count of a received footer is trusted, and the memory depends only on the chunks
+//! received.
 //!
-//! Current clients send no footer; old ones do. It is neither stored nor served.
+//! Old clients send a footer, current clients send none. It is neither stored nor served.
 
 use std::fmt;
 
@@ -26,7 +26,8 @@ use thiserror::Error;
 use super::verified::VerifiedXorb;
 use crate::range::ChunkRange;
 
-/// The first bytes of a footer. No chunk header begins with them: `X` would be its version.
+/// The first bytes of a footer. No chunk header begins with them, because the first byte of a chunk
+/// header is its version, which is 0.
 pub(super) const IDENT: [u8; 7] = *b"XETBLOB";
 
 const HASHES_IDENT: [u8; 7] = *b"XBLBHSH";
@@ -35,7 +36,7 @@ const BOUNDARIES_IDENT: [u8; 7] = *b"XBLBBND";
 const BOUNDARIES_VERSION: u8 = 1;
 const NONCE_LEN: u32 = 16;
 
-/// Why bytes behind the chunks are not the footer of these chunks.
+/// Why the bytes after the chunks are not the footer of these chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FooterError {
     /// A version that does not exist yet.
@@ -52,7 +53,7 @@ pub enum FooterError {
         /// The version that is supported.
         expected: u8,
     },
-    /// A field says something else than the chunks do.
+    /// A field does not match the chunks.
     #[error("{field} of the footer does not match the chunks")]
     Mismatch {
         /// The first such field.
@@ -92,7 +93,7 @@ pub enum FooterField {
     HashesOffset,
     /// Where the section of boundaries begins, from the end.
     BoundariesOffset,
-    /// The bytes that are free.
+    /// The 16 bytes that may have any value.
     Nonce,
     /// The length of the footer before this last field.
     InfoLen,
@@ -120,7 +121,7 @@ impl fmt::Display for FooterField {
     }
 }
 
-/// The versions that there are.
+/// The known versions of a footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     V0,
@@ -222,7 +223,7 @@ fn write_field(field: FooterField, version: Version, xorb: &VerifiedXorb, out: &
             let range = up_to(index).and_then(|chunks| xorb.layout().raw_range(chunks));
             put_u32(range.map_or(0, |range| range.end()), out);
         }
-        // From the section's mark to the end of the nonce.
+        // Both offsets count the bytes from the tag of the section to the end of the nonce.
         FooterField::HashesOffset => put_u32(per_chunk(52, 40), out),
         FooterField::BoundariesOffset => put_u32(per_chunk(40, 8), out),
         FooterField::Nonce => out.extend_from_slice(&[0; NONCE_LEN as usize]),
@@ -246,7 +247,7 @@ const fn field_len(field: FooterField) -> u32 {
     }
 }
 
-/// Compares a footer that arrives in pieces with the one that the chunks give.
+/// Compares a footer that arrives in pieces with the footer that follows from the chunks.
 pub(super) struct FooterCheck {
     version: Version,
     chunk_count: u32,
@@ -256,7 +257,8 @@ pub(super) struct FooterCheck {
 }
 
 impl FooterCheck {
-    /// A check of the footer of this xorb, for the bytes after its version.
+    /// A check of the footer of this xorb. It begins with the bytes after the tag and the version,
+    /// which the caller has checked.
     pub(super) fn new(version: Version, xorb: &VerifiedXorb) -> Self {
         let chunk_count = xorb.layout().chunk_count();
         let len = usize::try_from(version.footer_len(chunk_count)).unwrap_or(usize::MAX);
@@ -266,7 +268,7 @@ impl FooterCheck {
         Self { version, chunk_count, expected, have: have as usize }
     }
 
-    /// Takes the next bytes; an error comes with its offset from the start of the footer.
+    /// Compares the next bytes. An error is returned with its offset from the start of the footer.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), (u64, FooterError)> {
         let expected = self.expected.get(self.have..).unwrap_or_default();
         let differs = piece
@@ -284,17 +286,19 @@ impl FooterCheck {
         Ok(())
     }
 
-    /// Bytes that came and bytes that there must be.
+    /// Bytes received, and bytes that the footer must have.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.have as u64, self.expected.len() as u64)
     }
 
+    /// Whether the byte at this offset of the footer belongs to the nonce.
     fn is_nonce(&self, offset: usize) -> bool {
         let end = self.expected.len().saturating_sub(field_len(FooterField::InfoLen) as usize);
         (end.saturating_sub(NONCE_LEN as usize)..end).contains(&offset)
     }
 
-    /// The error for a wrong byte: that its field is wrong, and where the field begins.
+    /// The error for a wrong byte: it names the field with this byte. The number is the offset at
+    /// which the field begins.
     fn error_at(&self, wrong: usize) -> (u64, FooterError) {
         let mut start: u64 = 0;
         for field in self.version.fields(self.chunk_count) {

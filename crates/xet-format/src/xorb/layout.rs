@@ -1,8 +1,9 @@
 //! Where the chunks of a xorb are: the part of a verified xorb that range requests need.
 //!
-//! A layout holds, per chunk, the end of its record in the serialized xorb (header included) and
-//! the end of its raw bytes; the starts are the previous ends. Both columns grow strictly, begin
-//! above 0 and stay within the limits: ranges of a [`Layout`] can be served without further checks.
+//! A layout holds, per chunk, the end of its record (header and payload) in the serialized xorb and
+//! the end of its raw bytes. Each chunk starts where the one before it ends. Both ends grow from
+//! chunk to chunk and stay within the limits, so a server can serve the ranges of a [`Layout`]
+//! without further checks.
 
 use thiserror::Error;
 
@@ -29,7 +30,7 @@ struct ChunkEnd {
 /// Why chunk lengths, or a packed form, are not a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// There is no chunk, or the packed form ends within one.
+    /// The packed form is empty or ends within the entry of a chunk.
     #[error("a packed layout of {len} bytes is not a whole positive number of chunks")]
     PackedLen {
         /// Bytes of the packed form.
@@ -132,7 +133,7 @@ impl Layout {
         ChunkRange::new(0, self.chunk_count()).expect("a layout has at least one chunk")
     }
 
-    /// Bytes of these chunks' records in the serialized xorb; `None` where the range goes past the
+    /// Bytes of these chunks' records in the serialized xorb; `None` if the range goes past the
     /// last chunk.
     #[must_use]
     pub fn serialized_range(&self, chunks: ChunkRange) -> Option<ByteRange> {
@@ -140,14 +141,15 @@ impl Layout {
         ByteRange::new(before.serialized.into(), last.serialized.into())
     }
 
-    /// These chunks' bytes in the raw contents; `None` where the range goes past the last chunk.
+    /// These chunks' bytes in the raw contents; `None` if the range goes past the last chunk.
     #[must_use]
     pub fn raw_range(&self, chunks: ChunkRange) -> Option<ByteRange> {
         let (before, last) = self.bounds(chunks)?;
         ByteRange::new(before.raw.into(), last.raw.into())
     }
 
-    /// The fewest chunks that hold these raw bytes; `None` where the range goes past the end.
+    /// The smallest range of chunks that contains these raw bytes; `None` if the bytes go past the
+    /// end.
     #[must_use]
     pub fn chunks_of_raw(&self, bytes: ByteRange) -> Option<ChunkRange> {
         if bytes.end() > self.raw_len() {
@@ -163,8 +165,8 @@ impl Layout {
         places(ChunkEnd::default(), &self.ends, 0)
     }
 
-    /// These chunks, in order; `None` where the range goes past the last chunk. The chunks before
-    /// them cost nothing.
+    /// These chunks, in order; `None` if the range goes past the last chunk. The chunks before them
+    /// are not visited.
     pub fn chunks_in(&self, chunks: ChunkRange) -> Option<impl Iterator<Item = ChunkPlace> + '_> {
         let (before, _) = self.bounds(chunks)?;
         let ends = self.ends.get(usize::try_from(chunks.start()).ok()?..usize::try_from(chunks.end()).ok()?)?;
@@ -186,7 +188,7 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`Layout::pack`] makes; nothing of them is used.
+    /// The bytes are not what [`Layout::pack`] returns.
     pub fn parse(packed: &[u8]) -> Result<Self, LayoutError> {
         let (chunks, rest) = packed.as_chunks::<PACKED_CHUNK_LEN>();
         if !rest.is_empty() || chunks.is_empty() {
@@ -204,12 +206,12 @@ impl Layout {
     }
 
     /// Raw lengths of the chunks from `first` on, from a slice of the packed form. The slice begins
-    /// with the entry before `first`, or with that of `first` itself if it is 0. It may end after
-    /// any entry.
+    /// with the entry of the chunk before `first`, or if `first` is 0, with the entry of chunk 0.
+    /// It may end after any entry.
     ///
     /// # Errors
     ///
-    /// The bytes are not part of what [`Layout::pack`] makes; nothing of them is used.
+    /// The bytes are not part of what [`Layout::pack`] returns.
     pub fn parse_raw_lens(packed: &[u8], first: u32) -> Result<Vec<u32>, LayoutError> {
         let (entries, rest) = packed.as_chunks::<PACKED_CHUNK_LEN>();
         if !rest.is_empty() {
@@ -227,7 +229,7 @@ impl Layout {
             .collect()
     }
 
-    /// The end of the chunk before the range, and the end of its last chunk.
+    /// The end of the chunk before the range, and the end of the last chunk of the range.
     fn bounds(&self, chunks: ChunkRange) -> Option<(ChunkEnd, ChunkEnd)> {
         let end_of = |index: u32| self.ends.get(usize::try_from(index).ok()?).copied();
         let last = end_of(chunks.end().checked_sub(1)?)?;

@@ -6,6 +6,9 @@
 //! └────────┴─────────┴────────┴─────────┴─ ─ ─┴────────┴─────────┴ ─ ─ ─ ─ ─ ┘
 //!  8 bytes            └───── frame ────┘       1 to 8192 chunks
 //! ```
+//!
+//! A *frame* is the header of a chunk with its payload. It is also called the *record* of the
+//! chunk.
 
 mod build;
 mod error;

@@ -1,10 +1,10 @@
 //! Cuts the body of a xorb into frames, each a chunk header with its payload, as the bytes arrive.
 //!
-//! The splitter is pushed pieces of any size, as a socket or a file gives them. A frame that lies
-//! inside one piece is handed out without a copy; one that straddles pieces is put together in a
-//! buffer, which is all that the splitter ever holds: at most one frame, [256
-//! KiB](MAX_CHUNK_PAYLOAD_LEN) and 8 bytes. Headers are judged, and the limits of a xorb enforced,
-//! before a payload is awaited. Payloads are not looked at: that is [`Verifier`](super::Verifier).
+//! The splitter takes pieces of any size, as a socket or a file delivers them. A frame inside one
+//! piece is returned without a copy. A frame that spans pieces is assembled in a buffer, which is
+//! all the memory of the splitter: at most one frame, [256 KiB](MAX_CHUNK_PAYLOAD_LEN) and 8 bytes.
+//! A header and the limits of a xorb are checked before the payload is read. The splitter does not
+//! check payloads: [`Verifier`](super::Verifier) does.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use crate::limits::{MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
 /// Bytes of a chunk header.
 const HEADER_LEN: usize = 8;
 
-/// A push parser from pieces of a body to frames.
+/// A parser that takes pieces of a body and returns frames.
 ///
 /// ```
 /// use xet_format::xorb::Splitter;
@@ -38,16 +38,16 @@ const HEADER_LEN: usize = 8;
 pub struct Splitter {
     max_len: u64,
     /// Whether a payload may be longer than its chunk.
-    takes_expanded: bool,
-    /// The frame that is being put together, or the one that was handed out last.
+    allows_expanded: bool,
+    /// The frame that is being assembled, or the one that was returned last.
     buffer: Vec<u8>,
-    /// Whether `buffer` was handed out and is free.
+    /// Whether the frame in `buffer` was returned, so that the buffer can be cleared.
     is_given: bool,
     /// Offset of the next header, or of the one in `buffer`.
     offset: u64,
     /// Index of the next frame.
     index: u32,
-    /// Raw bytes of the frames handed out, as their headers declare them.
+    /// Raw bytes of the frames returned, as their headers declare them.
     raw_len: u64,
     footer: Option<FooterStart>,
 }
@@ -55,7 +55,7 @@ pub struct Splitter {
 /// One chunk of a xorb as it is serialized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What the chunk says about itself; within the limits.
+    /// The header of the chunk; within the limits.
     pub header: ChunkHeader,
     /// Offset of the header in the body.
     pub offset: u64,
@@ -65,25 +65,26 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
 }
 
-/// That the chunks are over and a footer follows.
+/// The start of the footer, after the last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FooterStart {
     /// Offset of the footer in the body.
     pub offset: u64,
-    /// Its version, which may be one that does not exist.
+    /// The version byte of the footer, unchecked.
     pub version: u8,
 }
 
-/// What [`Splitter::advance`] found, without borrowing the splitter.
+/// The frame that [`Splitter::advance`] found. It does not borrow the splitter.
 pub(super) struct Cut<'a> {
     header: ChunkHeader,
     offset: u64,
     index: u32,
-    /// The frame where it lies in the piece; `None` where it is in the buffer.
+    /// The bytes of the frame if they are in one piece; `None` if they are in the buffer.
     in_piece: Option<&'a [u8]>,
 }
 
-/// What eight bytes at the place of a header are.
+/// The meaning of the eight bytes after a frame: the header of the next chunk, or the start of a
+/// footer.
 enum Head {
     Chunk(ChunkHeader),
     Footer { version: u8 },
@@ -95,7 +96,7 @@ impl Splitter {
     pub const fn new(max_len: u64) -> Self {
         Self {
             max_len,
-            takes_expanded: true,
+            allows_expanded: true,
             buffer: Vec::new(),
             is_given: false,
             offset: 0,
@@ -105,21 +106,21 @@ impl Splitter {
         }
     }
 
-    /// The same for the body of an upload: a payload that is longer than its chunk is refused.
-    /// Every writer stores such a chunk uncompressed, and one that did not would have everybody pay
-    /// for it who refers to the xorb later.
+    /// A splitter for the body of an upload: it refuses a payload that is longer than its chunk.
+    /// Every known writer stores such a chunk uncompressed. Without this rule, all repositories
+    /// that use the xorb later would pay for the extra bytes.
     #[must_use]
     pub const fn for_upload(max_len: u64) -> Self {
         let mut splitter = Self::new(max_len);
-        splitter.takes_expanded = false;
+        splitter.allows_expanded = false;
         splitter
     }
 
     /// The next frame of the body; `input` is moved past the consumed bytes.
     ///
-    /// `None` when all of `input` was consumed and no frame ends in it, or after the last chunk:
-    /// then [`Splitter::footer`] says so, and `input` is left at the ninth byte of the footer,
-    /// after its version.
+    /// `None` if all of `input` was consumed and no frame ends in it. Also `None` after the last
+    /// chunk: then [`Splitter::footer`] is set, and `input` begins with the ninth byte of the
+    /// footer, after its version.
     ///
     /// # Errors
     ///
@@ -129,19 +130,20 @@ impl Splitter {
         Ok(cut.map(|cut| self.frame(cut)))
     }
 
-    /// Where the footer starts, once the splitter has met it.
+    /// Where the footer starts; `None` until the splitter has reached it.
     #[must_use]
     pub const fn footer(&self) -> Option<FooterStart> {
         self.footer
     }
 
-    /// Ends the body.
+    /// Ends the body. If a footer has begun, this succeeds: the caller checks the footer, and
+    /// whether a frame was before it.
     ///
     /// # Errors
     ///
-    /// The body ends within a frame, or has none. An empty body counts as incomplete, since every
-    /// xorb begins with nothing: a sender that broke off before the first byte is told the same as
-    /// one that broke off after it.
+    /// The body ends within a frame, or is empty. The error for an empty body is of the class
+    /// [`Incomplete`](super::XorbErrorClass::Incomplete), too: the sender has stopped before the
+    /// first byte.
     pub fn finish(self) -> Result<(), XorbError> {
         if self.footer.is_some() {
             return Ok(());
@@ -155,8 +157,8 @@ impl Splitter {
             return Err(XorbError { offset, chunk: None, kind: XorbErrorKind::Empty });
         }
         let have = u32::try_from(have).unwrap_or(u32::MAX);
-        // The header was judged when its last byte came; one that cannot be read now is not
-        // complete.
+        // A complete header was checked when its last byte arrived, so one that does not parse now
+        // is incomplete.
         let header = self.buffer.first_chunk().and_then(|bytes| ChunkHeader::parse(bytes).ok());
         let kind = match header {
             None => XorbErrorKind::HeaderIncomplete { have },
@@ -168,7 +170,8 @@ impl Splitter {
         Err(XorbError { offset, chunk: Some(self.index), kind })
     }
 
-    /// Does the work of [`Splitter::next_frame`]; the frame is fetched with [`Splitter::frame`].
+    /// Does the work of [`Splitter::next_frame`], except that [`Splitter::frame`] returns the
+    /// frame.
     pub(super) fn advance<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Cut<'a>>, XorbError> {
         if self.is_given {
             self.buffer.clear();
@@ -180,7 +183,7 @@ impl Splitter {
         if self.buffer.is_empty()
             && let Some((bytes, after_header)) = input.split_first_chunk()
         {
-            match self.judge(bytes)? {
+            match self.parse_head(bytes)? {
                 Head::Footer { version } => {
                     *input = after_header;
                     self.footer = Some(FooterStart { offset: self.offset, version });
@@ -197,11 +200,11 @@ impl Splitter {
         self.advance_in_buffer(input)
     }
 
-    /// A frame that straddles pieces: completes the header, then the payload.
+    /// Assembles a frame that spans pieces in the buffer: first the header, then the payload.
     fn advance_in_buffer<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Cut<'a>>, XorbError> {
         self.fill(HEADER_LEN, input);
         let Some(bytes) = self.buffer.first_chunk() else { return Ok(None) };
-        match self.judge(bytes)? {
+        match self.parse_head(bytes)? {
             Head::Footer { version } => {
                 self.buffer.clear();
                 self.footer = Some(FooterStart { offset: self.offset, version });
@@ -228,9 +231,9 @@ impl Splitter {
         *input = rest;
     }
 
-    /// Says what the bytes at the place of the next header are, and whether what they announce is
-    /// within the limits.
-    fn judge(&self, bytes: &[u8; HEADER_LEN]) -> Result<Head, XorbError> {
+    /// Parses the eight bytes at the place of the next header, a chunk header or the start of a
+    /// footer, and checks the limits.
+    fn parse_head(&self, bytes: &[u8; HEADER_LEN]) -> Result<Head, XorbError> {
         let Self { offset, index, .. } = *self;
         if let [ident @ .., version] = bytes
             && *ident == footer::IDENT
@@ -241,7 +244,7 @@ impl Splitter {
         let header = ChunkHeader::parse(bytes)
             .map_err(|kind| error(offset.saturating_add(kind.field_offset().into()), XorbErrorKind::Header(kind)))?;
         let ChunkHeader { payload_len, raw_len, .. } = header;
-        if !self.takes_expanded && payload_len > raw_len {
+        if !self.allows_expanded && payload_len > raw_len {
             let kind = HeaderError::Expanded { payload_len, raw_len };
             return Err(error(offset.saturating_add(kind.field_offset().into()), XorbErrorKind::Header(kind)));
         }
@@ -257,7 +260,7 @@ impl Splitter {
         Ok(Head::Chunk(header))
     }
 
-    /// Counts a complete frame.
+    /// Moves the counters past a complete frame, and returns the frame.
     fn cut<'a>(&mut self, header: ChunkHeader, in_piece: Option<&'a [u8]>) -> Cut<'a> {
         let cut = Cut { header, offset: self.offset, index: self.index, in_piece };
         self.offset = self.offset.saturating_add(header.record_len().into());
@@ -284,7 +287,7 @@ impl fmt::Debug for Splitter {
 }
 
 impl<'a> Frame<'a> {
-    /// The bytes behind the header.
+    /// The bytes after the header.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.bytes.get(HEADER_LEN..).unwrap_or_default()

@@ -1,12 +1,12 @@
-//! The unpacked form of a xorb: LZ4 undone, the rest unchanged. Archives store xorbs in it.
+//! The unpacked form of a xorb: LZ4 undone, the rest unchanged. Backups store xorbs in this form.
 //!
-//! LZ4 hides redundancy from a stronger compressor, so a xorb is unpacked before it is compressed
-//! again. Byte grouping stays: it is what makes floats compressible. The form is a table with one
-//! entry per chunk, `scheme u8, raw length u24 little-endian`, and the contents of the chunks in
-//! order: raw bytes, or grouped ones where the scheme says so.
+//! The archive of a backup compresses xorbs again, with zstd. LZ4 would hide redundancy from it, so
+//! a xorb is unpacked before. Byte grouping is not undone, because it makes floats compressible.
+//! The form is a table with one entry per chunk, `scheme u8, raw length u24 little-endian`, and the
+//! contents of the chunks in order: raw bytes, or grouped bytes if the scheme is 2.
 //!
-//! Repacking gives the same xorb: its hash is over raw bytes. Its serialization may differ, because
-//! LZ4 compressors differ.
+//! Repacking gives a xorb with the same hash, because the hash is over raw bytes. The serialization
+//! may differ, because LZ4 compressors differ.
 
 use std::fmt;
 
@@ -45,10 +45,10 @@ pub struct UnpackedChunk {
 /// Why bytes are not the table of an unpacked xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum UnpackedError {
-    /// No whole number of entries, none at all, or more than a xorb has chunks.
+    /// The table is empty, ends within an entry, or has more entries than a xorb may have chunks.
     #[error("a table of {len} bytes is not that of a xorb")]
     TableLen {
-        /// Bytes that there are.
+        /// Bytes of the table.
         len: usize,
     },
     /// An entry has a scheme that does not exist or a length that no chunk has.
@@ -57,7 +57,7 @@ pub enum UnpackedError {
         /// Which entry, from 0.
         index: usize,
     },
-    /// The chunks are longer than a xorb may be.
+    /// The chunks have more raw bytes than a xorb may have.
     #[error("the table has {len} raw bytes, more than a xorb")]
     TooLong {
         /// Bytes of all chunks.
@@ -73,7 +73,8 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// One that has seen nothing, for a xorb of about so many raw bytes, which are reserved.
+    /// An unpacker that has seen no bytes. It reserves memory for `raw_len` raw bytes,
+    /// but for no more than a xorb may have.
     #[must_use]
     pub fn new(raw_len: u64) -> Self {
         let reserved = usize::try_from(raw_len.min(MAX_XORB_RAW_LEN)).unwrap_or_default();
@@ -104,8 +105,8 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The verified xorb, and its unpacked form. The caller compares its hash with the expected
-    /// one.
+    /// The verified xorb, and its unpacked form. The caller compares the hash of the xorb with the
+    /// expected one.
     ///
     /// # Errors
     ///
@@ -115,12 +116,12 @@ impl Unpacker {
     }
 }
 
-/// Reads a table.
+/// Reads a table. The lengths that it returns are within the limits of a chunk and of a xorb, so a
+/// caller may allocate that many bytes.
 ///
 /// # Errors
 ///
-/// The length is wrong, an entry is invalid, or the chunks exceed a xorb. So a caller may allocate
-/// the lengths of a table that was read.
+/// The length is wrong, an entry is invalid, or the chunks together exceed a xorb.
 pub fn parse_unpacked_table(table: &[u8]) -> Result<Vec<UnpackedChunk>, UnpackedError> {
     let (entries, rest) = table.as_chunks::<UNPACKED_ENTRY_LEN>();
     if entries.is_empty() || !rest.is_empty() || entries.len() > MAX_XORB_CHUNK_COUNT as usize {
@@ -139,9 +140,9 @@ pub fn parse_unpacked_table(table: &[u8]) -> Result<Vec<UnpackedChunk>, Unpacked
 /// Whether repacking compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepackMode {
-    /// Each chunk as its entry says.
+    /// Each chunk is compressed with the scheme of its entry.
     Compressed,
-    /// Not at all: enough to verify the xorb, and faster.
+    /// No chunk is compressed. This is faster, and enough to verify the xorb.
     Uncompressed,
 }
 
@@ -154,19 +155,19 @@ pub struct Repacker {
 }
 
 impl Repacker {
-    /// One that has seen nothing.
+    /// A repacker without chunks.
     #[must_use]
     pub fn new(mode: RepackMode) -> Self {
         Self { mode, seen: Seen::default(), raw: Vec::new(), payload: Vec::new() }
     }
 
     /// Appends the next chunk to `out`, header and payload. It is compressed as its entry says, or
-    /// uncompressed if compression does not make it shorter. `contents` are the `chunk.raw_len`
-    /// bytes of the chunk; their length is what counts here.
+    /// uncompressed if compression does not make it shorter. `contents` are the bytes of the chunk
+    /// in the unpacked form. Their length is the raw length: `chunk.raw_len` is not used.
     ///
     /// # Errors
     ///
-    /// A chunk, or all of them together, is beyond the limits; nothing was appended.
+    /// The chunk, or all chunks together, are beyond the limits. Nothing was appended.
     pub fn push(&mut self, chunk: UnpackedChunk, contents: &[u8], out: &mut Vec<u8>) -> Result<(), LayoutError> {
         let raw = if chunk.scheme == Scheme::ByteGroupedLz4 {
             self.raw.resize(contents.len(), 0);
@@ -192,7 +193,7 @@ impl Repacker {
         Ok(())
     }
 
-    /// What the records are together; `None` where there was no chunk.
+    /// The xorb of the chunks that were pushed; `None` without chunks.
     #[must_use]
     pub fn finish(self) -> Option<VerifiedXorb> {
         self.seen.seal()

@@ -1,4 +1,4 @@
-//! What is known of a xorb that was verified. Only [`Seen`] makes one, of chunks that were hashed.
+//! A verified xorb. Only [`Seen::seal`] creates one, from chunks that were hashed.
 
 use super::layout::{Layout, LayoutBuilder, LayoutError};
 use crate::hash::{ChunkHash, XorbHash};
@@ -7,8 +7,9 @@ use crate::scheme::Scheme;
 
 /// A xorb whose bytes were verified, without the bytes.
 ///
-/// Holding one means: the chunks are within the limits and decompress to what their headers
-/// declare, the hashes are those of the raw bytes, and a footer, if there was one, agreed.
+/// A value of this type guarantees that the chunks are within the limits and decompress to the
+/// declared lengths, and that the hashes are those of the raw bytes. If the body had a footer, it
+/// matched the chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedXorb {
     hash: XorbHash,
@@ -49,7 +50,7 @@ impl VerifiedXorb {
     }
 }
 
-/// What is known of the chunks so far.
+/// Collects the hashes and lengths of the chunks, in order, while a xorb is verified or built.
 #[derive(Clone, Default)]
 pub(super) struct Seen {
     aggregator: Aggregator,
@@ -59,7 +60,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Counts a chunk whose raw bytes are `raw` and whose record has `record_len` bytes.
+    /// Hashes the raw bytes of the next chunk and adds it. `record_len` is the length of its header
+    /// and its payload.
     pub(super) fn push(&mut self, raw: &[u8], record_len: u32, scheme: Scheme) -> Result<ChunkHash, LayoutError> {
         self.layout.push(record_len, u32::try_from(raw.len()).unwrap_or(u32::MAX))?;
         let hash = ChunkHash::of(raw);
@@ -73,7 +75,7 @@ impl Seen {
         self.layout.chunk_count()
     }
 
-    /// The xorb of the chunks counted; `None` where there is none.
+    /// The xorb of the chunks added; `None` without chunks.
     pub(super) fn seal(self) -> Option<VerifiedXorb> {
         let Self { aggregator, layout, chunk_hashes, schemes } = self;
         Some(VerifiedXorb { layout: layout.finish()?, hash: aggregator.xorb_hash(), chunk_hashes, schemes })

@@ -1,12 +1,11 @@
-//! From the body of a xorb to a verified xorb: every chunk is decompressed, hashed and counted as
-//! it arrives.
+//! Makes a verified xorb of the body of a xorb: decompresses and hashes every chunk as it arrives.
 //!
 //! [`Verifier`] takes pieces of any size and returns verified frames, so that they can be written
-//! while the rest is still in transit; [`verify`] is the same code for a complete body. It holds at
-//! most one frame, one raw chunk and its grouped form, 41 bytes per chunk, and a footer's expected
-//! bytes at the end: below 1.3 MiB for any body.
+//! while the rest is still in transit. [`verify`] is the same code for a complete body. A verifier
+//! holds at most one frame, one raw chunk and its grouped form, 41 bytes per chunk, and at the end
+//! the expected bytes of a footer: below 1.3 MiB for any body.
 //!
-//! It does not check that the xorb is the expected one: compare [`VerifiedXorb::hash`].
+//! It does not check that the xorb is the expected one: the caller compares [`VerifiedXorb::hash`].
 
 use std::fmt;
 
@@ -19,15 +18,15 @@ use crate::compression::Decoder;
 use crate::hash::ChunkHash;
 use crate::limits::MAX_XORB_BODY_LEN;
 
-/// A chunk that was decompressed and hashed. Whether it belongs there is known when the xorb's hash
-/// is.
+/// A chunk that was decompressed and hashed. Whether it is the right chunk of the xorb is known
+/// only with the hash of the xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifiedChunk<'a> {
-    /// Its frame, header and payload, and where that was.
+    /// Its frame (header and payload), and the place of the frame in the body.
     pub frame: Frame<'a>,
-    /// Its bytes.
+    /// Its raw bytes.
     pub raw: &'a [u8],
-    /// Its identity.
+    /// The hash of the raw bytes.
     pub hash: ChunkHash,
 }
 
@@ -37,9 +36,10 @@ pub struct Verifier {
     splitter: Splitter,
     decoder: Decoder,
     seen: Seen,
-    /// Once the chunks are over: what they were, and the check of what follows.
+    /// Once a footer has begun: the verified xorb of the chunks before it, and the check of the
+    /// footer.
     footer: Option<(VerifiedXorb, FooterCheck)>,
-    /// The first error; there is nothing to be had after it.
+    /// The first error. It is returned again by every later call.
     failed: Option<XorbError>,
 }
 
@@ -47,33 +47,33 @@ impl Verifier {
     /// A verifier for a body of `max_len` bytes at most, footer included.
     #[must_use]
     pub fn new(max_len: u64) -> Self {
-        Self::over(max_len, Splitter::new(max_len))
+        Self::with_splitter(max_len, Splitter::new(max_len))
     }
 
-    /// The same for the body of an upload, see [`Splitter::for_upload`].
+    /// A verifier for the body of an upload, which is stricter: see [`Splitter::for_upload`].
     #[must_use]
     pub fn for_upload(max_len: u64) -> Self {
-        Self::over(max_len, Splitter::for_upload(max_len))
+        Self::with_splitter(max_len, Splitter::for_upload(max_len))
     }
 
-    fn over(max_len: u64, splitter: Splitter) -> Self {
+    fn with_splitter(max_len: u64, splitter: Splitter) -> Self {
         Self { max_len, splitter, decoder: Decoder::new(), seen: Seen::default(), footer: None, failed: None }
     }
 
     /// The next frame, header and payload, verified; `piece` is moved past the consumed bytes.
     ///
-    /// `None` when the piece is used up. The frames in order are the xorb as it is stored: the
-    /// bytes of a footer are checked and dropped.
+    /// `None` when the piece is used up. The frames in order are the xorb as it is stored: a footer
+    /// is checked and not returned.
     ///
     /// # Errors
     ///
-    /// The bytes are not those of a xorb, or exceed a limit; the same error is returned from then
-    /// on.
+    /// The bytes are not those of a xorb, or exceed a limit. Every later call returns the same
+    /// error.
     pub fn next_frame<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<&'a [u8]>, XorbError> {
         Ok(self.next_chunk(piece)?.map(|chunk| chunk.frame.bytes))
     }
 
-    /// The same, with the chunk's raw bytes and hash.
+    /// As [`Verifier::next_frame`], but also returns the chunk's raw bytes and its hash.
     ///
     /// # Errors
     ///
@@ -84,13 +84,13 @@ impl Verifier {
         }
         if self.footer.is_some() {
             let result = self.push_footer(piece);
-            return self.keep(result).map(|()| None);
+            return self.remember_error(result).map(|()| None);
         }
         let result = self.splitter.advance(piece);
-        let Some(cut) = self.keep(result)? else {
+        let Some(cut) = self.remember_error(result)? else {
             if let Some(start) = self.splitter.footer() {
                 let result = self.begin_footer(start).and_then(|()| self.push_footer(piece));
-                self.keep(result)?;
+                self.remember_error(result)?;
             }
             return Ok(None);
         };
@@ -104,8 +104,8 @@ impl Verifier {
         }
     }
 
-    /// Lets go of the memory that decompression took. It comes back with the next compressed frame;
-    /// a verifier that waits for its next piece need not hold it.
+    /// Frees the memory that decompression took, so that a verifier does not hold it while it waits
+    /// for its next piece. The next compressed frame allocates it again.
     pub fn release_scratch(&mut self) {
         self.decoder = Decoder::new();
     }
@@ -114,8 +114,7 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// There was an error before, or the body ends within a chunk or a footer, or is empty
-    /// (see [`Splitter::finish`]).
+    /// There was an error before, or the body ends within a chunk or a footer, or has no chunk.
     pub fn finish(self) -> Result<VerifiedXorb, XorbError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -132,14 +131,15 @@ impl Verifier {
         Err(XorbError { offset, chunk: None, kind: XorbErrorKind::FooterIncomplete { have, expected } })
     }
 
-    /// The chunks are over: seals them and prepares the check of the footer.
+    /// To be called when a footer begins: makes the verified xorb of the chunks before it, and
+    /// prepares the check of the footer.
     fn begin_footer(&mut self, start: FooterStart) -> Result<(), XorbError> {
         let FooterStart { offset, version } = start;
         let Some(xorb) = std::mem::take(&mut self.seen).seal() else {
             return Err(NO_CHUNKS);
         };
         let Some(version) = Version::from_byte(version) else {
-            // The version is the byte after the mark.
+            // The version is the byte after the seven bytes of the tag.
             return Err(footer_error(offset, (7, FooterError::Version { found: version })));
         };
         if offset.saturating_add(version.footer_len(xorb.layout().chunk_count())) > self.max_len {
@@ -151,7 +151,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Compares the rest of the piece with the footer.
+    /// Compares the rest of the piece with the next bytes of the expected footer.
     fn push_footer(&mut self, piece: &mut &[u8]) -> Result<(), XorbError> {
         let Some((xorb, check)) = &mut self.footer else { return Ok(()) };
         let result = check.push(piece);
@@ -159,8 +159,8 @@ impl Verifier {
         result.map_err(|error| footer_error(xorb.layout().serialized_len(), error))
     }
 
-    /// Remembers an error.
-    fn keep<T>(&mut self, result: Result<T, XorbError>) -> Result<T, XorbError> {
+    /// Remembers an error in `failed`. Returns `result` as it is.
+    fn remember_error<T>(&mut self, result: Result<T, XorbError>) -> Result<T, XorbError> {
         if let Err(error) = &result {
             self.failed = Some(*error);
         }
@@ -177,15 +177,17 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// A footer, and nothing before it.
+/// The error for a body that has a footer and no chunk before it.
 const NO_CHUNKS: XorbError = XorbError { offset: 0, chunk: None, kind: XorbErrorKind::NoChunks };
 
+/// The error of a footer that begins at `footer_offset`. The inner offset is from the start of the
+/// footer.
 fn footer_error(footer_offset: u64, (offset, error): (u64, FooterError)) -> XorbError {
     let offset = footer_offset.saturating_add(offset);
     XorbError { offset, chunk: None, kind: XorbErrorKind::Footer(error) }
 }
 
-/// Decompresses a frame and counts its chunk.
+/// Decompresses a frame and adds its chunk to `seen`.
 fn accept<'a>(
     decoder: &'a mut Decoder,
     seen: &mut Seen,
@@ -197,7 +199,7 @@ fn accept<'a>(
         let offset = frame.offset.saturating_add(header_len).saturating_add(kind.payload_offset().into());
         error(offset, XorbErrorKind::Payload(kind))
     })?;
-    // The splitter has enforced the limits already; the layout insists on them once more.
+    // The splitter has enforced the limits already, so the layout refuses nothing here.
     let pushed = seen.push(raw, frame.header.record_len(), frame.header.scheme);
     let hash = pushed.map_err(|kind| match kind {
         LayoutError::TooManyChunks => error(frame.offset, XorbErrorKind::TooManyChunks),
@@ -206,7 +208,7 @@ fn accept<'a>(
     Ok((raw, hash))
 }
 
-/// Verifies a body that is there as a whole, of [`MAX_XORB_BODY_LEN`] bytes at most.
+/// Verifies a complete body of at most [`MAX_XORB_BODY_LEN`] bytes.
 ///
 /// # Errors
 ///

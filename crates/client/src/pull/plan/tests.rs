@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Two terms of one xorb in one part, then one of another xorb.
+/// A valid plan: two terms whose chunks are in the same part, and between them a term of another
+/// xorb.
 fn good() -> Value {
     let (a, b) = ("a".repeat(64), "b".repeat(64));
     json!({
@@ -28,7 +29,7 @@ fn parse_value(value: &Value) -> Result<Plan, &'static str> {
     parse(&serde_json::from_value(value.clone()).unwrap(), ByteRange::new(0, 73_990).unwrap())
 }
 
-/// Whether a plan is refused after this was done to it.
+/// Checks that a plan is refused after this change.
 fn check_refused(change: impl FnOnce(&mut Value), expected: &str) {
     let mut plan = good();
     change(&mut plan);
@@ -46,7 +47,7 @@ fn each_term_finds_the_part_that_has_all_of_its_chunks() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_is_refused_before_anything_is_fetched() {
+fn impossible_plan_is_refused_before_anything_is_fetched() {
     let a = "a".repeat(64);
     check_refused(|plan| plan["terms"][0]["hash"] = "x".into(), "a term has no hash of a xorb");
     check_refused(|plan| plan["terms"][0]["range"]["end"] = 2.into(), "a term has impossible chunks");

@@ -24,7 +24,7 @@ fn subtree_json(subtree: &Subtree) -> Value {
     json!({"nodes": nodes, "levels": levels, "at_start": subtree.at_start(), "at_end": subtree.at_end()})
 }
 
-/// Chunks [100, 120) as the window.
+/// A valid response whose window has the chunks [100, 120).
 fn response() -> Value {
     json!({
         "totalChunks": COUNT,
@@ -35,7 +35,7 @@ fn response() -> Value {
     })
 }
 
-fn parse_value(value: &Value) -> Result<Surroundings, &'static str> {
+fn parse_value(value: &Value) -> Result<RangeProof, &'static str> {
     let bytes = ByteRange::new(101 * LEN + 7, 110 * LEN).unwrap();
     parse(&serde_json::from_value(value.clone()).unwrap(), COUNT * LEN, bytes)
 }
@@ -52,7 +52,7 @@ fn right_chunks_in_place_give_the_file_hash_and_no_others() {
     for (from, to) in [(100, 119), (101, 120), (99, 120), (200, 220)] {
         assert_ne!(around.file_hash(&window(from, to)), Some(expected), "{from}-{to}");
     }
-    // All of the file in the window: nothing is around.
+    // The window is the whole file, so there are no summaries.
     let mut all = response();
     all["windows"][0]["dirtyByteRange"] = json!([0, COUNT * LEN]);
     all["hashRanges"] = json!([null, null]);
@@ -61,7 +61,7 @@ fn right_chunks_in_place_give_the_file_hash_and_no_others() {
 }
 
 #[test]
-fn a_response_that_cannot_be_is_refused() {
+fn impossible_response_is_refused() {
     let check = |change: &dyn Fn(&mut Value), expected: &str| {
         let mut response = response();
         change(&mut response);
@@ -82,7 +82,7 @@ fn a_response_that_cannot_be_is_refused() {
     let mut garbled = response();
     garbled["hashRanges"][0]["nodes"][0]["hash"] = "x".into();
     assert!(serde_json::from_value::<SurroundingsJson>(garbled).is_err());
-    // Lengths that do not fit into a number are no way around.
+    // A sum of lengths that overflows is refused, too.
     check(
         &|response| response["hashRanges"][1]["nodes"][0]["size"] = u64::MAX.into(),
         "its summaries do not meet the part",

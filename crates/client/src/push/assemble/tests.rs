@@ -14,7 +14,7 @@ fn hash(number: u32) -> ChunkHash {
     ChunkHash::of(&chunk(number))
 }
 
-/// Adds a file of these chunks; returns the xorbs that got full.
+/// Adds a file of these chunks. Returns the xorbs that became full.
 fn add(assembler: &mut Assembler, numbers: impl IntoIterator<Item = u32>) -> Vec<RawXorb> {
     let full = numbers.into_iter().filter_map(|number| assembler.add(hash(number), chunk(number))).collect();
     assembler.end_file(Some(SHA));
@@ -27,7 +27,7 @@ fn finish(mut assembler: Assembler) -> (Vec<FileInfo>, Option<RawXorb>) {
     (files.iter().flatten().map(|file| file.info(&known)).collect(), last)
 }
 
-/// Xorb, first chunk and end of every term.
+/// Xorb, first chunk and end of the chunks of every term.
 fn places(file: &FileInfo) -> Vec<(XorbHash, u32, u32)> {
     file.terms.iter().map(|term| (term.xorb, term.chunks.start(), term.chunks.end())).collect()
 }
@@ -89,8 +89,8 @@ fn known_chunks_of_server_and_session_are_used_one_by_one() {
     let told = info(2, [10, 11, 12].map(|number| key.blind(&hash(number))).to_vec());
     let told = DedupShard { xorbs: vec![told], key, created_unix_secs: 0, key_expires_unix_secs: 0 };
     assembler.known.insert_response(&told);
-    assert!(!assembler.known.wants_response(&hash(11)));
-    assert!(assembler.known.wants_response(&hash(99)) && !assembler.known.wants_response(&hash(99)));
+    assert!(!assembler.known.should_query(&hash(11)));
+    assert!(assembler.known.should_query(&hash(99)) && !assembler.known.should_query(&hash(99)));
 
     assert!(add(&mut assembler, [1, 2, 50, 11, 12, 51]).is_empty());
     let (files, last) = finish(assembler);
@@ -101,7 +101,7 @@ fn known_chunks_of_server_and_session_are_used_one_by_one() {
 }
 
 #[test]
-fn a_file_that_could_not_be_read_leaves_no_trace_but_its_chunks() {
+fn unreadable_file_leaves_only_its_chunks() {
     let mut assembler = Assembler::default();
     assert!(assembler.add(hash(1), chunk(1)).is_none());
     assembler.end_file(None);

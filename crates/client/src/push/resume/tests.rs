@@ -34,7 +34,7 @@ fn names(cache: &ResumeCache) -> Vec<String> {
 }
 
 #[test]
-fn what_was_noted_is_loaded_until_it_is_forgotten() {
+fn recorded_xorbs_are_loaded_until_they_are_forgotten() {
     let (_directory, cache) = cache();
     assert_eq!(cache.load(), []);
     for byte in [1, 2] {
@@ -66,7 +66,7 @@ fn an_entry_that_is_torn_altered_misnamed_or_endless_is_dropped() {
 }
 
 #[test]
-fn an_entry_is_of_use_for_three_weeks() {
+fn entry_is_valid_for_three_weeks() {
     let (_directory, cache) = cache();
     for (byte, days) in [(1, 20), (2, 22)] {
         cache.add(&xorb(byte)).unwrap();

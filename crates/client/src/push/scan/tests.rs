@@ -6,7 +6,7 @@ use xet_format::chunker::chunks;
 
 use super::*;
 
-/// Bytes without a pattern.
+/// Pseudo-random bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
@@ -54,7 +54,7 @@ fn files_are_cut_like_one_slice_each_and_hashed() {
     assert!(events.next().is_none());
 }
 
-/// It grows, shrinks, or is touched.
+/// The file grows, shrinks, or is overwritten in place.
 #[test]
 fn file_changed_while_read_is_refused_and_the_next_is_not() {
     let directory = tempfile::tempdir().unwrap();
@@ -70,7 +70,8 @@ fn file_changed_while_read_is_refused_and_the_next_is_not() {
             "truncate" => file.set_len(15 << 20).unwrap(),
             _ => file.write_all(b"x").unwrap(),
         }
-        // The clock of the file system may be coarser than this test is fast.
+        // Without this, the time of the change may equal the time before: the clock of the file
+        // system may be too coarse for this fast test.
         let times = std::fs::FileTimes::new().set_modified(std::time::SystemTime::UNIX_EPOCH);
         file.set_times(times).unwrap();
         let ends: Vec<_> = events(&mut scanner).into_iter().filter(|event| matches!(event, Event::End(_))).collect();

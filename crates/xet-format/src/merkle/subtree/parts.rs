@@ -1,4 +1,4 @@
-//! Summaries from untrusted parts.
+//! Makes summaries of the nodes and level sizes that another program has sent.
 
 use std::str::FromStr;
 
@@ -9,17 +9,17 @@ use crate::ParseHashError;
 use crate::hash::parse_words;
 use crate::merkle::Node;
 
-/// Nodes and numbers that are no summary.
+/// Why nodes and level sizes do not form a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PartsError {
-    /// There are other nodes than the levels say.
+    /// There are more or fewer nodes than the level sizes say.
     #[error("the number of nodes in the levels is wrong")]
     NodeCount,
-    /// There is no level, or the last one has not all of its nodes on the left.
+    /// There is no level, or the last level is empty or has nodes on the right.
     #[error("the last level is empty or has nodes on the right")]
     Top,
-    /// A run that starts the file leaves nothing on the left below its last level, and one that
-    /// ends it nothing on the right.
+    /// A level below the last has nodes on a side that is an end of the file: on the left of a run
+    /// that starts the file, or on the right of a run that ends it.
     #[error("a level leaves nodes at an end of the file")]
     End,
 }
@@ -28,9 +28,9 @@ impl Subtree {
     /// The summary with these untrusted nodes: the inverse of [`Subtree::nodes`] and
     /// [`Subtree::levels`].
     ///
-    /// Whether it is *true* shows when it is joined with others to a whole file: with a false
-    /// summary the hash is that of no file. The checks here ensure that every node takes part in
-    /// that hash.
+    /// Whether the summary is *true* shows only when it is joined with others to a whole file: with
+    /// a false summary the result is not the hash of any file. The checks here ensure that every
+    /// node is part of the result.
     ///
     /// # Errors
     ///
@@ -59,8 +59,9 @@ impl Subtree {
         }
         match rests.split_last() {
             Some((top, below)) if !top.left.is_empty() && top.right.is_empty() => {
-                let leaves = |level: &Rest| (at_start && !level.left.is_empty()) || (at_end && !level.right.is_empty());
-                if below.iter().any(leaves) {
+                let has_rest_at_end =
+                    |level: &Rest| (at_start && !level.left.is_empty()) || (at_end && !level.right.is_empty());
+                if below.iter().any(has_rest_at_end) {
                     return Err(PartsError::End);
                 }
             }

@@ -11,7 +11,7 @@ use crate::merkle::file_hash;
 
 type Chunk = (ChunkHash, u64);
 
-/// Chunks whose hashes are natural cuts with this chance.
+/// Random chunks. Each hash is a natural cut with the probability `cut_chance`.
 fn chunks(rng: &mut StdRng, count: usize, cut_chance: f64) -> Vec<Chunk> {
     let chunk = |_| {
         let mut hash: [u8; 32] = rng.random();
@@ -25,12 +25,13 @@ fn summary(chunks: &[Chunk], at_start: bool, at_end: bool) -> Option<Subtree> {
     Subtree::of(chunks.iter().map(|(hash, len)| (hash, *len)), at_start, at_end)
 }
 
+/// The summary by the official crate.
 fn theirs(chunks: &[Chunk], at_start: bool, at_end: bool) -> MerkleHashSubtree {
     let nodes: Vec<_> = chunks.iter().map(|(hash, len)| (MerkleHash::from(hash.as_bytes()), *len)).collect();
     MerkleHashSubtree::from_chunks(at_start, &nodes, at_end)
 }
 
-/// As it stands in a response (spec 1.9).
+/// The JSON of a summary in a response (spec 1.9).
 fn json(subtree: &Subtree) -> Value {
     let nodes: Vec<Value> =
         subtree.nodes().map(|node| json!({"hash": node.hash.to_string(), "size": node.raw_len})).collect();
@@ -44,7 +45,7 @@ fn check_whole(subtree: &Subtree, chunks: &[Chunk]) {
     assert_eq!(subtree.raw_len(), chunks.iter().map(|(_, len)| len).sum::<u64>());
 }
 
-/// A count of chunks, small ones more often, and a chance of cuts.
+/// A random number of chunks, more often a small one, and a probability of natural cuts.
 fn corner(rng: &mut StdRng) -> (usize, f64) {
     let count = match rng.random_range(0..4) {
         0 => rng.random_range(1..4),
@@ -55,7 +56,7 @@ fn corner(rng: &mut StdRng) -> (usize, f64) {
     (count, [0.0, 0.1, 0.25, 0.25, 0.25, 0.6, 1.0][rng.random_range(0..7)])
 }
 
-/// Where to cut `count` chunks into runs, none of them empty.
+/// The ends of random runs that `count` chunks are split into; no run is empty.
 fn splits(rng: &mut StdRng, count: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..rng.random_range(0..12)).map(|_| rng.random_range(1..=count)).collect();
     ends.push(count);
@@ -64,7 +65,8 @@ fn splits(rng: &mut StdRng, count: usize) -> Vec<usize> {
     ends
 }
 
-/// Random chunks as random runs, and the summary of all of them made in one go.
+/// Random chunks, the summaries of random runs of them, and the summary of all chunks, which is not
+/// joined from the runs.
 fn random_runs(rng: &mut StdRng, at_start: bool, at_end: bool) -> (Vec<Chunk>, Vec<Subtree>, Subtree) {
     let (count, chance) = corner(rng);
     let chunks = chunks(rng, count, chance);
@@ -197,7 +199,7 @@ fn a_run_that_is_not_the_whole_file_has_no_file_hash() {
     check_whole(&summary(&chunks, true, true).unwrap(), &chunks);
 }
 
-/// A summary as it comes out of a response.
+/// A summary that was sent: its hashes as text and back, and its parts checked.
 fn sent(subtree: &Subtree) -> Subtree {
     let nodes: Vec<SubtreeNode> = subtree.nodes().collect();
     let nodes = nodes.iter().map(|node| SubtreeNode { hash: node.hash.to_string().parse().unwrap(), ..*node });
@@ -248,8 +250,8 @@ fn false_summary_never_joins_to_its_target_file_hash() {
     let (all, other) = (chunks(&mut rng, 500, 0.25), chunks(&mut rng, 20, 0.25));
     let expected = file_hash(all.iter().map(|(hash, len)| (hash, *len)));
     let root: Vec<SubtreeNode> = summary(&all, true, true).unwrap().nodes().collect();
-    // The root of the true tree where the start should be, on any level, and something else behind
-    // it.
+    // The root of the true tree on any level, instead of the summary of the start, and other chunks
+    // after it.
     for top in 0..12 {
         let mut levels = vec![(0, 0); top];
         levels.push((1, 0));

@@ -1,4 +1,4 @@
-//! Damaged shards: cut off anywhere, changed anywhere.
+//! Damaged shards: truncated at every byte, or changed at every byte.
 
 use rand::RngExt;
 
@@ -9,7 +9,7 @@ fn sample_bytes() -> Vec<u8> {
     write_upload(&sample()).unwrap()
 }
 
-/// With lookup tables of 60 bytes, and a footer.
+/// The sample with lookup tables of 60 bytes and a footer.
 fn sample_with_footer() -> Vec<u8> {
     let mut bytes = sample_bytes();
     bytes[40] = 200;
@@ -41,8 +41,8 @@ fn prefix_with_footer_is_whole_from_its_second_bookend() {
     }
 }
 
-/// The bytes of [`sample_bytes`] that have no meaning: reserved fields, and flags that mean
-/// nothing.
+/// The offsets of the bytes of [`sample_bytes`] that the parser ignores: reserved fields and
+/// unknown flags.
 fn ignored() -> Vec<usize> {
     let tail = |record: usize, from: usize, to: usize| (48 * record + from)..(48 * record + to);
     [
@@ -80,8 +80,9 @@ fn changed_field_is_refused_or_shows_unless_reserved() {
     let bytes = sample_bytes();
     let ignored = ignored();
     for index in 0..bytes.len() {
-        // All bits, and the lowest: a term or a chunk that is one byte longer must not get past
-        // either. The top byte of a chunk's flags has seven bits without meaning.
+        // All bits, the lowest and the highest bit. The lowest makes a length one byte longer or
+        // shorter, which must not be accepted either. In the top byte of a chunk's flags, the
+        // lowest bit has no meaning.
         for change in [0xff, 0x01, 0x80] {
             let mut changed = bytes.clone();
             changed[index] ^= change;
@@ -94,8 +95,8 @@ fn changed_field_is_refused_or_shows_unless_reserved() {
 
 #[test]
 fn every_number_that_is_changed_in_length_or_place_is_refused() {
-    // Lengths and offsets in the xorb section depend on each other: no single change of one is
-    // possible.
+    // Lengths and offsets in the xorb section depend on each other, so a change of only one of them
+    // is always refused.
     let bytes = sample_bytes();
     let fields = [(9, 36), (9, 40), (10, 32), (10, 36), (11, 32), (11, 36), (13, 36), (14, 36), (14, 40), (15, 32)];
     for (record, field) in fields {
@@ -146,7 +147,7 @@ fn random_bytes_behind_a_valid_header_do_no_harm() {
     let mut rng = rng(4);
     for _ in 0..5_000 {
         let mut bytes = super::support::header(if rng.random() { 0 } else { 200 });
-        // Small bytes are more likely to be possible numbers.
+        // Small bytes more often give numbers within the limits.
         let small = rng.random_bool(0.5);
         for _ in 0..rng.random_range(0..600) {
             bytes.push(if small { rng.random_range(0..3) } else { rng.random() });

@@ -1,4 +1,4 @@
-//! Responses to a question for a chunk, as a client reads them.
+//! Responses to chunk queries, as a client reads them.
 
 use super::support::{footer, record, sample, shard_of, xorb};
 use crate::HmacKey;
@@ -35,13 +35,13 @@ fn response_prefix_is_refused_and_so_is_a_byte_more() {
     assert!(parse_dedup_response(&bytes).is_err());
 }
 
-/// Unless it is an offset or reserved.
+/// Except for fields that the parser does not use: offsets in the footer and reserved bytes.
 #[test]
-fn changed_response_field_is_refused_or_shows() {
+fn changed_response_field_is_refused_or_parsed() {
     let bytes = response();
     let (good, footer_at) = (parse_dedup_response(&bytes).unwrap(), bytes.len() - 200);
-    // Of the footer: offsets of sections and tables, reserved bytes and sums. Of xorbs and chunks:
-    // see `corrupt`.
+    // In the footer: offsets of sections and tables, reserved bytes and sums. In the records of
+    // xorbs and chunks: the same bytes as in the module `corrupt`.
     let is_ignored = |index: usize| match index.checked_sub(footer_at) {
         Some(at) => (8..72).contains(&at) || (120..192).contains(&at),
         None => match (index / 48, index % 48) {
@@ -67,7 +67,8 @@ fn changed_response_field_is_refused_or_shows() {
 fn response_without_footer_is_invalid_and_files_are_dropped() {
     let error = parse_dedup_response(&write_upload(&sample()).unwrap()).unwrap_err();
     assert_eq!((error.offset, error.kind), (40, Kind::FooterAbsent));
-    // Like the response of the reference server: the shard of an upload, lookup tables, and a footer.
+    // Like the response of the reference server: the shard of an upload, lookup tables, and a
+    // footer.
     let mut bytes = write_upload(&sample()).unwrap();
     bytes[40] = 200;
     bytes.extend([0xaa; 60]);

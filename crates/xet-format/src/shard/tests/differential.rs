@@ -62,7 +62,8 @@ fn their_shard(shard: &Shard) -> MDBInMemoryShard {
     theirs
 }
 
-/// In the order in which they write: by the four words of the hash.
+/// Files and xorbs in the order in which the official crate writes them: by the four words of the
+/// hash.
 fn sorted(mut shard: Shard) -> Shard {
     shard.files.sort_by_key(|file| theirs(file.hash.as_bytes()));
     shard.xorbs.sort_by_key(|xorb| theirs(xorb.hash.as_bytes()));
@@ -100,7 +101,8 @@ fn native_client_shards_parse_to_the_same_values() {
         let shard = sorted(random_shard(&mut rng));
         let mut bytes = Vec::new();
         let info = MDBShardInfo::serialize_from(&mut bytes, &their_shard(&shard), None).unwrap();
-        // The client cuts the shard off where the tables begin, and says so in the header.
+        // The native client cuts the shard off where the lookup tables begin, and sets the footer
+        // length in the header to 0.
         bytes.truncate(info.metadata.file_lookup_offset as usize);
         bytes[40..48].fill(0);
         assert_eq!(parse(&bytes).as_ref(), Ok(&shard));
@@ -134,7 +136,7 @@ fn random_response(seed: u64) -> (Vec<CasInfo>, HmacKey, u64, Vec<u8>) {
     let mut xorbs = random_shard(&mut rng).xorbs;
     xorbs.extend(random_shard(&mut rng).xorbs);
     let key = HmacKey::from_bytes(rng.random());
-    // Far enough away that this test does not expire before the protocol does: the year 2100.
+    // The year 2100: the official crate refuses expired responses.
     let expiry = 4_102_444_800;
     let response =
         DedupResponse { xorbs: &xorbs, key, created_unix_secs: 1_790_000_000, key_expires_unix_secs: expiry };
@@ -155,7 +157,7 @@ fn official_crate_loads_our_responses_with_all_chunks() {
         let blocks = info.read_all_xorb_blocks_full(&mut reader).unwrap();
         let hashes: Vec<_> = blocks.iter().map(|block| block.metadata.xorb_hash).collect();
         assert_eq!(hashes, xorbs.iter().map(|xorb| theirs(xorb.hash.as_bytes())).collect::<Vec<_>>());
-        // This is what killed clients when the table offsets were zero.
+        // A client aborts here if the table offsets are 0, see `footer::write`.
         let chunk_count: usize = xorbs.iter().map(|xorb| xorb.chunks.len()).sum();
         assert_eq!(info.read_all_truncated_hashes(&mut reader).unwrap().len(), chunk_count);
     }
@@ -181,7 +183,8 @@ fn official_client_finds_our_chunks_in_its_disk_cache() {
     assert_eq!(loaded.len(), 10, "a new session takes them from the disk");
 }
 
-/// The client asks with hashes in clear and finds the rest of the xorb from that chunk on.
+/// Looks up unblinded hashes as the client does, which must find the xorb from that chunk to its
+/// end.
 fn check_found(file: &Arc<MDBShardFile>, xorb: &CasInfo, record: u32, hashes: &[MerkleHash], start: usize) {
     let found = file.chunk_hash_dedup_query_direct(&hashes[start..], record, start as u32).unwrap();
     let (count, entry) = found.unwrap();

@@ -1,4 +1,4 @@
-//! What is taken, and what each refusal says.
+//! Which shards the parser accepts, and which error it returns for the others.
 
 use super::support::{bookend, check_refused, footer, header, record, sample, shard_of, term, xorb};
 use crate::shard::{CasChunk, Class, FileInfo, Kind, Shard, Term, parse, parse_stored, write_upload};
@@ -15,7 +15,7 @@ fn check_taken(bytes: &[u8]) -> Shard {
 }
 
 #[test]
-fn a_shard_with_neither_files_nor_xorbs_is_144_bytes_of_nothing() {
+fn shard_without_files_and_xorbs_has_144_bytes() {
     let bytes = shard_of(&[], &[]);
     assert_eq!(bytes.len(), 144);
     assert_eq!(check_taken(&bytes), Shard::default());
@@ -89,9 +89,9 @@ fn doubled_xorb_block_is_refused_while_parsing() {
     check_taken(&shard_of(&[], &[first.clone(), second.clone()]));
     let twice = shard_of(&[], &[first.clone(), second.clone(), first.clone()]);
     check_refused(&twice, 288, Kind::DuplicateXorb);
-    // Before its chunks are read.
+    // The duplicate is refused before its chunks are read, so they need not be there.
     check_refused(&twice[..336], 288, Kind::DuplicateXorb);
-    // Records of versions that took it count it once.
+    // Earlier versions stored such shards. Reading a stored one drops the duplicate.
     assert_eq!(parse_stored(&twice), parse(&once));
     let error = write_upload(&Shard { files: vec![], xorbs: vec![xorb(1, &[5]), xorb(1, &[6])] }).unwrap_err();
     assert_eq!((error.offset, error.kind), (192, Kind::DuplicateXorb));
@@ -130,14 +130,14 @@ fn lookup_tables_and_footer_announced_in_header_are_skipped() {
 
 #[test]
 fn announced_footer_with_nothing_left_is_no_footer() {
-    // As hf_xet 1.1.6 to 1.1.10 and 1.2.0 send it.
+    // hf_xet 1.1.6 to 1.1.10 and 1.2.0 send such shards.
     let mut bytes = write_upload(&sample()).unwrap();
     bytes[40] = 200;
     assert_eq!(check_taken(&bytes), sample());
 }
 
 #[test]
-fn what_follows_where_a_footer_is_announced_is_not_judged() {
+fn bytes_in_place_of_an_announced_footer_are_ignored() {
     let mut bytes = write_upload(&sample()).unwrap();
     bytes[40] = 200;
     let whole = [&[0xaa; 60][..], &footer(bytes.len() + 60)].concat();
@@ -305,7 +305,8 @@ fn shard_of_96_bytes_that_claims_gigabytes_allocates_nothing() {
     assert!(grown < 1 << 20, "the address space grew by {grown} KiB; the least of the claims is 48 GiB");
 }
 
-/// The largest address space that this process had, in KiB; 0 where the system does not tell.
+/// The largest address space that this process has had, in KiB; 0 if the system has no
+/// `/proc/self/status`.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
@@ -313,11 +314,11 @@ fn peak_kib() -> u64 {
 }
 
 #[test]
-fn the_second_block_cannot_spend_what_the_first_one_has_spent() {
-    // 4 records in all: the first file takes 2 of them, the second claims 3.
+fn each_block_needs_records_of_its_own() {
+    // The shard has 4 records with the header: the first file takes 2, the second claims 3 terms.
     let bytes = [header(0), record(1, [0, 1, 0, 0]), record(2, [0, 10, 0, 1]), record(3, [0, 3, 0, 0])].concat();
     check_refused(&bytes, 192, Kind::Truncated { wanted: 144, left: 0 });
-    // Range hashes are paid for apart from the terms.
+    // Range hashes need records of their own, besides those of the terms.
     let bytes = [header(0), record(1, [VERIFIED, 1, 0, 0]), record(2, [0, 10, 0, 1])].concat();
     check_refused(&bytes, 144, Kind::Truncated { wanted: 48, left: 0 });
 }
@@ -336,6 +337,9 @@ fn classes_and_names_are_stable_and_no_name_is_used_twice() {
         (Kind::Tag, Class::Malformed, "shard_tag"),
         (Kind::Version { found: 3 }, Class::Unsupported, "shard_version"),
         (Kind::FooterLen { found: 1 }, Class::Malformed, "shard_footer_len"),
+        (Kind::FooterAbsent, Class::Malformed, "shard_footer_absent"),
+        (Kind::TooManyFiles, Class::Limit, "shard_too_many_files"),
+        (Kind::TooManyTermChunks, Class::Limit, "shard_too_many_term_chunks"),
         (Kind::TrailingBytes { count: 1 }, Class::Malformed, "shard_trailing_bytes"),
         (Kind::FooterVersion { found: 2 }, Class::Unsupported, "shard_footer_version"),
         (Kind::FooterOffset { found: 2 }, Class::Malformed, "shard_footer_offset"),
@@ -363,7 +367,7 @@ fn classes_and_names_are_stable_and_no_name_is_used_twice() {
 }
 
 #[test]
-fn an_error_says_where_and_what() {
+fn error_text_has_the_offset_and_the_reason() {
     let error = parse(&shard_of(&[record(1, [0, 1, 0, 0]), record(2, [0, 0, 0, 1])], &[])).unwrap_err();
     assert_eq!(error.to_string(), "at byte 96: a term of 1 chunks cannot have 0 bytes");
     assert_eq!(error.class().name(), "malformed");

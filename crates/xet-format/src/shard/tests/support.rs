@@ -13,7 +13,7 @@ pub(super) fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// The 48 bytes at the start.
+/// The header of a shard.
 pub(super) fn header(footer_len: u64) -> Vec<u8> {
     [&TAG[..], &2_u64.to_le_bytes(), &footer_len.to_le_bytes()].concat()
 }
@@ -82,7 +82,7 @@ pub(super) fn sample() -> Shard {
     }
 }
 
-/// A shard with everything that clients put into one, drawn by chance.
+/// A random shard, with everything that clients put into one.
 pub(super) fn random_shard(rng: &mut StdRng) -> Shard {
     let xorbs: Vec<CasInfo> = (0..rng.random_range(0..5)).map(|_| random_xorb(rng)).collect();
     let verified = rng.random();

@@ -1,4 +1,4 @@
-//! What is written, and what cannot be.
+//! Which bytes are written, and which values cannot be written.
 
 use super::support::{bookend, random_shard, rng, sample, term, xorb};
 use crate::shard::{
@@ -96,7 +96,7 @@ fn hash_of_all_ones_is_not_written_as_it_ends_a_section() {
 }
 
 #[test]
-fn what_the_parser_would_drop_or_refuse_cannot_be_written() {
+fn values_that_the_parser_drops_or_refuses_are_not_written() {
     let file = |change: fn(&mut FileInfo)| {
         let mut shard = sample();
         change(&mut shard.files[0]);

@@ -93,12 +93,12 @@ fn xorb_fills_to_64_mib_and_takes_a_smaller_chunk_after() {
     assert_eq!(builder.serialized_len(), 511 * 131_080);
     assert_eq!(builder.push(&chunk), Err(BuildError::Full { limit: BuildLimit::SerializedLen }));
     assert_eq!((builder.chunk_count(), builder.serialized_len()), (511, 511 * 131_080));
-    let room = 67_108_864 - 511 * 131_080 - 8;
-    assert_eq!(builder.push(&chunk[..room + 1]), Err(BuildError::Full { limit: BuildLimit::SerializedLen }));
-    builder.push(&chunk[..room]).unwrap();
+    let space_left = 67_108_864 - 511 * 131_080 - 8;
+    assert_eq!(builder.push(&chunk[..space_left + 1]), Err(BuildError::Full { limit: BuildLimit::SerializedLen }));
+    builder.push(&chunk[..space_left]).unwrap();
     assert_eq!(builder.serialized_len(), 67_108_864);
     let xorb = builder.finish().unwrap();
     assert_eq!(verify(xorb.bytes()).as_ref(), Ok(xorb.xorb()));
     let last = xorb.bytes()[511 * 131_080..].first_chunk().unwrap();
-    assert_eq!(ChunkHeader::parse(last).unwrap().raw_len, room as u32);
+    assert_eq!(ChunkHeader::parse(last).unwrap().raw_len, space_left as u32);
 }

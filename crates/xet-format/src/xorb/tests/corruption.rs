@@ -5,7 +5,7 @@ use crate::limits::MAX_XORB_BODY_LEN;
 use crate::tests::{Kind, Noise};
 use crate::xorb::{FooterError, FooterField, Splitter, Verifier, XorbError, XorbErrorClass, XorbErrorKind};
 
-/// What verifying a body gives that is not the xorb it was made from: an error, or a xorb of
+/// Whether a body is not accepted as the xorb with this hash: it gives an error, or a xorb with
 /// another hash.
 fn is_refused(body: &[u8], hash: XorbHash) -> bool {
     verify(body).map_or(true, |xorb| xorb.hash() != hash)
@@ -46,7 +46,7 @@ fn no_flipped_bit_changes_the_raw_bytes_under_the_same_hash() {
             let mut body = xorb.bytes().to_vec();
             body[index] ^= 1 << bit;
             if !is_refused(&body, xorb.xorb().hash()) {
-                // A match in LZ4 can be taken from elsewhere with the same result.
+                // An LZ4 match with another offset may copy the same bytes from another place.
                 assert!(raw_of(&body) == raw, "bit {bit} of byte {index}");
                 same += 1;
             }
@@ -85,10 +85,11 @@ fn changed_footer_byte_except_nonce_is_refused_at_its_field() {
                 assert!(is_refused(&body, xorb.xorb().hash()), "byte {index}");
                 let error = verify(&body).unwrap_err();
                 let last = match index - start {
-                    // A mark that begins with 0 is read as a chunk header, and it is the scheme
-                    // that gives it away.
+                    // A tag that begins with 0 is read as a chunk header. Then the error is at the
+                    // field of the scheme.
                     0 => start + 4,
-                    // The other version exists; what follows is not of it.
+                    // The version may now be the other valid one. Then the error is at the first
+                    // field in which the two versions differ.
                     7 => start + 40,
                     _ => index,
                 };
@@ -99,7 +100,7 @@ fn changed_footer_byte_except_nonce_is_refused_at_its_field() {
 }
 
 #[test]
-fn errors_read_as_a_place_and_a_sentence() {
+fn error_text_has_a_place_and_a_sentence() {
     let check = |body: &[u8], expected: &str| assert_eq!(verify(body).unwrap_err().to_string(), expected);
     let (xorb, _) = small_xorb();
     let second = xorb.xorb().layout().chunks().nth(1).unwrap().serialized.start() as usize;
@@ -129,7 +130,7 @@ fn footer_with_a_wrong_chunk_count_is_refused_at_the_count() {
             let mut other_body = with_footer(&build(Policy::None, other), version);
             let footer = other_body.split_off(other.iter().map(|chunk| chunk.len() + 8).sum());
             let mut body = [xorb.bytes(), &footer].concat();
-            // Its hash would be noticed first.
+            // The footer gets the hash of this xorb, because a wrong hash would be the first error.
             let start = xorb.bytes().len();
             body[start + 8..start + 40].copy_from_slice(xorb.xorb().hash().as_bytes());
             let kind = XorbErrorKind::Footer(FooterError::Mismatch { field: FooterField::ChunkCount });

@@ -1,5 +1,5 @@
-//! Walks the tables of `docs/xorb-errors.md`: breaks a xorb in every way that they name and
-//! compares the response.
+//! Checks the tables of `docs/xorb-errors.md`: damages a xorb in every way that they name, and
+//! compares the result with the row.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::limits::MAX_XORB_BODY_LEN;
 use crate::tests::{Kind, Noise};
 use crate::xorb::Verifier;
 
-/// The same words as in the tables.
+/// A text that is also in the tables.
 type Words = &'static str;
 
 /// A row of a table.
@@ -26,11 +26,12 @@ struct Row<'a> {
     offset: &'a str,
 }
 
-/// One broken body: what it is called, where the blame belongs, and the body with its limit.
+/// One damaged body.
 struct Case {
+    /// The name of its row.
     name: Words,
-    /// What the offset points to, in words and as a number; `None` where nothing is wrong with the
-    /// format.
+    /// The offset of the error, in words and as a number; `None` if the body is a valid xorb or the
+    /// error has no offset.
     blame: Option<(Words, u64)>,
     body: Vec<u8>,
     max_len: u64,
@@ -42,7 +43,7 @@ impl Case {
         Self { name, blame, body, max_len: MAX_XORB_BODY_LEN }
     }
 
-    /// What an upload of this body to the path of `claimed` gets as its response, and at which offset.
+    /// The response to an upload of this body to the path of `claimed`, and the offset in it.
     fn response(&self, claimed: XorbHash) -> (&'static str, Option<u64>) {
         let mut verifier = Verifier::for_upload(self.max_len);
         let mut rest = self.body.as_slice();
@@ -93,7 +94,7 @@ fn every_row_of_the_broken_xorbs_page_matches_the_verifier() {
     assert_eq!(unseen, Vec::<&&str>::new(), "rows that no case stands behind");
 }
 
-/// A xorb of three chunks, stored, LZ4 and byte-grouped, all of them broken in turn.
+/// A xorb of three chunks, stored, LZ4 and byte-grouped. Cases damage each of them.
 struct Sample {
     xorb: BuiltXorb,
     /// The records of the chunks.
@@ -217,8 +218,8 @@ impl Sample {
         };
         let header = ChunkHeader::parse(self.xorb.bytes()[record.start..].first_chunk().unwrap()).unwrap();
         let other = if header.scheme == Scheme::Lz4 { Scheme::ByteGroupedLz4 } else { Scheme::Lz4 };
-        // The end mark is the last word of the frame; without its last byte it is missing from
-        // where it begins.
+        // The end mark is the last word of the frame. If its last byte is missing, the error is at
+        // the first byte of the word.
         push("header-payload-less", "end of the payload", record.end - 4, &|header| header.payload_len -= 1);
         if record.end < self.xorb.bytes().len() {
             push("header-payload-more", "end of the frame", record.end, &|header| header.payload_len += 1);
@@ -263,7 +264,7 @@ impl Sample {
 
 /// Where the fields of the sample's footers are: it has three chunks.
 fn footer_fields(version: Version) -> Vec<(Words, Words, Range<usize>)> {
-    // Each of the seven bytes of the mark is blamed on the first.
+    // An error in any of the seven bytes of the mark has the offset of the first.
     let mut fields =
         vec![("footer-mark", "footer", 0..7), ("footer-version", "field", 7..8), ("footer-xorb-hash", "field", 8..40)];
     let mut each = |name, start: usize, len: usize| {
@@ -301,7 +302,7 @@ fn footer_fields(version: Version) -> Vec<(Words, Words, Range<usize>)> {
     fields
 }
 
-/// A frame with everything that is optional: content size, block checksum, content checksum.
+/// A frame with all options: content size, block checksums, content checksum.
 fn full_frame(raw: &[u8]) -> Vec<u8> {
     let info = FrameInfo::new()
         .block_mode(BlockMode::Linked)
@@ -339,7 +340,8 @@ fn frame_cases() -> Vec<(Case, XorbHash)> {
         frame[offset..offset + bytes.len()].copy_from_slice(bytes);
         frame
     };
-    // Magic 4, flags, block size, checksum, block length 4, token, literals.
+    // The bytes of `plain`: magic number (4), flags, block size, checksum, block length (4), token,
+    // literals.
     push("lz4-literal", "–", 0, &patched(&plain, 12, b"X"));
     push("lz4-block", "LZ4 block", 7, &patched(&plain, 11, &[0xFF]));
     push("lz4-magic", "payload", 0, &patched(&plain, 0, &[5]));

@@ -1,5 +1,5 @@
-//! Against the official crate: what it builds we take, what we build it takes, and both call it the
-//! same.
+//! Compares this crate with the official one: each accepts the xorbs of the other, and both compute
+//! the same hash.
 
 use std::io::Cursor;
 
@@ -17,7 +17,7 @@ use crate::{ChunkHash, XorbHash};
 
 /// Random chunks: their number, lengths and kinds.
 fn random_chunks(noise: &mut Noise) -> Vec<Vec<u8>> {
-    // Mostly small, since the corners are; now and then as large as they come.
+    // Mostly few or short chunks, because most special cases are there, and sometimes long ones.
     let (count, max_len) = [(1, 10), (5, 1_000), (40, 300), (3, 131_072), (300, 20)][noise.below(5)];
     (0..=noise.below(count))
         .map(|_| {
@@ -33,8 +33,8 @@ fn their_chunks(chunks: &[Vec<u8>]) -> RawXorbData {
     RawXorbData::from_chunks(&chunks, vec![0])
 }
 
-/// The xorb of these chunks as the official crate serializes it; a scheme per chunk is chosen where
-/// it is `Auto`.
+/// The xorb of these chunks as the official crate serializes it. With `Auto` it chooses a scheme
+/// for each chunk.
 fn their_xorb(chunks: &[Vec<u8>], scheme: CompressionScheme, footer: bool) -> SerializedXorbObject {
     SerializedXorbObject::from_xorb_with_compression(their_chunks(chunks), scheme, footer, 1).unwrap()
 }
@@ -43,7 +43,7 @@ fn same_hash(ours: XorbHash, theirs: &MerkleHash) -> bool {
     ours.as_bytes() == theirs.as_bytes() && ours.to_string() == theirs.hex()
 }
 
-/// That our view of a xorb is what their footer says about it.
+/// Checks that hash, layout and chunk hashes are those in the footer of the official crate.
 fn assert_same(ours: &VerifiedXorb, theirs: &XorbObject, what: &str) {
     assert!(same_hash(ours.hash(), &theirs.info.xorb_hash), "{what}");
     let serialized: Vec<_> = ours.layout().chunks().map(|place| place.serialized.end() as u32).collect();
@@ -102,7 +102,8 @@ fn our_xorbs_equal_the_official_ones_byte_for_byte() {
     }
 }
 
-/// That the official crate takes our xorb, decodes it to these chunks, and agrees with our footers.
+/// Checks that the official crate accepts our xorb, decodes it to these chunks, and accepts our
+/// footers.
 fn assert_taken(ours: &BuiltXorb, chunks: &[Vec<u8>], what: &str) {
     let mut rebuilt = Vec::new();
     let (theirs, hash) = reconstruct_xorb_with_footer(&mut rebuilt, ours.bytes()).unwrap();
@@ -142,11 +143,11 @@ fn version_0_footer_equals_the_official_one() {
     }
 }
 
-/// As old clients send it.
+/// Old clients send such a body.
 #[test]
 fn largest_incompressible_xorb_with_footer_is_accepted() {
-    // 8192 chunks of 8 KiB: raw exactly 64 MiB, serialized 64 KiB more, and the longest footer
-    // there is.
+    // 8192 chunks of 8 KiB: exactly 64 MiB raw, serialized 64 KiB more, and the longest possible
+    // footer.
     let noise = Noise::new(1).bytes(8_192 + 8_192);
     let chunks: Vec<_> = (0..8_192).map(|start| noise[start..start + 8_192].to_vec()).collect();
     let theirs = their_xorb(&chunks, CompressionScheme::None, true);

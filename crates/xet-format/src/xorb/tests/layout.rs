@@ -85,7 +85,7 @@ fn packed_layout_reads_back_and_nothing_else_does() {
     assert_eq!(Layout::parse(&packed), Ok(layout.clone()));
     for len in 0..packed.len() {
         match Layout::parse(&packed[..len]) {
-            // A packed layout has no count: a whole number of chunks is a layout of that many.
+            // A packed layout has no count, so a prefix of whole entries is a shorter layout.
             Ok(shorter) => assert_eq!((len % 8, shorter.chunk_count()), (0, len as u32 / 8)),
             Err(error) => assert_eq!(error, LayoutError::PackedLen { len }),
         }
@@ -96,12 +96,12 @@ fn packed_layout_reads_back_and_nothing_else_does() {
     assert_eq!(Layout::parse(&[second, second].concat()), Err(LayoutError::ChunkLen { index: 1 }), "stands still");
 }
 
-/// A layout that runs backwards gives none.
+/// Also checks that entries that run backwards are refused.
 #[test]
 fn part_of_a_packed_layout_gives_raw_chunk_lengths() {
     let (packed, raw_lens) = (layout(&[(108, 200), (9, 1), (58, 50)]).pack(), [200, 1, 50]);
     for first in 0..=3_u32 {
-        // From the entry before the first chunk on.
+        // The part begins with the entry before the chunk `first`.
         let begin = first.saturating_sub(1) as usize * 8;
         for end in begin..=packed.len() {
             let part = Layout::parse_raw_lens(&packed[begin..end], first);

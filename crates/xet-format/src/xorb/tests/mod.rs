@@ -1,5 +1,5 @@
-//! Tests of xorbs: what is taken, what is refused, where the blame is put, and that pieces make no
-//! difference.
+//! Tests of xorbs: which bodies are accepted and refused, the offsets of errors, and that the
+//! lengths of pieces make no difference.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -46,7 +46,7 @@ fn small_xorb() -> (BuiltXorb, Vec<Vec<u8>>) {
     (xorb, chunks)
 }
 
-/// A body with a footer behind the chunks, its nonce set to something.
+/// The body of a xorb with a footer whose nonce is not zero.
 fn with_footer(xorb: &BuiltXorb, version: Version) -> Vec<u8> {
     let mut body = xorb.bytes().to_vec();
     footer::write(version, xorb.xorb(), &mut body);
@@ -55,8 +55,8 @@ fn with_footer(xorb: &BuiltXorb, version: Version) -> Vec<u8> {
     body
 }
 
-/// What a verifier makes of a body that arrives in these pieces: the frames that it gave out, and
-/// how it ended.
+/// Verifies a body that arrives in these pieces. Returns the frames that the verifier returned, and
+/// its result.
 fn verify_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Vec<u8>, Result<VerifiedXorb, XorbError>) {
     let mut verifier = Verifier::new(MAX_XORB_BODY_LEN);
     let mut frames = Vec::new();

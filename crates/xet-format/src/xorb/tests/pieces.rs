@@ -16,7 +16,7 @@ fn pieces_of_every_size_give_what_the_whole_gives() {
     }
 }
 
-/// Random and empty pieces, and broken bodies too.
+/// Pieces have random lengths, also 0. Some bodies are damaged.
 #[test]
 fn any_pieces_give_the_result_of_the_whole_body() {
     let (xorb, _) = small_xorb();

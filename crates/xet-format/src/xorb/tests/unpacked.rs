@@ -1,4 +1,4 @@
-//! The unpacked form: there and back.
+//! Unpacks xorbs and repacks them.
 
 use super::*;
 use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_CHUNK_COUNT};
@@ -24,7 +24,7 @@ fn repack(unpacked: &Unpacked, mode: RepackMode) -> (Vec<u8>, VerifiedXorb) {
     (bytes, repacker.finish().unwrap())
 }
 
-/// Where this compressor made its bytes.
+/// This holds only for a xorb that this compressor has compressed.
 #[test]
 fn unpacked_and_repacked_xorb_is_byte_identical() {
     let (xorb, chunks) = small_xorb();
@@ -63,7 +63,7 @@ fn contents_are_raw_or_grouped_as_the_scheme_says() {
 
 #[test]
 fn chunk_expanded_by_another_compressor_is_repacked_stored() {
-    // LZ4 of noise, which no writer of ours keeps.
+    // Random bytes with the scheme LZ4: compression would make them longer.
     let raw = Noise::new(3).sample(Kind::Random, 500);
     let mut unpacked = Unpacked { table: vec![1, 0, 0, 0], contents: raw.clone() };
     unpacked.table[1..3].copy_from_slice(&500_u16.to_le_bytes());
@@ -73,7 +73,7 @@ fn chunk_expanded_by_another_compressor_is_repacked_stored() {
 }
 
 #[test]
-fn what_is_no_xorb_is_not_unpacked() {
+fn invalid_or_truncated_xorb_is_not_unpacked() {
     let (xorb, _) = small_xorb();
     let mut spoilt = xorb.bytes().to_vec();
     spoilt[4] = 9;
@@ -86,7 +86,7 @@ fn what_is_no_xorb_is_not_unpacked() {
 }
 
 #[test]
-fn a_table_is_taken_only_with_lengths_that_may_be_allocated() {
+fn table_is_accepted_only_with_lengths_within_the_limits() {
     let entry = |scheme: u8, len: u32| {
         let [a, b, c, _] = len.to_le_bytes();
         vec![scheme, a, b, c]
